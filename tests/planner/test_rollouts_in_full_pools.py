@@ -15,7 +15,7 @@ from tests.support.rolling import Rolling
 SLICE = shape("1g.10gb")
 
 
-def wanted(minimum, maximum=7):
+def intent_of(minimum, maximum=7):
     return intent(min_replicas=minimum, max_replicas=maximum)
 
 
@@ -28,7 +28,7 @@ def applied(observed, *intents):
     return decision, action
 
 
-def seen(m, pool, state, *, in_place=False):
+def snapshot_of(m, pool, state, *, in_place=False):
     running = workload(
         m,
         SLICE,
@@ -54,23 +54,23 @@ def begun(m, pool, replicas):
 
 
 def test_with_a_free_unit_one_more_is_started_first():
-    m = wanted(1)
-    _, action = applied(seen(m, 8, begun(m, 8, 7)), m)
+    m = intent_of(1)
+    _, action = applied(snapshot_of(m, 8, begun(m, 8, 7)), m)
 
     assert action.max_unavailable == 0
 
 
 def test_in_a_full_pool_one_goes_first():
-    m = wanted(1)
-    decision, action = applied(seen(m, 7, begun(m, 7, 7)), m)
+    m = intent_of(1)
+    decision, action = applied(snapshot_of(m, 7, begun(m, 7, 7)), m)
 
     assert (action.replicas, action.max_unavailable) == (7, 1)
     assert decision.placed_reason == "Placed"
 
 
 def test_at_the_minimum_nothing_goes_and_what_is_missing_is_told():
-    m = wanted(7)
-    decision, action = applied(seen(m, 7, begun(m, 7, 7)), m)
+    m = intent_of(7)
+    decision, action = applied(snapshot_of(m, 7, begun(m, 7, 7)), m)
 
     assert action.max_unavailable == 0
     assert decision.rollout_waits == "the rollout waits for one free 1g.10gb on H100-80GB-SXM"
@@ -79,24 +79,24 @@ def test_at_the_minimum_nothing_goes_and_what_is_missing_is_told():
 
 @pytest.mark.parametrize(("in_place", "expected"), [(True, 1), (False, 0)])
 def test_a_unit_that_comes_free_meanwhile_does_not_change_the_way(in_place, expected):
-    m = wanted(1)
-    _, action = applied(seen(m, 8, Rolling(8, 7), in_place=in_place), m)
+    m = intent_of(1)
+    _, action = applied(snapshot_of(m, 8, Rolling(8, 7), in_place=in_place), m)
 
     assert action.max_unavailable == expected
 
 
 def test_when_it_is_done_the_usual_way_returns():
-    m = wanted(1)
+    m = intent_of(1)
     done = Rolling(7, 7)
     done.old, done.new = 0, 7
-    _, action = applied(seen(m, 7, done, in_place=True), m)
+    _, action = applied(snapshot_of(m, 7, done, in_place=True), m)
 
     assert action.max_unavailable == 0
 
 
 def test_pods_that_are_still_to_come_are_no_rollout():
-    m = wanted(1)
-    growing = replace(seen(m, 3, Rolling(3, 3)), desired=((m.uid, 3),))
+    m = intent_of(1)
+    growing = replace(snapshot_of(m, 3, Rolling(3, 3)), desired=((m.uid, 3),))
     few = replace(growing, workloads=(workload(m, SLICE, 3, available=2, updated=2, total=2),))
     _, action = applied(few, m)
 
@@ -104,15 +104,15 @@ def test_pods_that_are_still_to_come_are_no_rollout():
 
 
 def test_replicas_that_a_lost_node_took_along_do_not_use_up_the_budget():
-    m = wanted(1)
-    _, action = applied(seen(m, 5, begun(m, 5, 7)), m)
+    m = intent_of(1)
+    _, action = applied(snapshot_of(m, 5, begun(m, 5, 7)), m)
 
     assert (action.replicas, action.max_unavailable) == (7, 3)
 
 
 def test_the_unit_for_one_more_is_kept_from_a_younger_one():
-    m, young = wanted(1), intent("young", created_at=NOW)
-    rolling = seen(m, 8, Rolling(8, 7))
+    m, young = intent_of(1), intent("young", created_at=NOW)
+    rolling = snapshot_of(m, 8, Rolling(8, 7))
     steady = replace(rolling, workloads=(replace(rolling.workloads[0], updated=7),))
 
     placed = [
@@ -126,7 +126,7 @@ def test_the_unit_for_one_more_is_kept_from_a_younger_one():
 @settings(deadline=None)
 def test_every_rollout_ends_or_tells_what_it_waits_for_and_the_minimum_stays(pool, replicas, below, later):
     minimum = max(1, replicas - below)
-    m = wanted(minimum, 9)
+    m = intent_of(minimum, 9)
     state, in_place, strategies = Rolling(pool, replicas), False, []
     start = state.available
     state.step(0)
@@ -134,7 +134,7 @@ def test_every_rollout_ends_or_tells_what_it_waits_for_and_the_minimum_stays(poo
     for turn in range(60):
         size = max(pool, later) if turn > 5 else pool  # another one may leave the pool meanwhile
         state.units = size
-        decision, action = applied(seen(m, size, state, in_place=in_place), m)
+        decision, action = applied(snapshot_of(m, size, state, in_place=in_place), m)
         assert action.replicas == replicas
         in_place = action.max_unavailable > 0
         strategies.append(in_place)
@@ -150,8 +150,8 @@ def test_every_rollout_ends_or_tells_what_it_waits_for_and_the_minimum_stays(poo
 
 def resumptions(**changes):
     """What is done about a Deployment of three, of whose new template there is no pod yet."""
-    m = wanted(1)
-    observed = seen(m, 8, Rolling(8, 3))
+    m = intent_of(1)
+    observed = snapshot_of(m, 8, Rolling(8, 3))
     state = {"updated": 0, "total": 3, "settled": True} | changes
     observed = replace(observed, workloads=(replace(observed.workloads[0], **state),))
     return [action for action in plan(observed, (m,), NOW).actions if isinstance(action, ResumeRollout)]

@@ -57,15 +57,15 @@ def operator(
     operator_config: Callable[..., Path], proxy: FaultProxy, tmp_path: Path
 ) -> Iterator[OperatorFactory]:
     """Make operators of this test's namespace; all of them are ended with the test."""
-    made: list[OperatorProcess] = []
+    processes: list[OperatorProcess] = []
 
     def make(name: str = "operator", **settings: Any) -> OperatorProcess:
         config = operator_config(name, **settings)
-        made.append(OperatorProcess(config, proxy.operator_kubeconfig, tmp_path / f"{name}.log"))
-        return made[-1].start()
+        processes.append(OperatorProcess(config, proxy.operator_kubeconfig, tmp_path / f"{name}.log"))
+        return processes[-1].start()
 
     yield make
-    for process in made:
+    for process in processes:
         process.kill()
         print(f"--- {process.log.name}\n{process.logs()[-6000:]}")  # noqa: T201 - pytest shows it on failure
 

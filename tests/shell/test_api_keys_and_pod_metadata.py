@@ -16,21 +16,21 @@ from tests.shell.test_manifests import SETTINGS, action, container, intent
 KEYS = SecretKey("chat-keys", "clients.txt")
 
 
-def rendered(asked: Intent) -> dict[str, Any]:
-    return manifests.deployment(asked, action(), SETTINGS)
+def rendered(intent_to_render: Intent) -> dict[str, Any]:
+    return manifests.deployment(intent_to_render, action(), SETTINGS)
 
 
-def template(asked: Intent) -> dict[str, Any]:
-    found: dict[str, Any] = rendered(asked)["spec"]["template"]
-    return found
+def template(intent_to_render: Intent) -> dict[str, Any]:
+    pod_template: dict[str, Any] = rendered(intent_to_render)["spec"]["template"]
+    return pod_template
 
 
 def test_the_key_of_a_secret_is_a_file_that_the_engine_reads() -> None:
-    made = rendered(replace(intent(), api_keys=KEYS))
-    options = engine_command._parser().parse_args(container(made)["args"])
+    deployment = rendered(replace(intent(), api_keys=KEYS))
+    options = engine_command._parser().parse_args(container(deployment)["args"])
 
-    volume = made["spec"]["template"]["spec"]["volumes"][-1]
-    mount = container(made)["volumeMounts"][-1]
+    volume = deployment["spec"]["template"]["spec"]["volumes"][-1]
+    mount = container(deployment)["volumeMounts"][-1]
     assert volume == {
         "name": mount["name"],
         "secret": {
@@ -62,21 +62,21 @@ def test_without_api_keys_pods_mount_no_secret() -> None:
     ids=lambda change: next(iter(change)),
 )
 def test_a_change_replaces_the_pods_and_leaves_selectors_and_services(change: Any) -> None:
-    asked = replace(intent(), api_keys=SecretKey("chat-keys", "api-keys"))
-    one, other = rendered(asked), rendered(replace(asked, **change))
+    owner = replace(intent(), api_keys=SecretKey("chat-keys", "api-keys"))
+    first, other = rendered(owner), rendered(replace(owner, **change))
 
-    assert one["spec"]["template"] != other["spec"]["template"]
-    assert one["spec"]["selector"] == other["spec"]["selector"]
-    assert one["metadata"]["labels"] == other["metadata"]["labels"]
+    assert first["spec"]["template"] != other["spec"]["template"]
+    assert first["spec"]["selector"] == other["spec"]["selector"]
+    assert first["metadata"]["labels"] == other["metadata"]["labels"]
 
 
 def test_labels_and_annotations_stand_beside_those_that_are_ours() -> None:
     plain = template(intent())["metadata"]
-    asked = replace(
+    owner = replace(
         intent(), pod_labels=(("team", "search"),), pod_annotations=(("example.com/owner", "floor 3"),)
     )
 
-    assert template(asked)["metadata"] == {
+    assert template(owner)["metadata"] == {
         "labels": plain["labels"] | {"team": "search"},
         "annotations": plain["annotations"] | {"example.com/owner": "floor 3"},
     }
@@ -113,9 +113,9 @@ def test_a_pod_without_its_volumes_names_the_secret_that_may_be_missing() -> Non
     waits = [pod({"reason": "ContainerCreating"})]
     with_keys = rendered(replace(intent(), api_keys=KEYS))
 
-    told = waiting_message(with_keys, waits, lambda _: True)
+    message = waiting_message(with_keys, waits, lambda _: True)
 
-    assert "(does key clients.txt of Secret chat-keys exist?)" in told
+    assert "(does key clients.txt of Secret chat-keys exist?)" in message
     assert "Secret" not in waiting_message(rendered(intent()), waits, lambda _: True)
     assert waiting_message(with_keys, waits, lambda _: False) == ""
 
@@ -124,10 +124,10 @@ def test_an_engine_that_ends_for_want_of_keys_names_the_secret() -> None:
     state = {"reason": "CrashLoopBackOff", "message": "back-off 10s restarting failed container"}
     with_keys = rendered(replace(intent(), api_keys=KEYS))
 
-    def told(code: int) -> str:
+    def message_after_exit(code: int) -> str:
         return waiting_message(with_keys, [pod(state, {"exitCode": code, "reason": "Error"})], lambda _: True)
 
-    assert told(server.EXIT_API_KEYS).startswith(
+    assert message_after_exit(server.EXIT_API_KEYS).startswith(
         "pod a: key clients.txt of Secret chat-keys may hold no API keys"
     )
-    assert "Secret" not in told(server.EXIT_CHECKPOINT)
+    assert "Secret" not in message_after_exit(server.EXIT_CHECKPOINT)

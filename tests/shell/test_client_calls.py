@@ -52,11 +52,11 @@ async def served(handler: Handler) -> AsyncIterator[tuple[ApiClient, list[tuple[
 
 
 async def test_429_with_retry_after_is_honoured_and_counted() -> None:
-    seen: list[float] = []
+    delays: list[float] = []
 
     async def handler(_request: web.Request) -> web.Response:
-        seen.append(time.monotonic())
-        if len(seen) == 1:
+        delays.append(time.monotonic())
+        if len(delays) == 1:
             return web.json_response(
                 {"reason": "TooManyRequests"}, status=429, headers={"Retry-After": "0.2"}
             )
@@ -64,7 +64,7 @@ async def test_429_with_retry_after_is_honoured_and_counted() -> None:
 
     async with served(handler) as (client, counted):
         assert await client.get(PODS, "n", "x") == {"metadata": {"name": "x"}}
-    assert seen[1] - seen[0] >= 0.2
+    assert delays[1] - delays[0] >= 0.2
     assert [code for _, _, code in counted] == ["429", "200"]
 
 
@@ -215,10 +215,10 @@ async def test_field_sets_that_nest_10000_levels_deep_do_not_end_a_list() -> Non
         return web.Response(body=b'{"items":[%s],"metadata":{}}' % items, content_type="application/json")
 
     async with served(handler) as (client, _):
-        found = await client.get(PODS, "ns", "a")
-    assert found is not None
-    assert [pod["metadata"]["name"] for pod in found["items"]] == ["pod-0", "pod-1", "pod-2"]
-    assert found["items"][0]["metadata"]["managedFields"][0]["subresource"] == "status"
+        live_pod = await client.get(PODS, "ns", "a")
+    assert live_pod is not None
+    assert [pod["metadata"]["name"] for pod in live_pod["items"]] == ["pod-0", "pod-1", "pod-2"]
+    assert live_pod["items"][0]["metadata"]["managedFields"][0]["subresource"] == "status"
 
 
 def test_a_watch_event_with_deep_field_sets_is_read() -> None:

@@ -36,5 +36,7 @@ async def test_the_api_server_says(plane: Any, case: dict[str, Any]) -> None:
 def _named(obj: dict[str, Any]) -> dict[str, Any]:
     basics = {"apiVersion": LLM_DEPLOYMENTS.api_version, "kind": LLM_DEPLOYMENTS.kind}
     metadata = {"name": "case"} | obj.get("metadata", {}) | {"namespace": "default"}
-    kept = {key: value for key, value in metadata.items() if key in ("name", "namespace", "labels")}
-    return basics | obj | {"metadata": kept}
+    metadata_fields = {
+        key: value for key, value in metadata.items() if key in ("name", "namespace", "labels")
+    }
+    return basics | obj | {"metadata": metadata_fields}

@@ -17,13 +17,13 @@ H100 = "H100-80GB-SXM"
 async def bare(cluster: LiveCluster) -> AsyncIterator[str]:
     """A node that offers GPUs and has no NVIDIA label, only one of its own."""
     name = f"{cluster.namespace}-bare"
-    made = gpu_node(name, gpus=2)
-    made["metadata"]["labels"] = {"kubernetes.io/hostname": name, "rack": cluster.namespace}
-    await add_node(cluster.client, made)
+    bare_node = gpu_node(name, gpus=2)
+    bare_node["metadata"]["labels"] = {"kubernetes.io/hostname": name, "rack": cluster.namespace}
+    await add_node(cluster.client, bare_node)
     yield name
     await cluster.empty()
-    there = await cluster.client.get(NODES, "", name)
-    await cluster.client.delete(NODES, "", name, uid=there["metadata"]["uid"], guard=UNGUARDED)
+    live_node = await cluster.client.get(NODES, "", name)
+    await cluster.client.delete(NODES, "", name, uid=live_node["metadata"]["uid"], guard=UNGUARDED)
 
 
 async def test_a_node_without_labels_in_a_pool_with_sku_serves_and_rolls_no_other(

@@ -35,10 +35,10 @@ async def test_a_restart_starts_no_deployment_drains_nothing_and_changes_no_repl
     cluster: LiveCluster, operator, two_kinds
 ) -> None:
     operator()
-    wanted = llm(
+    deployment_spec = llm(
         "tiny", cluster.namespace, scaling={"minReplicas": UNITS}, placement={"allowedSKUs": ["A10", "L4"]}
     )
-    await cluster.apply(wanted)
+    await cluster.apply(deployment_spec)
     await cluster.until("tiny", "Ready", "True", "AllReplicasReady")
     (before,) = await cluster.all(DEPLOYMENTS)
     pods = await engine_pods(cluster)
@@ -55,17 +55,19 @@ async def test_a_restart_starts_no_deployment_drains_nothing_and_changes_no_repl
     # A pod is evicted meanwhile: the one that replaces it finds no GPU of its kind.
     gone = pods[0]["metadata"]
     await cluster.client.delete(PODS, gone["namespace"], gone["name"], uid=gone["uid"], guard=UNGUARDED)
-    seen = set()
+    observed_replicas = set()
     for _ in range(int(AWAY_S / 0.5)):
         await asyncio.sleep(0.5)
-        seen |= {(d["metadata"]["uid"], d["spec"]["replicas"]) for d in await cluster.all(DEPLOYMENTS)}
-    kept = {pod["metadata"]["uid"] for pod in await engine_pods(cluster)}
+        observed_replicas |= {
+            (d["metadata"]["uid"], d["spec"]["replicas"]) for d in await cluster.all(DEPLOYMENTS)
+        }
+    pods_before = {pod["metadata"]["uid"] for pod in await engine_pods(cluster)}
     placed = await cluster.condition("tiny", "Placed")
     await offers(UNITS)
     await cluster.until("tiny", "Ready", "True", "AllReplicasReady")
 
-    assert seen == {(before["metadata"]["uid"], UNITS)}
-    assert {pod["metadata"]["uid"] for pod in pods[1:]} <= kept
+    assert observed_replicas == {(before["metadata"]["uid"], UNITS)}
+    assert {pod["metadata"]["uid"] for pod in pods[1:]} <= pods_before
     assert placed["status"] == "True"
 
     async def scheduled() -> bool:

@@ -31,18 +31,18 @@ MARKS = [
     kinds.EVALUATION_ANNOTATION,
     kinds.GENERATION_ANNOTATION,
 ]
-THERE = running("a", "z")
-EXPECTED = one_round(THERE.view())
+RUNNING_FLEET = running("a", "z")
+EXPECTED = one_round(RUNNING_FLEET.view())
 
 
 def marked(obj: Object, mark: str, value: str | None) -> Object:
     """Return an object whose labels and annotations say something else, or nothing (None)."""
     copied = copy.deepcopy(obj)
     for where in ("labels", "annotations"):
-        there = copied["metadata"].setdefault(where, {})
-        there.pop(mark, None)
+        annotations = copied["metadata"].setdefault(where, {})
+        annotations.pop(mark, None)
         if value is not None:
-            there[mark] = value
+            annotations[mark] = value
     return copied
 
 
@@ -56,12 +56,12 @@ def test_every_mark_is_looked_at_here() -> None:
 @pytest.mark.parametrize("mark", MARKS)
 @pytest.mark.parametrize("kind", ["llm_deployments", "nodes", "pods", "services", "deployments"])
 def test_an_edited_mark_changes_no_plan(kind: str, mark: str, value: str | None) -> None:
-    first, *others = getattr(THERE, kind)
-    made = one_round(replace(THERE, **{kind: (marked(first, mark, value), *others)}).view())
+    first, *others = getattr(RUNNING_FLEET, kind)
+    result = one_round(replace(RUNNING_FLEET, **{kind: (marked(first, mark, value), *others)}).view())
 
-    assert made.plan == EXPECTED.plan
+    assert result.plan == EXPECTED.plan
     if (kind, mark) != ("deployments", kinds.GENERATION_ANNOTATION):
-        assert made.statuses == EXPECTED.statuses
+        assert result.statuses == EXPECTED.statuses
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_an_edited_mark_changes_no_plan(kind: str, mark: str, value: str | None)
     ],
 )
 def test_the_next_apply_writes_an_edited_mark_again(mark: str) -> None:
-    rendered = {key: value for key, value in THERE.deployments[0].items() if key != "status"}
+    rendered = {key: value for key, value in RUNNING_FLEET.deployments[0].items() if key != "status"}
     assert up_to_date(rendered, rendered)
     for value in (None, "x"):
         assert not up_to_date(marked(rendered, mark, value), rendered)
@@ -82,21 +82,23 @@ def test_the_next_apply_writes_an_edited_mark_again(mark: str) -> None:
 
 def gone(annotation: str) -> Fleet:
     """Return a fleet with a Deployment on a GPU that has left the catalog."""
-    (wanted,) = parsed_intents(MirrorView(llm_deployments=(llm_deployment("a"),)))
-    assert isinstance(wanted, Intent)
-    made = marked(deployment(wanted, Shape("GTX-1080", "gpu")), kinds.SHAPE_ANNOTATION, annotation)
-    return replace(THERE, deployments=(made, *THERE.deployments[1:]), pods=THERE.pods[1:])
+    (owner,) = parsed_intents(MirrorView(llm_deployments=(llm_deployment("a"),)))
+    assert isinstance(owner, Intent)
+    edited = marked(deployment(owner, Shape("GTX-1080", "gpu")), kinds.SHAPE_ANNOTATION, annotation)
+    return replace(
+        RUNNING_FLEET, deployments=(edited, *RUNNING_FLEET.deployments[1:]), pods=RUNNING_FLEET.pods[1:]
+    )
 
 
 @pytest.mark.parametrize("value", ["", "x", OTHER])
 def test_where_only_the_annotation_can_tell_the_shape_an_edit_is_said_and_nothing_is_done(value: str) -> None:
-    made = one_round(gone(value).view())
+    result = one_round(gone(value).view())
 
-    (ready, *_) = made.statuses[UID]["conditions"]
+    (ready, *_) = result.statuses[UID]["conditions"]
     assert (ready["status"], ready["reason"]) == ("False", "NotJudged")
     assert "restore the annotation, or delete the Deployment" in ready["message"]
-    assert not [action for action in made.plan.actions if action.owner_uid == UID]
-    assert made.of("uid-z") == EXPECTED.of("uid-z")
+    assert not [action for action in result.plan.actions if action.owner_uid == UID]
+    assert result.of("uid-z") == EXPECTED.of("uid-z")
 
 
 # --- inspect Jobs
@@ -110,6 +112,6 @@ def test_an_edited_job_still_inspects_what_it_inspects(mark: str, value: str | N
     """Its pod template cannot be changed, and its name is a hash of both."""
     job = manifests.inspect_job(Identity("ns", "a", UID), KEY, SETTINGS)
     job["metadata"] |= {"uid": "job", "creationTimestamp": "2026-01-01T00:00:00Z"}
-    view = replace(THERE, jobs=(marked(job, mark, value),)).view()
+    view = replace(RUNNING_FLEET, jobs=(marked(job, mark, value),)).view()
 
-    assert [each.key for each in fleet_jobs(view, NOW)] == [KEY]
+    assert [inspection.key for inspection in fleet_jobs(view, NOW)] == [KEY]

@@ -31,17 +31,17 @@ AT = Shape("H100-80GB-SXM", "1g.10gb", 1, "int4")
 
 
 def owner(**spec: Any) -> Intent:
-    (found,) = parsed_intents(MirrorView(llm_deployments=(llm_deployment("a", **spec),)))
-    assert isinstance(found, Intent)
-    return found
+    (parsed,) = parsed_intents(MirrorView(llm_deployments=(llm_deployment("a", **spec),)))
+    assert isinstance(parsed, Intent)
+    return parsed
 
 
 def job(**status: Any) -> Object:
-    made: Object = copy.deepcopy(
+    manifest: Object = copy.deepcopy(
         manifests.evaluate_job(owner(), StartEvaluation("uid-a", KEY, AT, (PRODUCT,)), SETTINGS)
     )
-    made["metadata"] |= {"uid": "job", "creationTimestamp": "2026-01-01T00:00:00Z"}
-    return made | {"status": status}
+    manifest["metadata"] |= {"uid": "job", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    return manifest | {"status": status}
 
 
 def pod(message: str = "", **terminated: Any) -> Object:
@@ -59,9 +59,9 @@ def pod(message: str = "", **terminated: Any) -> Object:
     }
 
 
-def seen(made: Object, *pods: Object) -> Any:
-    found = fleet_jobs(MirrorView(llm_deployments=(llm_deployment("a"),), jobs=(made,), pods=pods), NOW)
-    return found[0] if found else None
+def read_evaluation(job: Object, *pods: Object) -> Any:
+    evaluations = fleet_jobs(MirrorView(llm_deployments=(llm_deployment("a"),), jobs=(job,), pods=pods), NOW)
+    return evaluations[0] if evaluations else None
 
 
 COMPLETE = {"conditions": [{"type": "Complete", "status": "True"}]}
@@ -69,8 +69,8 @@ FAILED = {"conditions": [{"type": "Failed", "status": "True", "message": "Job wa
 
 
 def test_the_job_is_an_engine_pod_of_that_shape_without_rights() -> None:
-    made = job()
-    spec = made["spec"]["template"]["spec"]
+    manifest = job()
+    spec = manifest["spec"]["template"]["spec"]
     (container,) = spec["containers"]
 
     arguments = ["evaluate", "--model", "/a", "--quantize", "int4"]
@@ -83,29 +83,29 @@ def test_the_job_is_an_engine_pod_of_that_shape_without_rights() -> None:
     assert spec["restartPolicy"] == "Never"
     terms = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert PRODUCT in json.dumps(terms)
-    assert made["spec"]["activeDeadlineSeconds"] == manifests.EVALUATE_DEADLINE_S
-    assert made["metadata"]["ownerReferences"][0]["uid"] == "uid-a"
+    assert manifest["spec"]["activeDeadlineSeconds"] == manifests.EVALUATE_DEADLINE_S
+    assert manifest["metadata"]["ownerReferences"][0]["uid"] == "uid-a"
 
 
 def test_its_pod_has_the_priority_class_of_the_deployment() -> None:
     intent = replace(owner(), priority_class_name="tangram-low")
-    made = manifests.evaluate_job(intent, StartEvaluation("uid-a", KEY, AT, (PRODUCT,)), SETTINGS)
+    manifest = manifests.evaluate_job(intent, StartEvaluation("uid-a", KEY, AT, (PRODUCT,)), SETTINGS)
 
-    assert made["spec"]["template"]["spec"]["priorityClassName"] == "tangram-low"
+    assert manifest["spec"]["template"]["spec"]["priorityClassName"] == "tangram-low"
 
 
 def test_a_job_is_read_back_as_what_it_was_started_for_and_is_no_inspection() -> None:
-    found = seen(job())
+    evaluation = read_evaluation(job())
 
-    assert (found.key, found.profile, found.result) == (KEY, "1g.10gb", None)
+    assert (evaluation.key, evaluation.profile, evaluation.result) == (KEY, "1g.10gb", None)
     view = MirrorView(llm_deployments=(llm_deployment("a"),), jobs=(job(),))
     assert [type(job) for job in fleet_jobs(view, NOW)] == [Evaluation]
 
 
 def test_the_report_of_a_finished_job_is_read() -> None:
-    found = seen(job(**COMPLETE), pod(evaluation_report()))
+    evaluation = read_evaluation(job(**COMPLETE), pod(evaluation_report()))
 
-    assert found.result == EvaluationReport(
+    assert evaluation.result == EvaluationReport(
         tokens=4000,
         perplexity=6.0,
         quantised_perplexity=6.06,
@@ -137,46 +137,46 @@ def test_the_report_of_a_finished_job_is_read() -> None:
     ],
 )
 def test_anything_else_is_a_failure_that_says_what_was_there(message: str, reason: str, text: str) -> None:
-    found = seen(job(**FAILED), pod(message)).result
+    failure = read_evaluation(job(**FAILED), pod(message)).result
 
-    assert isinstance(found, EvaluationFailure)
-    assert found.reason == reason
-    assert text in found.message
+    assert isinstance(failure, EvaluationFailure)
+    assert failure.reason == reason
+    assert text in failure.message
 
 
 def test_a_container_that_was_killed_for_memory_says_what_to_raise() -> None:
-    found = seen(job(**FAILED), pod("", reason="OOMKilled", exitCode=137)).result
+    failure = read_evaluation(job(**FAILED), pod("", reason="OOMKilled", exitCode=137)).result
 
-    assert "OOMKilled" in found.message
-    assert "engine.resources.requests.memory" in found.message
+    assert "OOMKilled" in failure.message
+    assert "engine.resources.requests.memory" in failure.message
 
 
 @pytest.mark.parametrize("value", [None, "", "{}", "[]", '{"digest": 1}', "x" * 1000])
 def test_a_job_whose_template_does_not_say_what_it_is_about_is_none_of_ours(value: str | None) -> None:
-    made = job()
-    annotations = made["spec"]["template"]["metadata"]["annotations"]
+    manifest = job()
+    annotations = manifest["spec"]["template"]["metadata"]["annotations"]
     annotations.pop(kinds.EVALUATION_ANNOTATION)
     if value is not None:
         annotations[kinds.EVALUATION_ANNOTATION] = value
 
-    assert seen(made) is None
+    assert read_evaluation(manifest) is None
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        lambda made: made["metadata"].update(name="tangram-evaluate-0000000000"),
-        lambda made: made["spec"]["template"]["spec"]["containers"][0].update(command=["sh"]),
-        lambda made: made["spec"]["template"]["spec"]["containers"][0].update(args=["inspect"]),
-        lambda made: made["spec"]["template"]["spec"]["containers"].append({"name": "second"}),
-        lambda made: made["metadata"].update(ownerReferences=[]),
+        lambda manifest: manifest["metadata"].update(name="tangram-evaluate-0000000000"),
+        lambda manifest: manifest["spec"]["template"]["spec"]["containers"][0].update(command=["sh"]),
+        lambda manifest: manifest["spec"]["template"]["spec"]["containers"][0].update(args=["inspect"]),
+        lambda manifest: manifest["spec"]["template"]["spec"]["containers"].append({"name": "second"}),
+        lambda manifest: manifest["metadata"].update(ownerReferences=[]),
     ],
 )
 def test_a_job_that_the_operator_would_not_write_is_not_believed(change: Any) -> None:
-    made = job(**COMPLETE)
-    change(made)
+    manifest = job(**COMPLETE)
+    change(manifest)
 
-    assert seen(made, pod(evaluation_report())) is None
+    assert read_evaluation(manifest, pod(evaluation_report())) is None
 
 
 @pytest.mark.parametrize("number", [0.0, 1e-9, 0.01, -0.013, 12345.678901, 1e12])
@@ -206,8 +206,8 @@ def test_a_recorded_report_that_cannot_be_read_is_made_again(edit: Object | None
 
 
 def test_a_round_records_the_report_and_ends_the_job_in_the_next() -> None:
-    there = running("a", spec={"engine": {"precision": "Any"}})
-    fleet = replace(there, jobs=(job(**COMPLETE),), reduced=(pod(evaluation_report()),))
+    running_fleet = running("a", spec={"engine": {"precision": "Any"}})
+    fleet = replace(running_fleet, jobs=(job(**COMPLETE),), reduced=(pod(evaluation_report()),))
     first = one_round(fleet.view())
     (block,) = first.statuses["uid-a"]["model"]["evaluations"]
     assert (block["precision"], block["perplexityIncrease"], block["top1Agreement"]) == (
@@ -216,8 +216,8 @@ def test_a_round_records_the_report_and_ends_the_job_in_the_next() -> None:
         "0.97",
     )
 
-    (wanted,) = there.llm_deployments
-    again = one_round(replace(fleet, llm_deployments=(wanted | {"status": first.statuses["uid-a"]},)).view())
+    (llm,) = running_fleet.llm_deployments
+    again = one_round(replace(fleet, llm_deployments=(llm | {"status": first.statuses["uid-a"]},)).view())
 
     assert "FinishEvaluation" in [type(action).__name__ for action in again.plan.actions]
     assert again.statuses["uid-a"]["model"] == first.statuses["uid-a"]["model"]

@@ -38,11 +38,11 @@ OWN, QUANTISED = "3g.40gb", "1g.10gb"  # which bf16 fits, and which int4 fits al
 async def slices(cluster: LiveCluster) -> AsyncIterator[str]:
     """A node with a slice of each size that no other test's LLMDeployment sees."""
     name = f"{cluster.namespace}-a100"
-    made = gpu_node(name, 0, product="NVIDIA-A100-SXM4-80GB")
+    sliced_node = gpu_node(name, 0, product="NVIDIA-A100-SXM4-80GB")
     for part in ("allocatable", "capacity"):
-        made["status"][part] |= {f"nvidia.com/mig-{OWN}": "1", f"nvidia.com/mig-{QUANTISED}": "1"}
-        del made["status"][part]["nvidia.com/gpu"]
-    await add_node(cluster.client, made)
+        sliced_node["status"][part] |= {f"nvidia.com/mig-{OWN}": "1", f"nvidia.com/mig-{QUANTISED}": "1"}
+        del sliced_node["status"][part]["nvidia.com/gpu"]
+    await add_node(cluster.client, sliced_node)
     yield name
     await cluster.empty()
     node = await cluster.client.get(NODES, "", name)
@@ -67,10 +67,10 @@ async def test_a_quantised_format_serves_once_its_report_is_within_tolerance_and
     process = operator(tickSeconds=1)
 
     async def placed(text: str) -> dict[str, Any]:
-        async def told() -> bool:
+        async def message_contains_text() -> bool:
             return text in (await cluster.condition("chat", "Placed")).get("message", "")
 
-        await eventually(told, 40, f"Placed says {text!r}")
+        await eventually(message_contains_text, 40, f"Placed says {text!r}")
         obj = await cluster.get(LLM_DEPLOYMENTS, "chat")
         assert obj is not None
         return obj["status"]
@@ -128,9 +128,9 @@ async def test_a_quantised_format_serves_once_its_report_is_within_tolerance_and
     assert (status["placement"]["profile"], status["placement"]["precision"]) == (QUANTISED, "int4")
 
     async def moved() -> bool:
-        found = await cluster.all(DEPLOYMENTS)
-        args = [d["spec"]["template"]["spec"]["containers"][0]["args"] for d in found]
-        return len(found) == 1 and args[0][-2:] == ["--quantize", "int4"]
+        deployments = await cluster.all(DEPLOYMENTS)
+        args = [d["spec"]["template"]["spec"]["containers"][0]["args"] for d in deployments]
+        return len(deployments) == 1 and args[0][-2:] == ["--quantize", "int4"]
 
     await eventually(moved, 40, "only int4 serves")
     await cluster.until("chat", "Ready", "True")

@@ -110,9 +110,9 @@ async def test_a_run_without_faults_writes_what_the_campaign_kills_at(
     cluster: LiveCluster, proxy: FaultProxy, operator, reference: dict
 ) -> None:
     await _reference(reference, cluster, proxy, operator)
-    seen = Counter((r.verb, r.plural, r.subresource) for r in proxy.writes())
-    assert seen.keys() == WRITES.keys()
-    assert all(seen[write] >= most for write, most in WRITES.items()), seen
+    writes = Counter((r.verb, r.plural, r.subresource) for r in proxy.writes())
+    assert writes.keys() == WRITES.keys()
+    assert all(writes[write] >= most for write, most in WRITES.items()), writes
 
 
 @pytest.mark.parametrize(("verb", "plural", "subresource", "nth", "act"), _marked(KILLS, SAMPLED_KILLS))

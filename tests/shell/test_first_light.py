@@ -85,9 +85,9 @@ async def test_a_checkpoint_that_cannot_be_served_says_why_and_gets_no_deploymen
     operator()
     await cluster.apply(llm("odd", cluster.namespace, model={"uri": "image:///models/odd"}))
 
-    told = await cluster.until("odd", "ModelReady", "False", "UnknownArchitecture")
+    condition = await cluster.until("odd", "ModelReady", "False", "UnknownArchitecture")
 
-    assert "MambaForCausalLM" in told["message"]
+    assert "MambaForCausalLM" in condition["message"]
     assert await cluster.all(DEPLOYMENTS) == []
 
 
@@ -120,9 +120,9 @@ async def test_a_foreign_service_of_the_same_name_is_left_alone_and_told(
     operator()
     await cluster.apply(llm("tiny", cluster.namespace))
 
-    told = await cluster.until("tiny", "Ready", "False", "NameTaken")
+    condition = await cluster.until("tiny", "Ready", "False", "NameTaken")
 
-    assert "left alone" in told["message"]
+    assert "left alone" in condition["message"]
     after = await cluster.get(SERVICES, "tiny")
     assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
 
@@ -213,14 +213,14 @@ async def test_steady_state_and_a_restart_write_nothing_but_the_lease(
 ) -> None:
     process = operator(tickSeconds=0.5)
     await cluster.apply(llm("one", cluster.namespace, scaling={"minReplicas": 2}))
-    asked = {
+    reads = {
         "engine": {
             "apiKeySecretRef": {"name": "keys"},
             "resources": {"requests": {"cpu": "1.5", "memory": "4096Mi"}},
         },
         "metadata": {"labels": {"team": "a"}, "annotations": {"example.com/a": "b"}},
     }
-    await cluster.apply(llm("two", cluster.namespace, **asked))
+    await cluster.apply(llm("two", cluster.namespace, **reads))
     await cluster.until("one", "Ready", "True")
     await cluster.until("two", "Ready", "True")
     await eventually(lambda: _planned(cluster), 60, "a FleetPlan counts")

@@ -39,9 +39,9 @@ class PlansAPI:
         return plan
 
     def status(self, name: str) -> dict[str, Any]:
-        found = self.store.get(("", name))
-        assert found is not None
-        return found["status"]
+        stored = self.store.get(("", name))
+        assert stored is not None
+        return stored["status"]
 
 
 def writer(api: PlansAPI, now: float = 1000.0) -> FleetPlans:

@@ -36,8 +36,8 @@ async def planned(cluster: LiveCluster, name: str, replicas: int = 1) -> dict[st
 
     async def check() -> dict[str, Any] | None:
         plan = await counting(cluster)
-        each = [d for d in (plan or {"spec": {}})["spec"].get("deployments", ()) if d["name"] == name]
-        return plan if sum(c["replicas"] for d in each for c in d["chosen"]) == replicas else None
+        matching = [d for d in (plan or {"spec": {}})["spec"].get("deployments", ()) if d["name"] == name]
+        return plan if sum(c["replicas"] for d in matching for c in d["chosen"]) == replicas else None
 
     return await eventually(check, 60, f"a FleetPlan with {replicas} of {name}")
 
@@ -117,13 +117,13 @@ async def test_the_last_twenty_are_kept_and_what_is_not_ours_is_left_alone(
     first = await planned(cluster, "tiny")
     await process.stop()
     spec = first["spec"]
-    ours = first["metadata"]["labels"]
+    labels = first["metadata"]["labels"]
     foreign = [
         await _made(cluster, "theirs", spec, {}),
-        await _made(cluster, "of-another-operator", spec, ours | {OPERATOR_LABEL: "elsewhere.tangram"}),
+        await _made(cluster, "of-another-operator", spec, labels | {OPERATOR_LABEL: "elsewhere.tangram"}),
     ]
     for number in range(KEPT + 5):
-        await _made(cluster, f"old-{number:02}", spec, ours)
+        await _made(cluster, f"old-{number:02}", spec, labels)
 
     process.start()
     await cluster.apply(llm("tiny", cluster.namespace, scaling={"minReplicas": 2}))
@@ -131,7 +131,7 @@ async def test_the_last_twenty_are_kept_and_what_is_not_ours_is_left_alone(
     await planned_among(cluster, "tiny", 2)
 
     async def pruned() -> bool:
-        plans = [p for p in await cluster.all(FLEET_PLANS) if p["metadata"].get("labels") == ours]
+        plans = [p for p in await cluster.all(FLEET_PLANS) if p["metadata"].get("labels") == labels]
         return len(plans) == KEPT and states(plans).count("Superseded") == KEPT - 1
 
     await eventually(pruned, 90, "twenty are left")
@@ -218,10 +218,10 @@ async def test_thinking_that_takes_too_long_disturbs_nothing(cluster: LiveCluste
     await cluster.apply(llm("tiny", cluster.namespace, scaling={"minReplicas": 2}))
     await cluster.until("tiny", "Ready", "True")
 
-    async def told() -> bool:
+    async def deadline_logged() -> bool:
         return "no recommendation (deadline)" in process.logs()
 
-    await eventually(told, 90)
+    await eventually(deadline_logged, 90)
     assert await cluster.all(FLEET_PLANS) == []
     assert process.logs().count("no recommendation (deadline)") == 1
 
@@ -252,24 +252,24 @@ async def test_after_an_upgrade_one_plan_is_written_and_the_old_one_superseded(
     process = operator(advice=QUICK)
     await cluster.apply(llm("tiny", cluster.namespace))
     await cluster.until("tiny", "Ready", "True")
-    ours = await planned(cluster, "tiny")
+    first_plan = await planned(cluster, "tiny")
     await proxy.quiet()
     await process.stop()
-    name, old = ours["metadata"]["name"], "0" * 12  # as a version before would have named it
-    await cluster.client.delete(FLEET_PLANS, "", name, uid=uid_of(ours), guard=UNGUARDED)
-    await _made(cluster, old, ours["spec"] | {"inputsHash": old}, ours["metadata"]["labels"])
+    name, old = first_plan["metadata"]["name"], "0" * 12  # as a version before would have named it
+    await cluster.client.delete(FLEET_PLANS, "", name, uid=uid_of(first_plan), guard=UNGUARDED)
+    await _made(cluster, old, first_plan["spec"] | {"inputsHash": old}, first_plan["metadata"]["labels"])
     proxy.trace.clear()
 
     process.start()
 
     async def replaced() -> bool:
         plans = {p["metadata"]["name"]: p.get("status") for p in await cluster.all(FLEET_PLANS)}
-        told = {each: (status or {}).get("state") for each, status in plans.items()}
-        return told == {old: "Superseded", name: ours["status"]["state"]}
+        states = {plan_name: (status or {}).get("state") for plan_name, status in plans.items()}
+        return states == {old: "Superseded", name: first_plan["status"]["state"]}
 
     await eventually(replaced, 60, "the plan under its new name")
     await proxy.quiet()
-    written = [each for each in proxy.writes() if each.plural == "fleetplans"]
+    written = [request for request in proxy.writes() if request.plural == "fleetplans"]
     assert len(written) == 3  # one plan, its state, and the state of the one before
 
 

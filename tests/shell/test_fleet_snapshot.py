@@ -125,9 +125,13 @@ def test_an_inspection_that_was_killed_says_how(end, says) -> None:
 
 
 def test_a_dressed_node_is_usable_with_its_gpus() -> None:
-    found = node(mirrored_node(), ())
+    gpu_node = node(mirrored_node(), ())
 
-    assert (found.sku, found.usable, found.allocatable) == ("H100-80GB-SXM", True, (("nvidia.com/gpu", 4),))
+    assert (gpu_node.sku, gpu_node.usable, gpu_node.allocatable) == (
+        "H100-80GB-SXM",
+        True,
+        (("nvidia.com/gpu", 4),),
+    )
 
 
 @pytest.mark.parametrize(
@@ -144,9 +148,9 @@ def test_a_node_that_takes_no_pods_is_not_usable(changes) -> None:
 
 
 def usable(taint, *more) -> bool:
-    told = Settings(engine_image="e", tolerations=(*TOLERATIONS, *more))
+    settings = Settings(engine_image="e", tolerations=(*TOLERATIONS, *more))
     view = MirrorView(nodes=(mirrored_node(spec={"taints": [taint]}),))
-    return fleet_snapshot(view, told, 0).nodes[0].usable
+    return fleet_snapshot(view, settings, 0).nodes[0].usable
 
 
 TEAM = {"key": "team", "value": "ml", "effect": "NoSchedule"}
@@ -219,9 +223,9 @@ def test_metrics_are_asked_for_by_the_names_of_the_replicas_pods() -> None:
 
 @pytest.mark.parametrize("status", [None, {}, {"scaling": 7, "placement": "x"}, {"scaling": {"a": 1}}])
 def test_what_a_status_keeps_for_the_scaling_law_is_read_whatever_it_is(status) -> None:
-    kept = recorded_scaling(MirrorView(llm_deployments=(llm() | {"status": status},)))
+    recorded = recorded_scaling(MirrorView(llm_deployments=(llm() | {"status": status},)))
 
-    assert set(kept) == {"uid-1"}
+    assert set(recorded) == {"uid-1"}
 
 
 def test_a_pod_without_gpu_that_is_not_ours_is_not_kept() -> None:
@@ -291,20 +295,22 @@ def test_a_job_whose_image_was_rewritten_to_a_mirror_is_seen() -> None:
     rewritten = job()
     rewritten["spec"]["template"]["spec"]["containers"][0]["image"] = "mirror.example/engine:1"
 
-    (found,) = fleet_jobs(MirrorView(llm_deployments=(llm(),), jobs=(rewritten,)), 0)
+    (inspection,) = fleet_jobs(MirrorView(llm_deployments=(llm(),), jobs=(rewritten,)), 0)
 
-    assert found.key == KEY
+    assert inspection.key == KEY
 
 
 def test_a_job_speaks_for_its_own_namespace_alone() -> None:
     forged = job({"type": "Complete", "status": "True"})
     forged["metadata"]["namespace"] = "tenant"
-    theirs = FactsKey("tenant", KEY.uri, KEY.engine_image)
-    forged["metadata"]["name"] = manifests.inspect_job_name(theirs)
+    tenant_key = FactsKey("tenant", KEY.uri, KEY.engine_image)
+    forged["metadata"]["name"] = manifests.inspect_job_name(tenant_key)
 
-    (found,) = fleet_jobs(MirrorView(llm_deployments=(llm(), llm(namespace="tenant")), jobs=(forged,)), 0)
+    (inspection,) = fleet_jobs(
+        MirrorView(llm_deployments=(llm(), llm(namespace="tenant")), jobs=(forged,)), 0
+    )
 
-    assert found.key == theirs
+    assert inspection.key == tenant_key
 
 
 @pytest.mark.parametrize(("surge", "expected"), [(1, False), (0, True), ("0%", True), ("25%", False)])
@@ -331,7 +337,7 @@ def test_what_is_not_controlled_by_an_llmdeployment_is_not_ours() -> None:
 def test_equal_mirrors_give_equal_snapshots_in_any_order() -> None:
     pods = (pod("a"), pod("b", node_name="n0"))
     deployments = (deployment(), deployment("e-uid", "chat-zzz"))
-    one = fleet_snapshot(
+    first = fleet_snapshot(
         MirrorView(llm_deployments=(llm(),), pods=pods, deployments=deployments),
         Settings(engine_image="e"),
         0,
@@ -342,33 +348,36 @@ def test_equal_mirrors_give_equal_snapshots_in_any_order() -> None:
         0,
     )
 
-    assert one == other
-    assert json.dumps(str(one)) == json.dumps(str(other))
+    assert first == other
+    assert json.dumps(str(first)) == json.dumps(str(other))
 
 
 def test_a_node_that_says_that_its_gpus_are_shared_offers_none_and_says_so() -> None:
     raw = gpu_node("n1", 4)
     raw["metadata"]["labels"]["nvidia.com/gpu.sharing-strategy"] = "time-slicing"
 
-    seen = fleet_snapshot(
+    snapshot = fleet_snapshot(
         MirrorView(nodes=(kept_fields.node(raw),)), Settings(engine_image="e", tolerations=TOLERATIONS), 0
     ).nodes[0]
 
-    assert seen.allocatable == ()
-    assert "nvidia.com/gpu.sharing-strategy=time-slicing" in seen.left_out[0].message
+    assert snapshot.allocatable == ()
+    assert "nvidia.com/gpu.sharing-strategy=time-slicing" in snapshot.left_out[0].message
 
 
 def test_capacity_above_allocatable_is_seen() -> None:
     raw = gpu_node("n1", 4)
     raw["status"]["allocatable"]["nvidia.com/gpu"] = "3"
 
-    seen = node(kept_fields.node(raw), TOLERATIONS)
+    parsed_node = node(kept_fields.node(raw), TOLERATIONS)
 
-    assert (seen.allocatable, seen.unhealthy) == ((("nvidia.com/gpu", 3),), (("nvidia.com/gpu", 1),))
+    assert (parsed_node.allocatable, parsed_node.unhealthy) == (
+        (("nvidia.com/gpu", 3),),
+        (("nvidia.com/gpu", 1),),
+    )
 
 
 def test_the_gpu_of_a_sidecar_is_claimed() -> None:
-    theirs = pod("theirs", owner_kind="StatefulSet", owner="db")
+    sidecar_pod = pod("theirs", owner_kind="StatefulSet", owner="db")
     raw = {
         "metadata": {"name": "s", "namespace": "ns", "uid": "s"},
         "spec": {
@@ -382,6 +391,6 @@ def test_the_gpu_of_a_sidecar_is_claimed() -> None:
     }
 
     assert (
-        claims(MirrorView(pods=(theirs, kept_fields.pod(raw))))
+        claims(MirrorView(pods=(sidecar_pod, kept_fields.pod(raw))))
         == (Claim("n1", "nvidia.com/gpu", 1, None),) * 2
     )

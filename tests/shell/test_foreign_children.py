@@ -50,15 +50,17 @@ async def test_nothing_that_poses_as_a_child_is_counted_scaled_or_deleted(
     process = operator(watchNamespaces=[cluster.namespace, tenant])
     await cluster.apply(llm("tiny", cluster.namespace))
     await cluster.until("tiny", "Ready", "True")
-    (ours,) = await cluster.all(DEPLOYMENTS)
+    (own_deployment,) = await cluster.all(DEPLOYMENTS)
 
     proxy.trace.clear()
-    abroad = await cluster.apply(posing(ours, ours["metadata"]["name"], tenant), DEPLOYMENTS)
-    beside = await cluster.apply(posing(ours, "tiny-by-hand", cluster.namespace), DEPLOYMENTS)
-    lone = await cluster.apply(lone_pod(ours, cluster.namespace), PODS)
+    abroad = await cluster.apply(
+        posing(own_deployment, own_deployment["metadata"]["name"], tenant), DEPLOYMENTS
+    )
+    beside = await cluster.apply(posing(own_deployment, "tiny-by-hand", cluster.namespace), DEPLOYMENTS)
+    lone = await cluster.apply(lone_pod(own_deployment, cluster.namespace), PODS)
     await eventually(lambda: _available(cluster, "tiny-by-hand", 2))
     await cluster.apply(llm("tiny", cluster.namespace, scaling={"minReplicas": 2}))
-    await eventually(lambda: _available(cluster, ours["metadata"]["name"], 2))
+    await eventually(lambda: _available(cluster, own_deployment["metadata"]["name"], 2))
     await cluster.until("tiny", "Ready", "True")
 
     status = await cluster.until("tiny", "Available", "True")
@@ -69,10 +71,10 @@ async def test_nothing_that_poses_as_a_child_is_counted_scaled_or_deleted(
     after = await cluster.get(DEPLOYMENTS, "tiny-by-hand")
     assert (uid_of(after), after["spec"]["replicas"]) == (uid_of(beside), 2)
     assert uid_of(await cluster.get(PODS, "lone")) == uid_of(lone)
-    assert uid_of(abroad) != uid_of(ours)
+    assert uid_of(abroad) != uid_of(own_deployment)
     assert process.alive()
 
 
 async def _available(cluster: LiveCluster, name: str, count: int) -> bool:
-    found = await cluster.get(DEPLOYMENTS, name)
-    return (found or {}).get("status", {}).get("availableReplicas") == count
+    deployment = await cluster.get(DEPLOYMENTS, name)
+    return (deployment or {}).get("status", {}).get("availableReplicas") == count

@@ -83,11 +83,11 @@ async def test_at_the_minimum_the_upgrade_waits_and_says_for_what(
 
     operator("second", engineImage="engine:next")
 
-    async def told() -> bool:
+    async def message_names_free_gpu() -> bool:
         condition = await cluster.condition("tiny", "Ready")
         return "the rollout waits for one free gpu on L4" in condition.get("message", "")
 
-    await eventually(told, 30)
+    await eventually(message_names_free_gpu, 30)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(2):
             while True:

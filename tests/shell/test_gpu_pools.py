@@ -44,22 +44,22 @@ def pool(name: str, selector: dict[str, str], **spec: Any) -> dict[str, Any]:
     return {"metadata": meta, "spec": {"nodeSelector": selector} | spec}
 
 
-def seen(*pools: dict[str, Any], nodes: tuple[dict[str, Any], ...] = ()) -> FleetSnapshot:
+def snapshot_with(*pools: dict[str, Any], nodes: tuple[dict[str, Any], ...] = ()) -> FleetSnapshot:
     return fleet_snapshot(MirrorView(gpu_pools=pools, nodes=nodes), Settings(engine_image="engine:1"), NOW)
 
 
 def test_a_snapshot_tells_zone_gpus_and_only_those_labels_that_a_pool_selects_by() -> None:
     labels = {"topology.kubernetes.io/zone": "a", "nvidia.com/gpu.count": "8", "tier": "gold", "rack": "7"}
-    found = seen(pool("gold", {"tier": "gold"}), nodes=(mirrored("n", labels),))
+    snapshot = snapshot_with(pool("gold", {"tier": "gold"}), nodes=(mirrored("n", labels),))
 
-    (one,) = found.nodes
-    assert (one.zone, one.gpus, one.labels) == ("a", 8, (("tier", "gold"),))
-    assert [p.name for p in found.pools] == ["gold"]
+    (gpu_node,) = snapshot.nodes
+    assert (gpu_node.zone, gpu_node.gpus, gpu_node.labels) == ("a", 8, (("tier", "gold"),))
+    assert [p.name for p in snapshot.pools] == ["gold"]
 
 
 @pytest.mark.parametrize("count", ["", "many", "-1", "0", "9" * 60])
 def test_a_nonsensical_count_of_gpus_is_none(count: str) -> None:
-    assert seen(nodes=(mirrored("n", {"nvidia.com/gpu.count": count}),)).nodes[0].gpus is None
+    assert snapshot_with(nodes=(mirrored("n", {"nvidia.com/gpu.count": count}),)).nodes[0].gpus is None
 
 
 def test_of_nodes_without_gpus_no_labels_are_kept() -> None:
@@ -69,21 +69,23 @@ def test_of_nodes_without_gpus_no_labels_are_kept() -> None:
 
 
 def test_the_labels_of_all_nodes_share_their_texts() -> None:
-    one, other = (mirrored(name, {"tier": f"gold-{len('four')}"}) for name in ("a", "b"))
+    first, other = (mirrored(name, {"tier": f"gold-{len('four')}"}) for name in ("a", "b"))
 
-    assert one["metadata"]["labels"]["tier"] is other["metadata"]["labels"]["tier"]
+    assert first["metadata"]["labels"]["tier"] is other["metadata"]["labels"]["tier"]
 
 
 def test_a_pool_that_is_not_understood_is_told_apart() -> None:
-    found = seen(pool("good", {"tier": "gold"}), pool("bad", {"tier": "gold"}, pricePerGPUHour=-1))
+    snapshot = snapshot_with(
+        pool("good", {"tier": "gold"}), pool("bad", {"tier": "gold"}, pricePerGPUHour=-1)
+    )
 
-    assert [p.name for p in found.pools] == ["good"]
-    assert [p.name for p in found.invalid_pools] == ["bad"]
+    assert [p.name for p in snapshot.pools] == ["good"]
+    assert [p.name for p in snapshot.invalid_pools] == ["bad"]
 
 
 def condition(status: dict[str, Any], kind: str) -> dict[str, Any]:
-    (found,) = (each for each in status["conditions"] if each["type"] == kind)
-    return found
+    (matching,) = (candidate for candidate in status["conditions"] if candidate["type"] == kind)
+    return matching
 
 
 GOLD, SILVER = Pool("gold", (("tier", "gold"),)), Pool("silver", (("tier", "gold"),))
@@ -94,17 +96,17 @@ NODES = (
 
 
 def statuses(used: Any, *objects: dict[str, Any], **changes: Any) -> list[dict[str, Any]]:
-    found = FleetSnapshot(**{"nodes": NODES, "pools": (GOLD,)} | changes)
-    return [status for _, status in pool_statuses(objects, found, used, NOW)]
+    snapshot = FleetSnapshot(**{"nodes": NODES, "pools": (GOLD,)} | changes)
+    return [status for _, status in pool_statuses(objects, snapshot, used, NOW)]
 
 
 def test_a_pool_counts_nodes_gpus_and_what_is_in_use() -> None:
-    (told,) = statuses({"gold": PoolUse(12, 9, 4.5)}, pool("gold", {}))
+    (status,) = statuses({"gold": PoolUse(12, 9, 4.5)}, pool("gold", {}))
 
-    assert {k: told[k] for k in ("nodes", "gpus", "freeGPUs", "costPerHour", "observedGeneration")} == {
+    assert {k: status[k] for k in ("nodes", "gpus", "freeGPUs", "costPerHour", "observedGeneration")} == {
         "nodes": 2, "gpus": 12, "freeGPUs": 9, "costPerHour": "4.50", "observedGeneration": 4,
     }  # fmt: skip
-    assert told["conditions"][0]["status"] == "True"
+    assert status["conditions"][0]["status"] == "True"
 
 
 def test_until_somebody_has_looked_what_is_in_use_stays_and_afterwards_nothing_is_made_up() -> None:
@@ -117,9 +119,9 @@ def test_until_somebody_has_looked_what_is_in_use_stays_and_afterwards_nothing_i
 def test_an_unchanged_pool_has_an_unchanged_status() -> None:
     (first,) = statuses({}, pool("gold", {}))
     again = pool("gold", {}) | {"status": first}
-    found = FleetSnapshot(nodes=NODES, pools=(GOLD,))
+    snapshot = FleetSnapshot(nodes=NODES, pools=(GOLD,))
 
-    assert [status for _, status in pool_statuses((again,), found, {}, NOW + 99)] == [first]
+    assert [status for _, status in pool_statuses((again,), snapshot, {}, NOW + 99)] == [first]
 
 
 def test_nodes_that_two_pools_claim_belong_to_the_first_and_the_second_says_so() -> None:
@@ -134,7 +136,7 @@ def test_nodes_that_two_pools_claim_belong_to_the_first_and_the_second_says_so()
 
 
 @pytest.mark.parametrize(
-    ("one", "remark"),
+    ("parsed_pool", "remark"),
     [
         (GOLD, ""),
         (replace(GOLD, selector=(("tier", "glod"),)), ""),
@@ -146,11 +148,11 @@ def test_nodes_that_two_pools_claim_belong_to_the_first_and_the_second_says_so()
         (replace(GOLD, max_nodes=3), ""),
     ],
 )
-def test_what_a_person_may_not_have_meant_is_said_of_an_accepted_pool(one: Pool, remark: str) -> None:
-    (told,) = statuses({}, pool("gold", {}), pools=(one,))
+def test_what_a_person_may_not_have_meant_is_said_of_an_accepted_pool(parsed_pool: Pool, remark: str) -> None:
+    (status,) = statuses({}, pool("gold", {}), pools=(parsed_pool,))
 
-    assert condition(told, "Accepted")["status"] == "True"
-    assert condition(told, "Accepted")["message"] == f"the spec is valid{remark}"
+    assert condition(status, "Accepted")["status"] == "True"
+    assert condition(status, "Accepted")["message"] == f"the spec is valid{remark}"
 
 
 def test_a_pool_whose_sku_contradicts_the_labels_of_its_nodes_is_not_accepted() -> None:
@@ -166,20 +168,20 @@ def test_a_pool_whose_sku_contradicts_the_labels_of_its_nodes_is_not_accepted() 
 
 
 def test_a_pool_that_is_not_understood_says_why_and_counts_nothing() -> None:
-    (told,) = statuses({}, pool("bad", {}), invalid_pools=(InvalidPool("bad", "spec.x: no"),), pools=())
+    (status,) = statuses({}, pool("bad", {}), invalid_pools=(InvalidPool("bad", "spec.x: no"),), pools=())
 
-    assert condition(told, "Accepted")["message"] == "spec.x: no"
-    assert condition(told, "Ready")["reason"] == "NotAccepted"
-    assert "nodes" not in told
+    assert condition(status, "Accepted")["message"] == "spec.x: no"
+    assert condition(status, "Ready")["reason"] == "NotAccepted"
+    assert "nodes" not in status
 
 
 def test_use_is_that_of_the_layout_a_plan_would_start_from() -> None:
-    one = intent("one")
+    owner = intent("one")
     labelled = replace(node("n", gpu=8), labels=(("p", "1"),))
     priced = Pool("p", (("p", "1"),), price_per_gpu_hour=2.0)
-    found = fleet(labelled, claims=claims(one, shape(), "n", 3), pools=(priced,))
+    snapshot = fleet(labelled, claims=claims(owner, shape(), "n", 3), pools=(priced,))
 
-    assert pool_use(snapshot_input(found, (one,)), found) == (("p", PoolUse(8, 5, 6.0)),)
+    assert pool_use(snapshot_input(snapshot, (owner,)), snapshot) == (("p", PoolUse(8, 5, 6.0)),)
 
 
 class Api:
@@ -213,27 +215,27 @@ async def test_a_kind_that_is_not_served_is_empty_and_found_once_it_is(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "UNAVAILABLE_RETRY_S", 0.01)
-    one = of(Api(NOT_FOUND, NOT_FOUND, NOT_FOUND, SOME))
-    task = asyncio.create_task(one.run())
+    mirror = of(Api(NOT_FOUND, NOT_FOUND, NOT_FOUND, SOME))
+    task = asyncio.create_task(mirror.run())
     with caplog.at_level(logging.INFO):
-        await one.wait_synced()
-        assert (len(one.store), one.unavailable) == (0, True)
-        assert await one.wait_for(lambda store: len(store) == 1, 10)
+        await mirror.wait_synced()
+        assert (len(mirror.store), mirror.unavailable) == (0, True)
+        assert await mirror.wait_for(lambda store: len(store) == 1, 10)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
-    assert not one.unavailable
-    said = [record.getMessage() for record in caplog.records]
-    assert len([text for text in said if "continuing without" in text]) == 1
+    assert not mirror.unavailable
+    messages = [record.getMessage() for record in caplog.records]
+    assert len([text for text in messages if "continuing without" in text]) == 1
 
 
 async def test_what_may_no_longer_be_seen_is_taken_to_be_as_it_was() -> None:
-    one = of(Api(SOME, FORBIDDEN, NOT_FOUND))
-    await one.refresh_if_available()
-    await one.refresh_if_available()
-    assert len(one.store) == 1
-    await one.refresh_if_available()
-    assert len(one.store) == 0
+    mirror = of(Api(SOME, FORBIDDEN, NOT_FOUND))
+    await mirror.refresh_if_available()
+    await mirror.refresh_if_available()
+    assert len(mirror.store) == 1
+    await mirror.refresh_if_available()
+    assert len(mirror.store) == 0
 
 
 async def test_what_must_be_there_is_an_error_when_it_is_not() -> None:
@@ -251,17 +253,17 @@ async def test_a_watch_that_says_nothing_leads_to_a_new_list(monkeypatch: pytest
     now = [0.0]
     monkeypatch.setattr(module.RetryDelays, "next_s", lambda _self: 0.001)
     source = MirrorSource(GPU_POOLS, kept_fields.custom_resource, optional=True)
-    one = Mirror(Silent(SOME), source, changed=lambda: None, clock=lambda: now[0])  # type: ignore[arg-type]
-    task = asyncio.create_task(one.run())
+    mirror = Mirror(Silent(SOME), source, changed=lambda: None, clock=lambda: now[0])  # type: ignore[arg-type]
+    task = asyncio.create_task(mirror.run())
 
     async def listed_again() -> None:
-        while one.lists < 3:  # noqa: ASYNC110 - it has no event
+        while mirror.lists < 3:  # noqa: ASYNC110 - it has no event
             await asyncio.sleep(0)
 
     await asyncio.wait_for(listed_again(), 10)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    assert one.age_s <= WATCH_INACTIVITY_S
+    assert mirror.age_s <= WATCH_INACTIVITY_S
 
 
 PENDING = LeftOut("MIGChanging", "label nvidia.com/mig.config.state=pending: wait")
@@ -269,11 +271,11 @@ PENDING = LeftOut("MIGChanging", "label nvidia.com/mig.config.state=pending: wai
 
 def test_a_pool_says_what_is_left_out_of_its_nodes() -> None:
     changing = replace(NODES[0], usable=False, left_out=(PENDING,))
-    (told,) = statuses({}, pool("gold", {}), nodes=(changing, NODES[1]))
+    (status,) = statuses({}, pool("gold", {}), nodes=(changing, NODES[1]))
 
-    said = condition(told, "Ready")
-    assert (said["status"], said["reason"]) == ("False", "GPUsLeftOut")
-    assert "left out: node a: label nvidia.com/mig.config.state=pending" in said["message"]
+    ready = condition(status, "Ready")
+    assert (ready["status"], ready["reason"]) == ("False", "GPUsLeftOut")
+    assert "left out: node a: label nvidia.com/mig.config.state=pending" in ready["message"]
 
 
 def test_nodes_are_counted_by_the_reason_why_their_devices_are_left_out() -> None:

@@ -65,8 +65,8 @@ def test_an_edited_shape_annotation_is_not_believed() -> None:
 
 def test_a_shape_that_left_the_catalog_is_told_by_the_annotation_alone() -> None:
     gone = Shape("GTX-1080", "gpu")
-    there = deployment(shape=manifests.shape_annotation(gone), selector=selector(gone.variant))
-    assert shape_of(there) == gone
+    live_deployment = deployment(shape=manifests.shape_annotation(gone), selector=selector(gone.variant))
+    assert shape_of(live_deployment) == gone
 
 
 @pytest.mark.parametrize("text", ["9" * 5000, "-1", "", "1e9", "x"])
@@ -97,17 +97,17 @@ def test_an_object_that_cannot_be_understood_is_skipped_and_told() -> None:
         deployments=(bad, deployment("good")),
         jobs=(bad_job,),
     )
-    told: list[str] = []
+    messages: list[str] = []
 
     def skipped(obj: dict[str, Any], error: Exception) -> None:
-        told.append(type(error).__name__)
+        messages.append(type(error).__name__)
 
-    seen = fleet_snapshot(view, Settings(engine_image="e"), 0, skipped)
+    snapshot = fleet_snapshot(view, Settings(engine_image="e"), 0, skipped)
 
-    assert [workload.name for workload in seen.workloads] == ["good"]
-    assert len(told) == 5, told
+    assert [workload.name for workload in snapshot.workloads] == ["good"]
+    assert len(messages) == 5, messages
     assert parsed_intents(MirrorView(llm_deployments=(bad_llm,)), skipped) == ()
-    assert len(told) == 6
+    assert len(messages) == 6
 
 
 OWNER_REFERENCE = manifests._owner_reference(OWNER)

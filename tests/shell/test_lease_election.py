@@ -66,11 +66,11 @@ def candidate(server: Server, name: str) -> Elector:
     )
 
 
-async def step(one: Elector) -> None:
+async def step(elector: Elector) -> None:
     try:
-        await one.step()
+        await elector.step()
     except ApiError:
-        one._lease = None
+        elector._lease = None
 
 
 async def test_the_first_takes_a_lease_that_is_not_there_and_the_second_waits() -> None:
@@ -89,11 +89,11 @@ async def test_the_first_takes_a_lease_that_is_not_there_and_the_second_waits() 
 async def test_the_right_to_write_is_counted_from_before_the_renewal_was_sent() -> None:
     server = Server()
     server.latency_s = 3.0
-    one = candidate(server, "a")
+    elector = candidate(server, "a")
 
-    await step(one)  # read at 3, sent at 3, answered at 6
+    await step(elector)  # read at 3, sent at 3, answered at 6
 
-    assert one.guard() == pytest.approx(10 - 3)
+    assert elector.guard() == pytest.approx(10 - 3)
 
 
 async def test_a_leader_that_cannot_renew_stops_before_another_may_begin() -> None:
@@ -152,32 +152,32 @@ async def test_a_follower_waits_exactly_until_the_holder_is_over() -> None:
 
 async def test_a_lost_answer_of_our_own_renewal_is_not_another_leader() -> None:
     server = Server()
-    one = candidate(server, "a")
-    await step(one)
-    server._store(one.election.record(server.lease, START))  # written, answer lost
+    elector = candidate(server, "a")
+    await step(elector)
+    server._store(elector.election.record(server.lease, START))  # written, answer lost
 
-    await step(one)  # conflict: version unknown
-    await step(one)
+    await step(elector)  # conflict: version unknown
+    await step(elector)
 
-    assert one.leading
+    assert elector.leading
 
 
 async def test_a_lease_of_nonsense_is_taken() -> None:
     server = Server()
     server._store({"metadata": {"name": "l", "namespace": "n"}, "spec": {"holderIdentity": None}})
-    one = candidate(server, "a")
+    elector = candidate(server, "a")
 
-    await step(one)
+    await step(elector)
 
-    assert one.leading
+    assert elector.leading
 
 
 async def test_what_was_decided_before_another_led_is_not_written_after() -> None:
     """The first stands still (SIGSTOP) while the second leads, acts and gives the lease back."""
     server = Server()
-    told: list[bool] = []
+    verdicts: list[bool] = []
     first, second = candidate(server, "a"), candidate(server, "b")
-    first._changed = told.append
+    first._changed = verdicts.append
     await step(first)
     first._notice()
     guard = TermGuard(first)
@@ -194,29 +194,29 @@ async def test_what_was_decided_before_another_led_is_not_written_after() -> Non
     with pytest.raises(NotLeader, match="taken again"):
         guard()
     first._notice()
-    assert told == [True, True]  # a new term is told although it never saw itself without the lease
+    assert verdicts == [True, True]  # a new term is told although it never saw itself without the lease
     assert guard.begin() == 2
     assert guard() > 0
 
 
 async def test_a_renewal_in_time_goes_on_with_the_term_and_one_too_late_begins_another() -> None:
     server = Server()
-    one = candidate(server, "a")
-    await step(one)
+    elector = candidate(server, "a")
+    await step(elector)
     server.now = 9.0
-    await step(one)
-    assert one.term == 1
+    await step(elector)
+    assert elector.term == 1
 
     server.now = 25.0
-    await step(one)
-    assert (one.leading, one.term) == (True, 2)
+    await step(elector)
+    assert (elector.leading, elector.term) == (True, 2)
 
 
 async def test_a_part_of_a_second_of_the_duration_is_not_cut_off() -> None:
     server = Server()
-    one = candidate(server, "a")
-    one.election.times = LeaseTimes(lease_s=2.4, renew_s=2.0, retry_s=0.5)
-    await step(one)
+    elector = candidate(server, "a")
+    elector.election.times = LeaseTimes(lease_s=2.4, renew_s=2.0, retry_s=0.5)
+    await step(elector)
 
     assert server.lease["spec"]["leaseDurationSeconds"] == 3
 
@@ -226,11 +226,11 @@ async def test_a_part_of_a_second_of_the_duration_is_not_cut_off() -> None:
 )
 async def test_never_two_may_write_at_one_instant(script: list[tuple[str, float]]) -> None:
     server = Server()
-    both = {"a": candidate(server, "a"), "b": candidate(server, "b")}
+    electors = {"a": candidate(server, "a"), "b": candidate(server, "b")}
     for what, wait in script:
         server.now += wait
-        if what in both:
-            await step(both[what])
+        if what in electors:
+            await step(electors[what])
         elif what != "wait":
             server.down = what == "down"
-        assert not (both["a"].leading and both["b"].leading)
+        assert not (electors["a"].leading and electors["b"].leading)

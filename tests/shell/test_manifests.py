@@ -133,12 +133,12 @@ def test_the_engine_takes_the_command_line_of_an_evaluate_job() -> None:
 
 
 def test_another_time_limit_replaces_the_pods() -> None:
-    one, other = (
+    first, other = (
         manifests.deployment(replace(intent(), max_request_s=seconds), action(), SETTINGS)["spec"]["template"]
         for seconds in (600, 601)
     )
 
-    assert one != other
+    assert first != other
 
 
 def test_a_hung_engine_is_restarted_without_the_grace_of_running_requests() -> None:
@@ -181,17 +181,17 @@ def test_pods_of_named_pools_run_on_nodes_of_any_of_them() -> None:
 
     affinity = rendered["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
     terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    asked = [{e["key"]: e["values"] for e in term["matchExpressions"]} for term in terms]
+    selectors = [{e["key"]: e["values"] for e in term["matchExpressions"]} for term in terms]
     product = {
         "nvidia.com/gpu.product": ["NVIDIA-H100-80GB-HBM3"],
         "nvidia.com/gpu.sharing-strategy": ["time-slicing", "mps"],
     }
-    assert asked == [product | {"pool": ["a"]}, product | {"pool": ["b"], "tier": ["gold"]}]
+    assert selectors == [product | {"pool": ["a"]}, product | {"pool": ["b"], "tier": ["gold"]}]
 
 
 def test_pods_may_run_on_nodes_without_a_product_label_in_pools_that_declare_the_model() -> None:
     bare = ((("pool", "bare"),), (("pool", "old"), ("tier", "gold")))
-    both = manifests.deployment(intent(), replace(action(), declared=bare), SETTINGS)
+    deployment = manifests.deployment(intent(), replace(action(), declared=bare), SETTINGS)
     alone = manifests.deployment(intent(), replace(action(), products=(), declared=bare), SETTINGS)
 
     def terms(rendered: dict[str, Any]) -> list[list[tuple[str, str, tuple[str, ...]]]]:
@@ -203,16 +203,16 @@ def test_pods_may_run_on_nodes_without_a_product_label_in_pools_that_declare_the
 
     shared = ("nvidia.com/gpu.sharing-strategy", "NotIn", ("time-slicing", "mps"))
     absent = ("nvidia.com/gpu.product", "DoesNotExist", ())
-    assert terms(both)[0] == [("nvidia.com/gpu.product", "In", action().products), shared]
+    assert terms(deployment)[0] == [("nvidia.com/gpu.product", "In", action().products), shared]
     assert (
         terms(alone)
-        == terms(both)[1:]
+        == terms(deployment)[1:]
         == [
             [absent, shared, ("pool", "In", ("bare",))],
             [absent, shared, ("pool", "In", ("old",)), ("tier", "In", ("gold",))],
         ]
     )
-    assert targeted_nodes(both["spec"]["template"]) == (action().products, bare)
+    assert targeted_nodes(deployment["spec"]["template"]) == (action().products, bare)
     assert targeted_nodes(alone["spec"]["template"]) == ((), bare)
 
 
@@ -238,10 +238,10 @@ def test_pods_spread_over_what_their_shares_speak_of_and_rather_run_close_than_n
 
     assert constraints(Spread()) == []
     assert [c["topologyKey"] for c in constraints(Spread(node=0.5))] == ["kubernetes.io/hostname"]
-    both = constraints(Spread(0.5, 0.5))
-    assert [c["topologyKey"] for c in both] == ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
-    assert {c["whenUnsatisfiable"] for c in both} == {"ScheduleAnyway"}
-    assert both[0]["labelSelector"]["matchLabels"]["tangram.dev/llmdeployment"] == "chat"
+    on_both = constraints(Spread(0.5, 0.5))
+    assert [c["topologyKey"] for c in on_both] == ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
+    assert {c["whenUnsatisfiable"] for c in on_both} == {"ScheduleAnyway"}
+    assert on_both[0]["labelSelector"]["matchLabels"]["tangram.dev/llmdeployment"] == "chat"
 
 
 def test_without_pools_and_spread_manifests_are_as_they_always_were() -> None:
@@ -260,18 +260,18 @@ def test_without_pools_and_spread_manifests_are_as_they_always_were() -> None:
 
 @pytest.mark.parametrize("broken", ["", "{}", "[]", "null", '{"sku":1}', "not json"])
 def test_a_deployment_without_a_variant_has_no_shape(broken: str) -> None:
-    made = {"metadata": {"name": "x", "annotations": {"tangram.dev/shape": broken}}}
+    deployment = {"metadata": {"name": "x", "annotations": {"tangram.dev/shape": broken}}}
     with pytest.raises(UnknownShape):
-        shape_of(made)
+        shape_of(deployment)
 
 
 def test_a_new_generation_alone_does_not_touch_the_pods() -> None:
-    one = manifests.deployment(intent(), action(), SETTINGS)
+    first = manifests.deployment(intent(), action(), SETTINGS)
     changed = Intent(**{field: getattr(intent(), field) for field in Intent.__slots__} | {"generation": 8})
     other = manifests.deployment(changed, action(), SETTINGS)
 
-    assert one["spec"] == other["spec"]
-    assert not up_to_date(one, other)
+    assert first["spec"] == other["spec"]
+    assert not up_to_date(first, other)
 
 
 def test_the_inspect_job_runs_the_engine_without_rights() -> None:

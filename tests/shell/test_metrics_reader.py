@@ -64,10 +64,10 @@ class Prometheus:
 
     def __init__(self) -> None:
         self.answer: Any = healthy
-        self.asked = 0
+        self.requests = 0
 
     async def __call__(self, request: httpx.Request) -> httpx.Response:
-        self.asked += 1
+        self.requests += 1
         answer = self.answer(request)
         if isinstance(answer, Exception):
             raise answer
@@ -80,16 +80,16 @@ def reader(prometheus: Prometheus, now: float = 100.0) -> MetricsReader:
 
 async def test_a_healthy_answer_becomes_a_sample() -> None:
     prometheus = Prometheus()
-    one = reader(prometheus)
+    metrics_reader = reader(prometheus)
 
-    await one.read((INTENT,), PODS)
+    await metrics_reader.read((INTENT,), PODS)
 
-    reading = one.reading(INTENT)
+    reading = metrics_reader.reading(INTENT)
     assert reading.problem == ""
     assert reading.sample is not None
     assert reading.sample.at == 100.0
     assert reading.sample.targets == 1.0
-    await one.close()
+    await metrics_reader.close()
 
 
 BAD = {
@@ -115,53 +115,53 @@ BAD = {
 @pytest.mark.parametrize("what", BAD)
 async def test_a_bad_answer_keeps_the_last_good_sample_and_says_why(what: str) -> None:
     prometheus = Prometheus()
-    one = reader(prometheus)
-    await one.read((INTENT,), PODS)
-    good = one.reading(INTENT).sample
+    metrics_reader = reader(prometheus)
+    await metrics_reader.read((INTENT,), PODS)
+    good = metrics_reader.reading(INTENT).sample
 
     prometheus.answer = BAD[what]
-    await one.read((INTENT,), PODS)
+    await metrics_reader.read((INTENT,), PODS)
 
-    assert one.reading(INTENT).sample == good
-    assert one.reading(INTENT).problem
-    await one.close()
+    assert metrics_reader.reading(INTENT).sample == good
+    assert metrics_reader.reading(INTENT).problem
+    await metrics_reader.close()
 
 
 @pytest.mark.parametrize("what", BAD)
 async def test_without_any_good_sample_we_are_blind_not_idle(what: str) -> None:
     prometheus = Prometheus()
     prometheus.answer = BAD[what]
-    one = reader(prometheus)
-    await one.read((INTENT,), PODS)
-    reading = one.reading(INTENT)
+    metrics_reader = reader(prometheus)
+    await metrics_reader.read((INTENT,), PODS)
+    reading = metrics_reader.reading(INTENT)
 
     signal = classify(reading.sample, reading.problem, ready=1, params=params_of(SETTINGS), now=100.0)
 
     assert signal.state is SignalState.BLIND
-    await one.close()
+    await metrics_reader.close()
 
 
 async def test_empty_vectors_are_no_zeros() -> None:
     prometheus = Prometheus()
     prometheus.answer = lambda r: vector("100") if b"query=time%28%29" in r.content else empty()
-    one = reader(prometheus)
-    await one.read((INTENT,), PODS)
+    metrics_reader = reader(prometheus)
+    await metrics_reader.read((INTENT,), PODS)
 
-    sample = one.reading(INTENT).sample
+    sample = metrics_reader.reading(INTENT).sample
 
     assert sample is not None
     assert sample.targets is None
     assert classify(sample, "", ready=1, params=params_of(SETTINGS), now=100.0).state is SignalState.BLIND
-    await one.close()
+    await metrics_reader.close()
 
 
 async def test_what_is_gone_is_forgotten() -> None:
-    one = reader(Prometheus())
-    await one.read((INTENT,), PODS)
-    await one.read((), {})
+    metrics_reader = reader(Prometheus())
+    await metrics_reader.read((INTENT,), PODS)
+    await metrics_reader.read((), {})
 
-    assert one.reading(INTENT).sample is None
-    await one.close()
+    assert metrics_reader.reading(INTENT).sample is None
+    await metrics_reader.close()
 
 
 @pytest.mark.parametrize(
@@ -169,19 +169,19 @@ async def test_what_is_gone_is_forgotten() -> None:
 )
 async def test_what_was_measured_for_other_objectives_is_no_reading(changes: dict[str, Any]) -> None:
     prometheus = Prometheus()
-    one = reader(prometheus)
-    await one.read((INTENT,), PODS)
+    metrics_reader = reader(prometheus)
+    await metrics_reader.read((INTENT,), PODS)
     changed = replace(INTENT, **changes)
 
-    assert one.reading(changed).sample is None
-    assert "changed" in one.reading(changed).problem
+    assert metrics_reader.reading(changed).sample is None
+    assert "changed" in metrics_reader.reading(changed).problem
     prometheus.answer = lambda _r: httpx.ConnectError("refused")
-    await one.read((changed,), PODS)
-    assert one.reading(changed).sample is None
+    await metrics_reader.read((changed,), PODS)
+    assert metrics_reader.reading(changed).sample is None
     prometheus.answer = healthy
-    await one.read((changed,), PODS)
-    assert one.reading(changed).sample is not None
-    await one.close()
+    await metrics_reader.read((changed,), PODS)
+    assert metrics_reader.reading(changed).sample is not None
+    await metrics_reader.close()
 
 
 @pytest.mark.parametrize("ahead_s", [-3600.0, 3600.0])
@@ -197,28 +197,28 @@ async def test_an_operator_whose_clock_is_wrong_asks_about_the_time_of_prometheu
 
     prometheus = Prometheus()
     prometheus.answer = answer
-    one = reader(prometheus, server_s + ahead_s)
-    await one.read((INTENT,), PODS)
+    metrics_reader = reader(prometheus, server_s + ahead_s)
+    await metrics_reader.read((INTENT,), PODS)
 
     assert set(evaluated) == {server_s}
-    assert one.reading(INTENT).sample is not None
-    await one.close()
+    assert metrics_reader.reading(INTENT).sample is not None
+    await metrics_reader.close()
 
 
 async def test_only_series_of_the_replicas_pods_are_asked_for() -> None:
-    asked: list[str] = []
+    queries: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
-        asked.extend(parse_qs(request.content.decode())["query"])
+        queries.extend(parse_qs(request.content.decode())["query"])
         return vector("1")
 
     prometheus = Prometheus()
     prometheus.answer = answer
-    one = reader(prometheus)
-    await one.read((INTENT,), PODS)
+    metrics_reader = reader(prometheus)
+    await metrics_reader.read((INTENT,), PODS)
 
-    assert all('pod=~"chat-1-a|chat-1-b"' in query for query in asked if query != "time()")
-    await one.close()
+    assert all('pod=~"chat-1-a|chat-1-b"' in query for query in queries if query != "time()")
+    await metrics_reader.close()
 
 
 JSON = st.recursive(
@@ -244,15 +244,15 @@ def test_any_json_is_a_number_nothing_or_refused(document: Any) -> None:
 async def test_a_query_that_brings_out_a_bug_costs_one_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     real, other = queries.for_deployment, replace(INTENT, uid="other", served_name="other")
 
-    def asked(namespace: str, served_name: str, *rest: Any) -> Any:
+    def failing_query(namespace: str, served_name: str, *rest: Any) -> Any:
         if served_name == "other":
             raise ZeroDivisionError("division by zero")
         return real(namespace, served_name, *rest)
 
-    monkeypatch.setattr(queries, "for_deployment", asked)
-    one = reader(Prometheus())
-    await one.read((other, INTENT), PODS)
+    monkeypatch.setattr(queries, "for_deployment", failing_query)
+    metrics_reader = reader(Prometheus())
+    await metrics_reader.read((other, INTENT), PODS)
 
-    assert one.reading(INTENT).sample is not None
-    assert "ZeroDivisionError: division by zero" in one.reading(other).problem
-    await one.close()
+    assert metrics_reader.reading(INTENT).sample is not None
+    assert "ZeroDivisionError: division by zero" in metrics_reader.reading(other).problem
+    await metrics_reader.close()

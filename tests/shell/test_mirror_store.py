@@ -39,12 +39,12 @@ class MirrorModel(RuleBasedStateMachine):
     @rule(name=NAMES, value=st.integers(0, 2), owner=st.sampled_from(["", "o1", "o2"]))
     def write(self, name: str, value: int, owner: str) -> None:
         self.version += 1
-        known = self.truth.get(name)
-        if known is None:
+        current = self.truth.get(name)
+        if current is None:
             self.uids += 1
-        uid = known["metadata"]["uid"] if known else str(self.uids)
+        uid = current["metadata"]["uid"] if current else str(self.uids)
         self.truth[name] = obj(name, self.version, uid, value, owner)
-        self._commit("MODIFIED" if known else "ADDED", self.truth[name])
+        self._commit("MODIFIED" if current else "ADDED", self.truth[name])
 
     @precondition(lambda self: self.truth)
     @rule(data=st.data())

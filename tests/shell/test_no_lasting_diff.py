@@ -70,9 +70,9 @@ class ToolUser:
         )
 
     async def live(self) -> dict[str, Any]:
-        found = await self.cluster.get(LLM_DEPLOYMENTS, self.name)
-        assert found is not None
-        return found
+        live_object = await self.cluster.get(LLM_DEPLOYMENTS, self.name)
+        assert live_object is not None
+        return live_object
 
     async def apply(self) -> None:
         raise NotImplementedError
@@ -149,12 +149,12 @@ class PythonClientUser(ToolUser):
         place = (*KIND, self.cluster.namespace, LLM_DEPLOYMENTS.plural)
         with api:
             objects = kubernetes.client.CustomObjectsApi(api)
-            there = objects.list_namespaced_custom_object(*place)["items"]
-            mine = next((each for each in there if each["metadata"]["name"] == self.name), None)
-            if mine is None:
+            items = objects.list_namespaced_custom_object(*place)["items"]
+            existing = next((item for item in items if item["metadata"]["name"] == self.name), None)
+            if existing is None:
                 objects.create_namespaced_custom_object(*place, self.manifest)
             else:
-                body = mine | {"spec": self.manifest["spec"]}
+                body = existing | {"spec": self.manifest["spec"]}
                 objects.replace_namespaced_custom_object(*place, self.name, body)
 
     async def compare(self) -> None:

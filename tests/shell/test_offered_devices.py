@@ -14,16 +14,16 @@ GONE = NOW + WITHHELD_S
 
 
 def offering(count: int, unhealthy: int = 0) -> Node:
-    made = node("n1", gpu=count)
+    gpu_node = node("n1", gpu=count)
     offered = ((GPU, count),) if count else ()
-    return replace(made, allocatable=offered, unhealthy=((GPU, unhealthy),) if unhealthy else ())
+    return replace(gpu_node, allocatable=offered, unhealthy=((GPU, unhealthy),) if unhealthy else ())
 
 
 def looked(*looks: tuple[float, Node]) -> Node:
     memory = OfferedDevices()
-    for at, seen in looks:
-        (found,) = memory.remember([seen], at)
-    return found
+    for at, observed in looks:
+        (remembered,) = memory.remember([observed], at)
+    return remembered
 
 
 # --- what is remembered
@@ -65,8 +65,8 @@ def test_what_stays_away_is_lost_with_the_node_and_the_resource_as_the_reason() 
 
 def test_gpus_that_were_cut_anew_are_not_missed() -> None:
     cut = node("n1", mig_1g_10gb=7)
-    found = looked((NOW, offering(1)), (NOW + 1, offering(0)), (NOW + 30, cut), (GONE + 31, cut))
-    assert found == cut
+    remembered = looked((NOW, offering(1)), (NOW + 1, offering(0)), (NOW + 30, cut), (GONE + 31, cut))
+    assert remembered == cut
 
 
 def test_a_node_that_takes_no_pods_withholds_nothing_and_is_remembered() -> None:
@@ -107,38 +107,38 @@ def restarting(running: int, seconds: float, offered: int = 3):
     )
 
 
-def moves(made) -> list[object]:
+def moves(new_plan) -> list[object]:
     """Actions that start or end a Deployment, or change its replicas."""
-    applied = [a for a in made.actions if isinstance(a, ApplyDeployment)]
+    applied = [a for a in new_plan.actions if isinstance(a, ApplyDeployment)]
     return [a for a in applied if (a.shape, a.replicas) != (WHOLE, 3)] + [
-        a for a in made.actions if isinstance(a, RemoveDeployment)
+        a for a in new_plan.actions if isinstance(a, RemoveDeployment)
     ]
 
 
-def decision(made, uid: str = M.uid):
-    return next(d for d in made.decisions if d.owner_uid == uid)
+def decision(new_plan, uid: str = M.uid):
+    return next(d for d in new_plan.decisions if d.owner_uid == uid)
 
 
 @pytest.mark.parametrize("seconds", [0, 60, 299, 301, 90_000])
 def test_replicas_that_run_hold_their_devices_whatever_their_node_offers(seconds: float) -> None:
-    made = plan(restarting(3, seconds), (M,), NOW)
+    new_plan = plan(restarting(3, seconds), (M,), NOW)
 
-    assert moves(made) == []
-    assert (decision(made).placed_reason, decision(made).placed) == ("Placed", 3)
+    assert moves(new_plan) == []
+    assert (decision(new_plan).placed_reason, decision(new_plan).placed) == ("Placed", 3)
 
 
 @pytest.mark.parametrize("running", [0, 1, 2])
 def test_a_replica_whose_pod_is_to_come_keeps_its_place_while_a_device_plugin_restarts(running: int) -> None:
-    made = plan(restarting(running, 60), (M,), NOW)
+    new_plan = plan(restarting(running, 60), (M,), NOW)
 
-    assert moves(made) == []
-    assert decision(made).placed == 3
+    assert moves(new_plan) == []
+    assert decision(new_plan).placed == 3
 
 
 @pytest.mark.parametrize("running", [0, 1, 2])
 def test_what_does_not_come_back_is_lost_and_said(running: int) -> None:
-    made = plan(restarting(running, WITHHELD_S), (M,), NOW)
-    assert [action.shape for action in moves(made)] == [L4]
+    new_plan = plan(restarting(running, WITHHELD_S), (M,), NOW)
+    assert [action.shape for action in moves(new_plan)] == [L4]
 
     stuck = replace(M, allowed_skus=("H100-80GB-SXM",))
     message = decision(plan(restarting(running, WITHHELD_S), (stuck,), NOW)).placed_message
@@ -149,19 +149,19 @@ def test_newcomers_and_growth_are_not_given_what_is_withheld() -> None:
     new = intent("new", uri="image:///m/8b", allowed_skus=("H100-80GB-SXM",))
     grown = replace(M, max_replicas=5)
     observed = replace(restarting(2, 60, offered=8), desired=((M.uid, 5),))
-    made = plan(observed, (grown, new), NOW)
+    new_plan = plan(observed, (grown, new), NOW)
 
-    assert decision(made).placed == 3
-    assert decision(made, new.uid).placed == 0
+    assert decision(new_plan).placed == 3
+    assert decision(new_plan, new.uid).placed == 0
 
 
 def test_what_is_withheld_is_kept_once() -> None:
     other = intent("other", uri="image:///m/8b", min_replicas=2, created_at=NOW)
     observed = restarting(1, 60)
-    both = replace(observed, workloads=(*observed.workloads, workload(other, WHOLE, 2, available=0)))
-    made = plan(both, (M, other), NOW)
+    with_other = replace(observed, workloads=(*observed.workloads, workload(other, WHOLE, 2, available=0)))
+    new_plan = plan(with_other, (M, other), NOW)
 
-    whole = [d.placed for d in made.decisions if d.shape == WHOLE]
+    whole = [d.placed for d in new_plan.decisions if d.shape == WHOLE]
     assert sum(whole) <= 3
 
 
@@ -169,6 +169,6 @@ def test_devices_that_begin_to_be_shared_are_not_awaited() -> None:
     shared = LeftOut("Shared", "label nvidia.com/gpu.sharing-strategy=mps", GPU)
     after = replace(offering(0), left_out=(shared,))
 
-    seen = looked((NOW, offering(8)), (NOW + 1, after), (NOW + 2, after))
+    remembered = looked((NOW, offering(8)), (NOW + 1, after), (NOW + 2, after))
 
-    assert (seen.withheld, seen.left_out) == ((), (shared,))
+    assert (remembered.withheld, remembered.left_out) == ((), (shared,))

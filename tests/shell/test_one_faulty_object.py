@@ -35,13 +35,13 @@ DELETED = object()
 
 
 def fleet() -> Fleet:
-    there = running("a", "bad", "z")
-    bad = there.llm_deployments[1]
+    running_fleet = running("a", "bad", "z")
+    bad = running_fleet.llm_deployments[1]
     owner = Identity("ns", "bad", BAD)
     job = manifests.inspect_job(owner, manifests.FactsKey("ns", "image:///bad", "engine:1"), SETTINGS)
     job["metadata"] |= {"uid": "job-bad", "creationTimestamp": "2026-01-01T00:00:00Z"}
     job["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
-    bad["status"] = one_round(there.view()).statuses[BAD] | {"slo": {"time": "2026-01-01T00:00:00Z"}}
+    bad["status"] = one_round(running_fleet.view()).statuses[BAD] | {"slo": {"time": "2026-01-01T00:00:00Z"}}
     bad["spec"] |= {
         "traffic": {"requestsPerSecond": "1.0", "inputTokens": {"mean": 100}, "outputTokens": {"mean": 10}},
         "placement": {"budgetPerHour": "50.00", "spread": {"node": 1, "zone": 1}, "tensorParallel": [1]},
@@ -53,11 +53,11 @@ def fleet() -> Fleet:
         "metadata": {"name": "pool", "uid": "uid-pool", "generation": 1},
         "spec": {"nodeSelector": {"nowhere": "x"}, "pricePerGPUHour": "1.00"},
     }
-    pods, reduced = (there.pods[0], there.pods[2]), kept_fields.pod(there.pods[1])
+    pods, reduced = (running_fleet.pods[0], running_fleet.pods[2]), kept_fields.pod(running_fleet.pods[1])
     assert reduced is not None
     return replace(
-        there,
-        nodes=(*there.nodes, node("n2", 1)),
+        running_fleet,
+        nodes=(*running_fleet.nodes, node("n2", 1)),
         jobs=(job,),
         gpu_pools=(pool,),
         pods=pods,
@@ -87,13 +87,13 @@ def edited(obj: Object, path: tuple[Any, ...], value: Any) -> Object:
     return copied
 
 
-def with_object(there: Fleet, kind: str, number: int, obj: Object) -> Fleet:
-    objects = list(getattr(there, kind))
+def with_object(original: Fleet, kind: str, number: int, obj: Object) -> Fleet:
+    objects = list(getattr(original, kind))
     objects[number] = obj
-    return replace(there, **{kind: tuple(objects)})
+    return replace(original, **{kind: tuple(objects)})
 
 
-THERE = fleet()
+RUNNING_FLEET = fleet()
 # Which objects are one tenant's or one node's to break; the node that the others stand on is not among them.
 TARGETS = [
     ("llm_deployments", 1),
@@ -105,41 +105,41 @@ TARGETS = [
 ]
 RAW = [("nodes", 1), ("pods", 2)]  # the API server keeps their types: only texts are edited
 QUIET = FaultLog(OperatorMetrics())
-EXPECTED = one_round(THERE.view())
+EXPECTED = one_round(RUNNING_FLEET.view())
 
 
 def places(kind: str, number: int) -> list[tuple[Any, ...]]:
-    found = paths(getattr(THERE, kind)[number])
-    return [path for path in found if path not in IDENTITY and path != ("metadata",)]
+    object_paths = paths(getattr(RUNNING_FLEET, kind)[number])
+    return [path for path in object_paths if path not in IDENTITY and path != ("metadata",)]
 
 
-def check(there: Fleet, what: object) -> Any:
-    made = one_round(there.view(), faults=QUIET)
+def check(changed: Fleet, what: object) -> Any:
+    result = one_round(changed.view(), faults=QUIET)
     for uid in GOOD:
-        assert made.of(uid) == EXPECTED.of(uid), what
-        assert made.statuses[uid] == EXPECTED.statuses[uid], what
-    return made
+        assert result.of(uid) == EXPECTED.of(uid), what
+        assert result.statuses[uid] == EXPECTED.statuses[uid], what
+    return result
 
 
 @pytest.mark.parametrize(("kind", "number"), TARGETS, ids=[kind for kind, _ in TARGETS])
 def test_whatever_one_object_says_the_others_get_what_they_got(kind: str, number: int) -> None:
     """Each place once with a few of the nasty values, drawn with a fixed seed."""
     chance = random.Random(f"{kind} 7")
-    obj = getattr(THERE, kind)[number]
+    obj = getattr(RUNNING_FLEET, kind)[number]
     places_here = places(kind, number)
     for path in chance.sample(places_here, min(len(places_here), 40)):
         for value in (DELETED, chance.choice(NASTY)):
-            check(with_object(THERE, kind, number, edited(obj, path, value)), (kind, path, value))
+            check(with_object(RUNNING_FLEET, kind, number, edited(obj, path, value)), (kind, path, value))
 
 
 @pytest.mark.parametrize(("kind", "number"), RAW, ids=[kind for kind, _ in RAW])
 def test_whatever_texts_a_pod_or_a_node_says_the_others_get_what_they_got(kind: str, number: int) -> None:
-    there = replace(THERE, pods=(*THERE.pods, raw_pod()), reduced=())
-    obj = getattr(there, kind)[number]
+    changed = replace(RUNNING_FLEET, pods=(*RUNNING_FLEET.pods, raw_pod()), reduced=())
+    obj = getattr(changed, kind)[number]
     chance = random.Random(f"{kind} 7")
     for path in places_of_texts(obj):
         for value in (DELETED, *chance.sample(TEXTS, 2)):
-            check(with_object(there, kind, number, edited(obj, path, value)), (kind, path, value))
+            check(with_object(changed, kind, number, edited(obj, path, value)), (kind, path, value))
 
 
 def raw_pod() -> Object:
@@ -154,8 +154,8 @@ def places_of_texts(obj: Object) -> list[tuple[Any, ...]]:
         return isinstance(value, str)
 
     what = ("labels", "allocatable", "capacity", "limits", "requests", "phase", "nodeName", "taints")
-    found = (path for path in paths(obj) if set(path) & set(what) and is_text(path))
-    return [path for path in found if path not in IDENTITY]
+    text_paths = (path for path in paths(obj) if set(path) & set(what) and is_text(path))
+    return [path for path in text_paths if path not in IDENTITY]
 
 
 # --- what becomes of the faulty one
@@ -165,24 +165,24 @@ def counted(log: FaultLog, step: str) -> float:
     return log.metrics.registry.get_sample_value("tangram_loop_errors_total", {"where": step}) or 0.0
 
 
-def ready(made: Any, uid: str = BAD) -> tuple[str, str]:
-    found = made.statuses[uid]["conditions"][0]
-    assert found["type"] == "Ready"
-    return found["status"], found["reason"]
+def ready(result: Any, uid: str = BAD) -> tuple[str, str]:
+    condition = result.statuses[uid]["conditions"][0]
+    assert condition["type"] == "Ready"
+    return condition["status"], condition["reason"]
 
 
 def test_one_whose_deployment_cannot_be_read_stands_still_and_says_why(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    broken = edited(THERE.deployments[1], ("spec", "replicas"), "many")
-    there, log = with_object(THERE, "deployments", 1, broken).view(), FaultLog(OperatorMetrics())
+    broken = edited(RUNNING_FLEET.deployments[1], ("spec", "replicas"), "many")
+    view, log = with_object(RUNNING_FLEET, "deployments", 1, broken).view(), FaultLog(OperatorMetrics())
     with caplog.at_level(logging.ERROR):
-        made = one_round(there, faults=log)
-        one_round(there, faults=log)
+        result = one_round(view, faults=log)
+        one_round(view, faults=log)
 
-    assert ready(made) == ("False", "NotJudged")
-    assert "'many' is not a count of replicas" in made.statuses[BAD]["conditions"][0]["message"]
-    assert made.of(BAD)[1] == []
+    assert ready(result) == ("False", "NotJudged")
+    assert "'many' is not a count of replicas" in result.statuses[BAD]["conditions"][0]["message"]
+    assert result.of(BAD)[1] == []
     assert counted(log, "read") == 2
     (line,) = [r for r in caplog.records if "ns/bad-" in r.getMessage()]
     assert line.exc_info is not None
@@ -190,25 +190,26 @@ def test_one_whose_deployment_cannot_be_read_stands_still_and_says_why(
 
 def test_a_fault_that_went_away_and_came_back_is_logged_again(caplog: pytest.LogCaptureFixture) -> None:
     broken = with_object(
-        THERE, "deployments", 1, edited(THERE.deployments[1], ("spec", "replicas"), -1)
+        RUNNING_FLEET, "deployments", 1, edited(RUNNING_FLEET.deployments[1], ("spec", "replicas"), -1)
     ).view()
     log = FaultLog(OperatorMetrics())
     with caplog.at_level(logging.ERROR):
-        for there in (broken, THERE.view(), broken):
-            one_round(there, faults=log)
+        for view in (broken, RUNNING_FLEET.view(), broken):
+            one_round(view, faults=log)
 
     assert len([r for r in caplog.records if r.exc_info]) == 2
 
 
 def test_a_status_that_cannot_be_read_is_written_anew() -> None:
     """Another version of the operator wrote it, or an author with the right to."""
-    bad = edited(THERE.llm_deployments[1], ("status", "conditions"), [{"kind": "Ready"}])
-    made = one_round(
-        with_object(THERE, "llm_deployments", 1, bad).view(), faults=(log := FaultLog(OperatorMetrics()))
+    bad = edited(RUNNING_FLEET.llm_deployments[1], ("status", "conditions"), [{"kind": "Ready"}])
+    result = one_round(
+        with_object(RUNNING_FLEET, "llm_deployments", 1, bad).view(),
+        faults=(log := FaultLog(OperatorMetrics())),
     )
 
     assert counted(log, "status") == 1
-    assert [c["type"] for c in made.statuses[BAD]["conditions"]] == [
+    assert [c["type"] for c in result.statuses[BAD]["conditions"]] == [
         c["type"] for c in EXPECTED.statuses[BAD]["conditions"]
     ]
 
@@ -222,11 +223,11 @@ def test_one_whose_spec_brings_out_a_bug_is_refused_with_the_reason(monkeypatch:
         return real(obj, classes)
 
     monkeypatch.setattr(intents, "parse", parse)
-    made = check(THERE, "parse")
+    result = check(RUNNING_FLEET, "parse")
 
-    assert ready(made) == ("False", "InvalidSpec")
-    assert "ZeroDivisionError: division by zero" in made.statuses[BAD]["conditions"][0]["message"]
-    assert made.of(BAD)[1] == []
+    assert ready(result) == ("False", "InvalidSpec")
+    assert "ZeroDivisionError: division by zero" in result.statuses[BAD]["conditions"][0]["message"]
+    assert result.of(BAD)[1] == []
 
 
 def test_one_whose_scaling_brings_out_a_bug_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,24 +239,24 @@ def test_one_whose_scaling_brings_out_a_bug_stands_still(monkeypatch: pytest.Mon
         return real(self, intent, *rest)
 
     monkeypatch.setattr(Scaler, "_decide_one", decide)
-    made = check(THERE, "scale")
+    result = check(RUNNING_FLEET, "scale")
 
-    assert ready(made) == ("False", "NotJudged")
-    assert [fault.step for fault in made.plan.faults] == ["scale"]
-    assert made.of(BAD)[1] == []
+    assert ready(result) == ("False", "NotJudged")
+    assert [fault.step for fault in result.plan.faults] == ["scale"]
+    assert result.of(BAD)[1] == []
 
 
 def test_two_with_one_uid_do_not_stop_the_first() -> None:
-    twin = edited(THERE.llm_deployments[0], ("metadata", "name"), "twin")
-    made = check(replace(THERE, llm_deployments=(*THERE.llm_deployments, twin)), "twin")
-    assert not made.plan.faults
+    twin = edited(RUNNING_FLEET.llm_deployments[0], ("metadata", "name"), "twin")
+    result = check(replace(RUNNING_FLEET, llm_deployments=(*RUNNING_FLEET.llm_deployments, twin)), "twin")
+    assert not result.plan.faults
 
 
 def test_a_pod_that_cannot_be_understood_holds_what_it_holds() -> None:
     """Its slice is not free for another."""
-    pod = edited(THERE.reduced[0], ("metadata", "labels"), 7)
-    there = without_broken_objects(replace(THERE, reduced=(pod,)).view(), lambda _obj, _error: None)
-    held = [claim.count for claim in workloads.claims(there) if claim.owner_uid is None]
+    pod = edited(RUNNING_FLEET.reduced[0], ("metadata", "labels"), 7)
+    view = without_broken_objects(replace(RUNNING_FLEET, reduced=(pod,)).view(), lambda _obj, _error: None)
+    held = [claim.count for claim in workloads.claims(view) if claim.owner_uid is None]
     assert held == [1]
 
 

@@ -33,8 +33,8 @@ async def test_a_namespace_that_refuses_jobs_says_so_and_keeps_nobody_else_waiti
     await elsewhere.apply(llm("younger", elsewhere.namespace))
     operator(watchNamespaces=[cluster.namespace, elsewhere.namespace])
 
-    told = await cluster.until("oldest", "Ready", "False", "Forbidden")
+    condition = await cluster.until("oldest", "Ready", "False", "Forbidden")
     await elsewhere.until("younger", "Ready", "True")
 
-    assert "quota" in told["message"]
+    assert "quota" in condition["message"]
     assert await cluster.all(JOBS) == []

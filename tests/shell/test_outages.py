@@ -57,10 +57,10 @@ async def test_a_deletion_while_disconnected_is_noticed(
     proxy.down = False
 
     async def made_again() -> bool:
-        found = await cluster.all(DEPLOYMENTS)
+        deployments = await cluster.all(DEPLOYMENTS)
         return (
-            len(found) == 1
-            and uid_of(found[0]) != uid_of(before)
+            len(deployments) == 1
+            and uid_of(deployments[0]) != uid_of(before)
             and await cluster.get(SERVICES, "tiny") is not None
         )
 
@@ -85,8 +85,8 @@ async def test_a_watch_that_is_too_old_lists_again(
     proxy.down = False
 
     async def made_again() -> bool:
-        found = await cluster.all(DEPLOYMENTS)
-        return len(found) == 1 and uid_of(found[0]) != uid_of(before)
+        deployments = await cluster.all(DEPLOYMENTS)
+        return len(deployments) == 1 and uid_of(deployments[0]) != uid_of(before)
 
     await eventually(made_again, 40)
     await cluster.until("tiny", "Ready", "True")
@@ -194,9 +194,11 @@ async def test_without_the_crd_it_says_so_and_exits(
 
 
 async def _deployments_of(cluster: LiveCluster, owners: set[str]) -> bool:
-    found = {d["metadata"]["labels"]["tangram.dev/llmdeployment"] for d in await cluster.all(DEPLOYMENTS)}
+    owners_with_deployments = {
+        d["metadata"]["labels"]["tangram.dev/llmdeployment"] for d in await cluster.all(DEPLOYMENTS)
+    }
     pods = {p["metadata"]["labels"].get("tangram.dev/llmdeployment") for p in await cluster.all(PODS)}
-    return found == owners and pods == owners
+    return owners_with_deployments == owners and pods == owners
 
 
 def _port(process, which: str) -> int:

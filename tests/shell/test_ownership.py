@@ -68,8 +68,8 @@ def pod(namespace: str = "ns", **changes: Any) -> dict[str, Any]:
 
 def workloads(*deployments: dict[str, Any], living: tuple[dict[str, Any], ...] = ()) -> list[tuple[str, str]]:
     view = MirrorView(llm_deployments=living or (llm_deployment(),), deployments=deployments)
-    seen = fleet_snapshot(view, Settings(engine_image="e"), 0)
-    return [(each.namespace, each.owner_uid) for each in seen.workloads]
+    snapshot = fleet_snapshot(view, Settings(engine_image="e"), 0)
+    return [(workload.namespace, workload.owner_uid) for workload in snapshot.workloads]
 
 
 FOREIGN = {
@@ -96,16 +96,16 @@ def test_a_deployment_that_only_looks_like_a_child_does_not_count(foreign: dict[
 
 
 def test_a_child_of_a_second_owner_counts_for_the_controller_alone() -> None:
-    both = deployment()
+    child = deployment()
     other = manifests._owner_reference(Identity("ns", "other", "uid-2")) | {"controller": False}
-    both["metadata"]["ownerReferences"].insert(0, other)
+    child["metadata"]["ownerReferences"].insert(0, other)
     living = (llm_deployment(), llm_deployment("uid-2", "other"))
 
-    assert workloads(both, living=living) == [("ns", "uid-1")]
+    assert workloads(child, living=living) == [("ns", "uid-1")]
 
-    both["metadata"]["ownerReferences"][0]["controller"] = True
-    assert owner_of(both) is None
-    assert workloads(both, living=living) == []
+    child["metadata"]["ownerReferences"][0]["controller"] = True
+    assert owner_of(child) is None
+    assert workloads(child, living=living) == []
 
 
 def test_children_of_a_predecessor_do_not_count_for_the_one_of_its_name() -> None:
@@ -114,18 +114,18 @@ def test_children_of_a_predecessor_do_not_count_for_the_one_of_its_name() -> Non
 
 def test_uids_that_collide_between_namespaces_are_told_apart() -> None:
     living = (llm_deployment(), llm_deployment(namespace="tenant"))
-    told: list[str] = []
+    messages: list[str] = []
     view = MirrorView(
         llm_deployments=living[::-1], deployments=(deployment(), deployment(namespace="tenant"))
     )
 
-    wanted = parsed_intents(view, lambda _obj, error: told.append(str(error)))
+    intents = parsed_intents(view, lambda _obj, error: messages.append(str(error)))
     holds = claims(
         MirrorView(deployments=view.deployments, pods=(pod(), pod("tenant")), llm_deployments=living)
     )
 
-    assert [(intent.namespace, intent.name) for intent in wanted] == [("ns", "chat")]
-    assert told == ["UID uid-1 is that of another LLMDeployment"]
+    assert [(intent.namespace, intent.name) for intent in intents] == [("ns", "chat")]
+    assert messages == ["UID uid-1 is that of another LLMDeployment"]
     assert len(holds) == 2
 
 
@@ -158,9 +158,11 @@ def test_a_service_of_another_name_or_namespace_is_not_ours() -> None:
         }
 
     services = (service("chat", "ns"), service("other", "ns"), service("chat", "tenant"))
-    seen = fleet_snapshot(MirrorView((llm_deployment(),), services=services), Settings(engine_image="e"), 0)
+    snapshot = fleet_snapshot(
+        MirrorView((llm_deployment(),), services=services), Settings(engine_image="e"), 0
+    )
 
-    assert seen.services == (("ns", "chat"),)
+    assert snapshot.services == (("ns", "chat"),)
 
 
 def test_a_job_and_its_report_are_of_one_namespace() -> None:
@@ -171,9 +173,9 @@ def test_a_job_and_its_report_are_of_one_namespace() -> None:
     liar = pod("tenant", ownerReferences=[reference | {"controller": True}])
     liar["containers"] = [{"terminated": {"message": '{"schema":1}'}, "name": "x"}]
 
-    (found,) = fleet_jobs(MirrorView((llm_deployment(),), pods=(liar,), jobs=(job,)), 0)
+    (inspection,) = fleet_jobs(MirrorView((llm_deployment(),), pods=(liar,), jobs=(job,)), 0)
 
-    assert "left no report" in found.result.message  # type: ignore[union-attr]
+    assert "left no report" in inspection.result.message  # type: ignore[union-attr]
 
 
 def test_an_identity_is_namespace_name_and_uid() -> None:

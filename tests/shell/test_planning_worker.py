@@ -56,9 +56,9 @@ async def test_a_process_that_starts_slowly_is_given_more_time_at_each_attempt()
             await worker.plan(SNAPSHOT, (), 2)
         for _ in range(15):
             with contextlib.suppress(WorkerFailed):
-                made = await worker.plan(SNAPSHOT, (), 2)
+                new_plan = await worker.plan(SNAPSHOT, (), 2)
                 break
-        assert made == Plan()
+        assert new_plan == Plan()
     finally:
         worker.stop()
 

@@ -30,21 +30,25 @@ def settings(**changed: Any) -> Settings:
     return Settings.model_validate({"engineImage": "registry/engine:1"} | changed)
 
 
-def engine(told: Settings = SETTINGS, wanted: ApplyDeployment | None = None) -> dict[str, Any]:
-    rendered = manifests.deployment(intent(), wanted or action(SLICE), told)
+def engine(settings: Settings = SETTINGS, apply_action: ApplyDeployment | None = None) -> dict[str, Any]:
+    rendered = manifests.deployment(intent(), apply_action or action(SLICE), settings)
     template: dict[str, Any] = rendered["spec"]["template"]
     return template
 
 
-def inspect(told: Settings = SETTINGS) -> dict[str, Any]:
-    job = manifests.inspect_job(manifests.owner_identity(intent()), FactsKey("ns", "pvc://w/x", "e"), told)
+def inspect(settings: Settings = SETTINGS) -> dict[str, Any]:
+    job = manifests.inspect_job(
+        manifests.owner_identity(intent()), FactsKey("ns", "pvc://w/x", "e"), settings
+    )
     template: dict[str, Any] = job["spec"]["template"]
     return template
 
 
 def volume(template: dict[str, Any], name: str) -> Any:
-    (found,) = (each for each in template["spec"]["volumes"] if each["name"] == name)
-    return found["emptyDir"]
+    (matching,) = (
+        volume_entry for volume_entry in template["spec"]["volumes"] if volume_entry["name"] == name
+    )
+    return matching["emptyDir"]
 
 
 @pytest.mark.parametrize("template", [engine, inspect])
@@ -66,7 +70,9 @@ def test_engines_share_memory_up_to_a_limit() -> None:
     template = engine(settings(shmSizeLimit="0.5Gi"))
 
     assert volume(template, "shm") == {"medium": "Memory", "sizeLimit": "512Mi"}
-    mounts = {each["name"]: each["mountPath"] for each in template["spec"]["containers"][0]["volumeMounts"]}
+    mounts = {
+        mount["name"]: mount["mountPath"] for mount in template["spec"]["containers"][0]["volumeMounts"]
+    }
     assert mounts["shm"] == "/dev/shm"  # noqa: S108 - a path inside the container
 
 
@@ -96,7 +102,7 @@ def test_an_inspection_that_is_ended_has_nothing_to_bring_to_an_end() -> None:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_labels_of_every_shape_are_valid_and_tell_it(shape) -> None:
-    labels = engine(wanted=action(shape))["metadata"]["labels"]
+    labels = engine(apply_action=action(shape))["metadata"]["labels"]
 
     assert all(LABEL_VALUE.fullmatch(value) for value in labels.values())
     assert labels["tangram.dev/sku"] == shape.sku
@@ -123,10 +129,10 @@ def test_what_the_mirror_keeps_of_a_deployment_is_all_that_is_compared(shape) ->
     every = settings(runAsUser=None, nodeRemoval="Block", tmpSizeLimit="3000Mi", imagePullSecrets=["pull"])
     rendered = manifests.deployment(intent("pvc://w/x"), action(shape), every)
 
-    kept = kept_fields.owned_object(copy.deepcopy(rendered))
+    reduced = kept_fields.owned_object(copy.deepcopy(rendered))
 
-    assert kept is not None
-    assert up_to_date(kept, rendered)
+    assert reduced is not None
+    assert up_to_date(reduced, rendered)
 
 
 def test_settings_that_do_not_concern_pods_leave_them_alone() -> None:
@@ -155,10 +161,10 @@ print(manifests.content_hash(manifests.deployment(intent("pvc://w/x"), action(SL
 
 
 def test_an_operator_that_starts_anew_renders_the_same() -> None:
-    cluster = manifests.content_hash(manifests.deployment(intent("pvc://w/x"), action(SLICE), SETTINGS))
+    own_hash = manifests.content_hash(manifests.deployment(intent("pvc://w/x"), action(SLICE), SETTINGS))
     environment = os.environ | {"PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    there = subprocess.run(
+    other_hash = subprocess.run(
         [sys.executable, "-c", RENDER], env=environment, capture_output=True, text=True, check=True
     )
 
-    assert there.stdout.strip() == cluster
+    assert other_hash.stdout.strip() == own_hash

@@ -21,19 +21,19 @@ def node(name: str = "n", offered: dict[str, int] | None = None, **facts: Any) -
     """A node without NVIDIA labels unless told otherwise."""
     offered = {GPU: 8} if offered is None else offered
     labels = {"pool": "p"} | facts.pop("labels", {})
-    given = {"allocatable": offered, "capacity": offered, "declared": ("H100-80GB-SXM",)} | facts
-    return gpu_node(NodeFacts(name, labels, **given), (), labels)
+    fields = {"allocatable": offered, "capacity": offered, "declared": ("H100-80GB-SXM",)} | facts
+    return gpu_node(NodeFacts(name, labels, **fields), (), labels)
 
 
-def status(*nodes: Node, obj: dict[str, Any] = OBJECT, now: float = NOW, **seen: Any) -> dict[str, Any]:
-    found = FleetSnapshot(nodes=nodes, pools=(POOL,), **seen)
-    ((_, told),) = pool_statuses((obj,), found, {}, now)
-    return told
+def status(*nodes: Node, obj: dict[str, Any] = OBJECT, now: float = NOW, **changes: Any) -> dict[str, Any]:
+    snapshot = FleetSnapshot(nodes=nodes, pools=(POOL,), **changes)
+    ((_, status_block),) = pool_statuses((obj,), snapshot, {}, now)
+    return status_block
 
 
-def ready(told: dict[str, Any]) -> tuple[str, str, str]:
-    (found,) = (each for each in told["conditions"] if each["type"] == "Ready")
-    return found["status"], found["reason"], found["message"]
+def ready(status_block: dict[str, Any]) -> tuple[str, str, str]:
+    (condition,) = (candidate for candidate in status_block["conditions"] if candidate["type"] == "Ready")
+    return condition["status"], condition["reason"], condition["message"]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_ready_says_whether_nodes_are_ready_and_offer_their_gpus(nodes, expected
 
 
 @pytest.mark.parametrize(
-    ("one", "words"),
+    ("gpu_node", "words"),
     [
         (node("a", {GPU: 6}, capacity={GPU: 8}), "capacity 8, allocatable 6: 2 unhealthy"),
         (node("a", labels={f"{GPU}.replicas": "4"}), "several pods share each device"),
@@ -71,8 +71,8 @@ def test_ready_says_whether_nodes_are_ready_and_offer_their_gpus(nodes, expected
         ),
     ],
 )
-def test_gpus_that_a_ready_node_does_not_offer_are_said_with_the_reason(one: Node, words: str) -> None:
-    verdict, reason, message = ready(status(one))
+def test_gpus_that_a_ready_node_does_not_offer_are_said_with_the_reason(gpu_node: Node, words: str) -> None:
+    verdict, reason, message = ready(status(gpu_node))
 
     assert (verdict, reason) == ("False", "GPUsLeftOut")
     assert words in message
@@ -80,32 +80,32 @@ def test_gpus_that_a_ready_node_does_not_offer_are_said_with_the_reason(one: Nod
 
 @pytest.mark.parametrize("away", [{"unschedulable": True}, {"taints": (UNTOLERATED,)}])
 def test_a_node_that_is_kept_from_newcomers_by_hand_is_ready_and_has_nothing_free(away) -> None:
-    told = status(node("a"), node("b", **away))
+    status_block = status(node("a"), node("b", **away))
 
-    assert ready(told)[:2] == ("True", "NodesReady")
-    assert "left out: node b" in ready(told)[2]
-    assert (told["allocatable"], told["free"]) == ({GPU: 16}, {GPU: 8})
+    assert ready(status_block)[:2] == ("True", "NodesReady")
+    assert "left out: node b" in ready(status_block)[2]
+    assert (status_block["allocatable"], status_block["free"]) == ({GPU: 16}, {GPU: 8})
 
 
 def test_what_device_plugins_offer_and_what_of_it_is_free_is_counted_by_resource() -> None:
     cut = node("b", {GPU: 1, S1: 7, S3: 0})
     held = (Claim("a", GPU, 3, None), Claim("b", S1, 2, "uid-one"), Claim("c", GPU, 1, None))
 
-    told = status(node("a"), cut, node("c", ready=False), claims=held)
+    status_block = status(node("a"), cut, node("c", ready=False), claims=held)
 
-    assert told["allocatable"] == {GPU: 9, S1: 7}
-    assert told["free"] == {GPU: 6, S1: 5}
-    assert (told["nodes"], told["gpus"]) == (3, 8 + 2 + 8)
+    assert status_block["allocatable"] == {GPU: 9, S1: 7}
+    assert status_block["free"] == {GPU: 6, S1: 5}
+    assert (status_block["nodes"], status_block["gpus"]) == (3, 8 + 2 + 8)
 
 
 def test_pods_that_hold_more_than_a_node_offers_leave_nothing_free() -> None:
-    told = status(node("a", {GPU: 1}, capacity={GPU: 2}), claims=(Claim("a", GPU, 2, None),))
+    status_block = status(node("a", {GPU: 1}, capacity={GPU: 2}), claims=(Claim("a", GPU, 2, None),))
 
-    assert (told["allocatable"], told["free"]) == ({GPU: 1}, {GPU: 0})
+    assert (status_block["allocatable"], status_block["free"]) == ({GPU: 1}, {GPU: 0})
 
 
 @pytest.mark.parametrize(
-    ("one", "gpus"),
+    ("gpu_node", "gpus"),
     [
         (node(offered={S1: 7}), 1),
         (node(offered={S1: 8, S3: 3}), 3),
@@ -114,8 +114,8 @@ def test_pods_that_hold_more_than_a_node_offers_leave_nothing_free() -> None:
         (node(offered={GPU: 0}, labels={f"{GPU}.count": "8"}), 8),
     ],
 )
-def test_a_gpu_counts_once_cut_unhealthy_or_with_its_device_plugin_away(one: Node, gpus: int) -> None:
-    assert status(one)["gpus"] == gpus
+def test_a_gpu_counts_once_cut_unhealthy_or_with_its_device_plugin_away(gpu_node: Node, gpus: int) -> None:
+    assert status(gpu_node)["gpus"] == gpus
 
 
 def test_the_status_keeps_its_time_while_it_stays_and_messages_are_bounded() -> None:
@@ -125,9 +125,9 @@ def test_the_status_keeps_its_time_while_it_stays_and_messages_are_bounded() -> 
 
     many = tuple(node(f"{'x' * 60}-{i}", labels={f"{GPU}.replicas": str(i + 2)}) for i in range(40))
     later = status(*many, obj=OBJECT | {"status": first}, now=NOW + 60)
-    times = {each["type"]: each["lastTransitionTime"] for each in later["conditions"]}
+    times = {condition["type"]: condition["lastTransitionTime"] for condition in later["conditions"]}
     assert times["Accepted"] == first["conditions"][0]["lastTransitionTime"] != times["Ready"]
-    assert max(len(each["message"]) for each in later["conditions"]) == 2000
+    assert max(len(condition["message"]) for condition in later["conditions"]) == 2000
 
 
 def paced(pacer: StatusPacer, before: dict[str, Any], status: dict[str, Any], now: float) -> dict[str, Any]:
@@ -136,9 +136,9 @@ def paced(pacer: StatusPacer, before: dict[str, Any], status: dict[str, Any], no
 
 def test_a_status_that_was_quiet_is_written_at_once_and_then_at_most_once_in_fifteen_seconds() -> None:
     pacer = StatusPacer()
-    one, two, three = ({"observedGeneration": 4, "free": {GPU: n}} for n in (1, 2, 3))
+    first, two, three = ({"observedGeneration": 4, "free": {GPU: n}} for n in (1, 2, 3))
 
-    assert paced(pacer, one, two, 100.0) == two
+    assert paced(pacer, first, two, 100.0) == two
     assert paced(pacer, two, three, 101.0) == two
     assert paced(pacer, two, three, 114.9) == two
     assert paced(pacer, two, three, 115.0) == three
@@ -147,9 +147,12 @@ def test_a_status_that_was_quiet_is_written_at_once_and_then_at_most_once_in_fif
 def test_a_node_that_flaps_each_second_costs_four_writes_a_minute() -> None:
     pacer, live, writes = StatusPacer(), {}, 0
     for second in range(60):
-        wanted = {"observedGeneration": 4, "conditions": [{"type": "Ready", "status": str(second % 2 == 0)}]}
-        found = paced(pacer, live, wanted, float(second))
-        writes, live = writes + (found != live), found
+        new_status = {
+            "observedGeneration": 4,
+            "conditions": [{"type": "Ready", "status": str(second % 2 == 0)}],
+        }
+        written = paced(pacer, live, new_status, float(second))
+        writes, live = writes + (written != live), written
 
     assert writes <= 5
 

@@ -43,14 +43,14 @@ def view(*classes: dict[str, Any], name: str | None = "gold") -> MirrorView:
     return MirrorView(llm_deployments=(llm_deployment("chat", **spec),), priority_classes=classes)
 
 
-def read(seen: MirrorView, default: str = "") -> Intent:
-    (found,) = parsed_intents(seen, default_class=default)
-    assert isinstance(found, Intent)
-    return found
+def read(mirror_view: MirrorView, default: str = "") -> Intent:
+    (parsed,) = parsed_intents(mirror_view, default_class=default)
+    assert isinstance(parsed, Intent)
+    return parsed
 
 
-def verdict(wanted: Intent) -> tuple[bool, str]:
-    (decision,) = plan(fleet(node("n", gpu=2)), (wanted,), 0.0).decisions
+def verdict(parsed: Intent) -> tuple[bool, str]:
+    (decision,) = plan(fleet(node("n", gpu=2)), (parsed,), 0.0).decisions
     return decision.accepted, decision.accepted_reason
 
 
@@ -70,13 +70,13 @@ def test_a_class_counts_in_planning_and_one_made_anew_with_its_new_value() -> No
 
 
 def test_what_is_known_of_classes_is_in_the_snapshot() -> None:
-    seen = fleet_snapshot(
+    snapshot = fleet_snapshot(
         view(priority_class("b"), priority_class("a")),
         Settings(engine_image="e", default_priority_class_name="a"),
         0,
     )
-    assert [each.name for each in seen.priority_classes] == ["a", "b"]
-    assert seen.default_priority_class == "a"
+    assert [known_class.name for known_class in snapshot.priority_classes] == ["a", "b"]
+    assert snapshot.default_priority_class == "a"
 
 
 @pytest.mark.parametrize(
@@ -100,12 +100,12 @@ def test_without_the_right_to_list_classes_those_that_name_none_are_served() -> 
 
 
 def test_a_class_that_cannot_be_read_is_left_out_and_told() -> None:
-    told = []
-    seen = view(priority_class("gold", value="x"))  # type: ignore[arg-type]
-    (found,) = parsed_intents(seen, lambda obj, error: told.append(error))
-    assert isinstance(found, Intent)
-    assert found.refusal is not None
-    assert len(told) == 1
+    errors = []
+    mirror_view = view(priority_class("gold", value="x"))  # type: ignore[arg-type]
+    (parsed,) = parsed_intents(mirror_view, lambda obj, error: errors.append(error))
+    assert isinstance(parsed, Intent)
+    assert parsed.refusal is not None
+    assert len(errors) == 1
 
 
 # --- what happens to the LLMDeployment
@@ -117,17 +117,17 @@ def refused(name: str, **changes: Any) -> Intent:
 
 def test_what_runs_of_a_refused_one_stays_and_holds_its_place() -> None:
     chat, other = refused("chat"), intent("other", created_at=0.0)
-    there = workload(chat, SHAPE, 1)
-    seen = fleet(node("n", gpu=1), workloads=(there,), claims=())
-    made = plan(seen, (chat, other), 0.0)
-    assert not [a for a in made.actions if a.owner_uid == chat.uid]
-    assert not [a for a in made.actions if isinstance(a, ApplyDeployment)]
+    running = workload(chat, SHAPE, 1)
+    observed = fleet(node("n", gpu=1), workloads=(running,), claims=())
+    new_plan = plan(observed, (chat, other), 0.0)
+    assert not [a for a in new_plan.actions if a.owner_uid == chat.uid]
+    assert not [a for a in new_plan.actions if isinstance(a, ApplyDeployment)]
 
 
 def test_a_refused_one_keeps_its_model_name() -> None:
     old, young = refused("old", served_name="m", created_at=1.0), intent("young", served_name="m")
-    made = plan(fleet(node("n", gpu=2)), (old, young), 0.0)
-    assert {d.owner_uid: d.accepted_reason for d in made.decisions} == {
+    new_plan = plan(fleet(node("n", gpu=2)), (old, young), 0.0)
+    assert {d.owner_uid: d.accepted_reason for d in new_plan.decisions} == {
         old.uid: "PriorityClassNotFound",
         young.uid: "ModelNameCollision",
     }
@@ -137,21 +137,21 @@ def test_a_refused_one_keeps_its_model_name() -> None:
 
 
 def rendered(priority_class_name: str = "", settings: Settings = SETTINGS, **changes: Any) -> dict[str, Any]:
-    wanted = replace(intent("chat", **changes), priority_class_name=priority_class_name)
-    action = ApplyDeployment(wanted.uid, SHAPE, 1, ("NVIDIA-H100-80GB-HBM3",), 4096)
-    return manifests.deployment(wanted, action, settings)
+    owner = replace(intent("chat", **changes), priority_class_name=priority_class_name)
+    action = ApplyDeployment(owner.uid, SHAPE, 1, ("NVIDIA-H100-80GB-HBM3",), 4096)
+    return manifests.deployment(owner, action, settings)
 
 
 def live(obj: dict[str, Any]) -> dict[str, Any]:
     """Return what the API server makes of a manifest."""
-    found: dict[str, Any] = json.loads(json.dumps(obj))
-    found["spec"]["template"]["spec"]["schedulerName"] = "default-scheduler"
-    return found
+    live_object: dict[str, Any] = json.loads(json.dumps(obj))
+    live_object["spec"]["template"]["spec"]["schedulerName"] = "default-scheduler"
+    return live_object
 
 
 def priority_class_of(obj: dict[str, Any]) -> str | None:
-    found: str | None = obj["spec"]["template"]["spec"].get("priorityClassName")
-    return found
+    name: str | None = obj["spec"]["template"]["spec"].get("priorityClassName")
+    return name
 
 
 def exists(_name: str) -> bool:
@@ -172,32 +172,34 @@ def test_pods_and_inspections_carry_the_class() -> None:
 
 @pytest.mark.parametrize(("before", "after"), [("gold", "silver"), ("", "gold"), ("gold", "")])
 def test_a_change_of_the_class_alone_replaces_no_pod_and_leaves_nothing_to_write(before, after) -> None:
-    there = live(rendered(before))
-    kept = keep_live_class(there, rendered(after), exists)
-    assert up_to_date(there, kept)
-    assert (priority_class_of(kept) or "") == before
+    live_deployment = live(rendered(before))
+    to_write = keep_live_class(live_deployment, rendered(after), exists)
+    assert up_to_date(live_deployment, to_write)
+    assert (priority_class_of(to_write) or "") == before
 
 
 def test_other_fields_of_the_deployment_are_written_beside_the_class_that_stays() -> None:
-    there = live(rendered("gold"))
-    kept = keep_live_class(there, rendered("silver", generation=2), exists)
-    assert priority_class_of(kept) == "gold"
-    assert not up_to_date(there, kept)
-    written = live(kept)
+    live_deployment = live(rendered("gold"))
+    to_write = keep_live_class(live_deployment, rendered("silver", generation=2), exists)
+    assert priority_class_of(to_write) == "gold"
+    assert not up_to_date(live_deployment, to_write)
+    written = live(to_write)
     assert up_to_date(written, keep_live_class(written, rendered("silver", generation=2), exists))
 
 
 def test_the_class_comes_with_any_other_change_of_the_template() -> None:
-    there = live(rendered("gold"))
+    live_deployment = live(rendered("gold"))
     assert (
-        priority_class_of(keep_live_class(there, rendered("silver", max_running_requests=8), exists))
+        priority_class_of(
+            keep_live_class(live_deployment, rendered("silver", max_running_requests=8), exists)
+        )
         == "silver"
     )
 
 
 def test_the_class_comes_with_a_field_that_is_no_longer_rendered() -> None:
-    there = live(rendered("gold", Settings(engine_image="e", runtime_class_name="nvidia")))
-    assert priority_class_of(keep_live_class(there, rendered("silver"), exists)) == "silver"
+    live_deployment = live(rendered("gold", Settings(engine_image="e", runtime_class_name="nvidia")))
+    assert priority_class_of(keep_live_class(live_deployment, rendered("silver"), exists)) == "silver"
 
 
 def test_a_template_whose_class_makes_no_pods_any_more_gets_the_other_one() -> None:
@@ -205,22 +207,22 @@ def test_a_template_whose_class_makes_no_pods_any_more_gets_the_other_one() -> N
 
 
 def test_where_the_default_class_is_gone_templates_lose_it_once_a_pod_is_refused() -> None:
-    there = live(rendered("gold"))
-    assert priority_class_of(keep_live_class(there, rendered(), gone)) == "gold"
+    live_deployment = live(rendered("gold"))
+    assert priority_class_of(keep_live_class(live_deployment, rendered(), gone)) == "gold"
     message = 'pods "chat-x" is forbidden: no PriorityClass with name gold was found'
     failure = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": message}
-    there["status"] = {"conditions": [failure]}
-    assert priority_class_of(keep_live_class(there, rendered(), gone)) is None
-    assert priority_class_of(keep_live_class(there, rendered(), exists)) == "gold"
+    live_deployment["status"] = {"conditions": [failure]}
+    assert priority_class_of(keep_live_class(live_deployment, rendered(), gone)) is None
+    assert priority_class_of(keep_live_class(live_deployment, rendered(), exists)) == "gold"
 
 
 def test_a_class_that_another_hand_wrote_is_healed() -> None:
-    there = live(rendered("gold"))
-    there["spec"]["template"]["spec"]["priorityClassName"] = "platinum"
-    assert priority_class_of(keep_live_class(there, rendered("silver"), exists)) == "silver"
+    live_deployment = live(rendered("gold"))
+    live_deployment["spec"]["template"]["spec"]["priorityClassName"] = "platinum"
+    assert priority_class_of(keep_live_class(live_deployment, rendered("silver"), exists)) == "silver"
 
 
 def test_a_deployment_without_the_annotation_gets_the_class() -> None:
-    there = live(rendered())
-    del there["metadata"]["annotations"][kinds.TEMPLATE_ANNOTATION]
-    assert priority_class_of(keep_live_class(there, rendered("gold"), exists)) == "gold"
+    live_deployment = live(rendered())
+    del live_deployment["metadata"]["annotations"][kinds.TEMPLATE_ANNOTATION]
+    assert priority_class_of(keep_live_class(live_deployment, rendered("gold"), exists)) == "gold"

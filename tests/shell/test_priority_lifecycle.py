@@ -31,8 +31,8 @@ async def of_class(cluster: LiveCluster, name: str) -> dict[str, Any]:
         pods = await engine_pods(cluster)
         (deployment,) = await cluster.all(DEPLOYMENTS)
         settled = deployment["status"].get("observedGeneration") == deployment["metadata"]["generation"]
-        one = len(pods) == 1 and pods[0]["spec"].get("priorityClassName", "") == name
-        return pods[0] if settled and one else None
+        ready = len(pods) == 1 and pods[0]["spec"].get("priorityClassName", "") == name
+        return pods[0] if settled and ready else None
 
     return await eventually(check, 30, f"one pod of class {name!r}")
 
@@ -41,8 +41,8 @@ async def reason(cluster: LiveCluster, expected: str) -> str:
     """Return the message of Accepted, once that is its reason."""
 
     async def check() -> str | None:
-        found = await cluster.condition("chat", "Accepted")
-        return found.get("message") if found.get("reason") == expected else None
+        condition = await cluster.condition("chat", "Accepted")
+        return condition.get("message") if condition.get("reason") == expected else None
 
     message: str = await eventually(check, 30, f"Accepted with reason {expected}")
     return message
@@ -76,12 +76,12 @@ async def test_a_class_is_missing_made_changed_deleted_and_made_anew(
     changed = await cluster.apply(llm("chat", cluster.namespace, priorityClassName=silver))
     generation = changed["metadata"]["generation"]
 
-    async def seen() -> bool:
+    async def new_generation_ready() -> bool:
         obj = await cluster.get(LLM_DEPLOYMENTS, "chat")
         ready = next(c for c in obj["status"]["conditions"] if c["type"] == "Ready")
         return bool(ready["observedGeneration"] == generation and ready["status"] == "True")
 
-    await eventually(seen, 30, "the new class to be taken in")
+    await eventually(new_generation_ready, 30, "the new class to be taken in")
     assert (await of_class(cluster, gold))["metadata"]["uid"] == pod["metadata"]["uid"]
 
     # It comes with the next rollout.
@@ -136,8 +136,8 @@ async def test_without_the_right_to_see_classes_those_that_name_none_are_served(
     process = operator(defaultPriorityClassName=gold)
     await cluster.until("plain", "Ready", "True")
     assert "give it the right to list" in await reason(cluster, "PriorityClassUnknown")
-    told = await cluster.condition("plain", "Accepted")
-    assert "the operator may not list them: pods carry no PriorityClass" in told["message"]
+    condition = await cluster.condition("plain", "Accepted")
+    assert "the operator may not list them: pods carry no PriorityClass" in condition["message"]
     assert "mirror of priorityclasses: unavailable, continuing without it" in process.logs()
     assert f"defaultPriorityClassName {gold} is not known" in process.logs()
 
@@ -153,8 +153,8 @@ async def test_a_quota_of_one_class_bounds_its_replicas_alone(cluster: LiveClust
     await cluster.apply(quota, QUOTAS)
 
     async def counted() -> bool:
-        found = await cluster.get(QUOTAS, "gold")
-        return bool(found and (found.get("status") or {}).get("hard"))
+        quota = await cluster.get(QUOTAS, "gold")
+        return bool(quota and (quota.get("status") or {}).get("hard"))
 
     await eventually(counted, 30, "the quota is enforced")
     bounds = {"scaling": {"minReplicas": 3}}
@@ -162,8 +162,8 @@ async def test_a_quota_of_one_class_bounds_its_replicas_alone(cluster: LiveClust
     await cluster.apply(llm("other", cluster.namespace, **bounds))
     await cluster.until("other", "Ready", "True", "AllReplicasReady")
     await cluster.apply(llm("chat", cluster.namespace, priorityClassName=gold, **bounds))
-    told = await cluster.until("chat", "Placed", "False", "QuotaExceeded")
-    assert "ResourceQuota gold" in told["message"]
+    condition = await cluster.until("chat", "Placed", "False", "QuotaExceeded")
+    assert "ResourceQuota gold" in condition["message"]
 
     async def all_made() -> bool:  # the status may be written before the ReplicaSet's second pod
         pods = [pod["spec"].get("priorityClassName") for pod in await engine_pods(cluster)]

@@ -35,11 +35,11 @@ def unscheduled(name, **changes):
 
 
 def test_what_is_enforced_is_read_in_cores_bytes_and_counts() -> None:
-    seen = quota(
+    limits = quota(
         hard={"limits.cpu": "1500m", "requests.memory": "2Gi", "pods": "3", "requests.nvidia.com/gpu": "4"},
         used={"limits.cpu": "500m", "pods": "1"},
     )
-    assert quotas(MirrorView(resource_quotas=(seen,))) == (
+    assert quotas(MirrorView(resource_quotas=(limits,))) == (
         QuotaLimit("ns", "q", "limits.cpu", 1.5, 0.5),
         QuotaLimit("ns", "q", "pods", 3, 1),
         QuotaLimit("ns", "q", "requests.memory", 2 * 2**30, 0),
@@ -100,24 +100,24 @@ def test_what_is_mirrored_of_a_quota_is_small() -> None:
 
 
 def test_a_quota_that_cannot_be_read_is_left_out_and_told() -> None:
-    told = []
+    errors = []
     view = MirrorView(resource_quotas=(quota(hard={"pods": "many"}), quota(hard={"pods": "1"})))
-    assert len(quotas(view, lambda obj, error: told.append((obj, error)))) == 1
-    assert len(told) == 1
+    assert len(quotas(view, lambda obj, error: errors.append((obj, error)))) == 1
+    assert len(errors) == 1
 
 
 def test_quotas_are_looked_for_where_llmdeployments_are_served_and_may_be_missing() -> None:
     for namespaces, expected in ((("a", "b"), ["a", "b"]), ((), [""])):
-        found = [s for s in sources(namespaces) if s.kind == kinds.RESOURCE_QUOTAS]
-        assert [s.namespace for s in found] == expected
-        assert all(s.optional for s in found)
+        quota_sources = [s for s in sources(namespaces) if s.kind == kinds.RESOURCE_QUOTAS]
+        assert [s.namespace for s in quota_sources] == expected
+        assert all(s.optional for s in quota_sources)
 
 
 def test_pods_without_a_node_are_counted_since_the_first() -> None:
     later = unscheduled("b", lastTransitionTime="2026-01-01T00:05:00Z")
-    found = workload(deployment(), [later, unscheduled("a"), pod("c")], 0.0)
+    observed = workload(deployment(), [later, unscheduled("a"), pod("c")], 0.0)
 
-    assert found.unscheduled == Unscheduled(2, 1767225600.0, WHY)
+    assert observed.unscheduled == Unscheduled(2, 1767225600.0, WHY)
 
 
 @pytest.mark.parametrize(
@@ -157,13 +157,13 @@ def test_a_broken_record_of_back_offs_is_none() -> None:
 
 def starting(reason, created=SINCE, **waiting):
     state = {"name": "engine", "state": {"waiting": {"reason": reason} | waiting}}
-    seen = pod("a", phase="Pending", containerStatuses=[state])
-    seen["metadata"]["creationTimestamp"] = created
-    return seen
+    pending_pod = pod("a", phase="Pending", containerStatuses=[state])
+    pending_pod["metadata"]["creationTimestamp"] = created
+    return pending_pod
 
 
 @pytest.mark.parametrize(
-    ("reason", "told"),
+    ("reason", "expected"),
     [
         ("ImagePullBackOff", "pod a: waits for its image: ImagePullBackOff"),
         ("CreateContainerConfigError", "pod a: waits for a Secret, ConfigMap or user that it names: Create"),
@@ -171,11 +171,11 @@ def starting(reason, created=SINCE, **waiting):
         ("SomethingNew", "pod a: SomethingNew"),
     ],
 )
-def test_what_a_pod_with_a_node_waits_for_is_told_and_rules_no_shape_out(reason, told) -> None:
-    found = workload(deployment(), [starting(reason)], 1767225600.0 + 121)
+def test_what_a_pod_with_a_node_waits_for_is_told_and_rules_no_shape_out(reason, expected) -> None:
+    observed = workload(deployment(), [starting(reason)], 1767225600.0 + 121)
 
-    assert found.message.startswith(told)
-    assert (found.unscheduled, found.refused) == (None, "")
+    assert observed.message.startswith(expected)
+    assert (observed.unscheduled, observed.refused) == (None, "")
 
 
 def test_a_container_that_is_being_created_is_no_news_at_first() -> None:

@@ -45,9 +45,9 @@ class Plans:
         self.retries = RetrySchedule()
         self.written: list[tuple[str, str]] = []
 
-    async def write(self, wanted: RecommendationResult, guard: Callable[[], float]) -> None:
+    async def write(self, result: RecommendationResult, guard: Callable[[], float]) -> None:
         guard()
-        self.written.append((wanted.name, wanted.state))
+        self.written.append((result.name, result.state))
 
 
 def recommendation_loop(
@@ -233,19 +233,21 @@ def test_before_the_first_recommendation_the_advice_of_the_status_holds() -> Non
 
 
 def test_readiness_is_no_reason_to_plan_again() -> None:
-    def seen(available: int) -> FleetSnapshot:
-        one = workload(ONE, shape(), 2, available=available)
-        return snapshot(node("n", gpu=8), workloads=(one,), claims=claims(ONE, shape(), "n", 2))
+    def with_available(available: int) -> FleetSnapshot:
+        running = workload(ONE, shape(), 2, available=available)
+        return snapshot(node("n", gpu=8), workloads=(running,), claims=claims(ONE, shape(), "n", 2))
 
-    assert relevant_part(seen(0), (ONE,)) == relevant_part(seen(2), (ONE,))
-    assert relevant_part(seen(0), (ONE,)) != relevant_part(seen(0), (replace(ONE, priority=5),))
+    assert relevant_part(with_available(0), (ONE,)) == relevant_part(with_available(2), (ONE,))
+    assert relevant_part(with_available(0), (ONE,)) != relevant_part(
+        with_available(0), (replace(ONE, priority=5),)
+    )
 
 
 def test_the_real_function_answers_once_for_equal_inputs() -> None:
     recommend = load_recommender()
-    one: Intent = intent("one")
-    result = recommend(fleet(1), (one,), 60.0, "")
+    owner: Intent = intent("one")
+    result = recommend(fleet(1), (owner,), 60.0, "")
 
     assert result is not None
     assert result.name == result.spec["inputsHash"]
-    assert recommend(fleet(1), (one,), 60.0, result.name) is None
+    assert recommend(fleet(1), (owner,), 60.0, result.name) is None

@@ -34,11 +34,11 @@ async def other(cluster: LiveCluster) -> AsyncIterator[LiveCluster]:
     namespace = f"t-{secrets.token_hex(4)}"
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
     await cluster.client.apply(NAMESPACES, body, manager=MANAGER, force=True, guard=UNGUARDED)
-    there = LiveCluster(cluster.client, cluster.kubeconfig, namespace, cluster.kubelet, cluster.folder)
+    tenant = LiveCluster(cluster.client, cluster.kubeconfig, namespace, cluster.kubelet, cluster.folder)
     account = Kind("", "v1", "serviceaccounts", "ServiceAccount")
     await eventually(lambda: cluster.client.get(account, namespace, "default"))
-    yield there
-    await there.empty()
+    yield tenant
+    await tenant.empty()
 
 
 async def _remove_node(cluster: LiveCluster, name: str) -> None:
@@ -57,8 +57,8 @@ async def limit(cluster: LiveCluster, **hard: str) -> None:
     await cluster.apply(body, QUOTAS)
 
     async def enforced() -> bool:
-        found = await cluster.get(QUOTAS, "gpus")
-        return found is not None and (found.get("status") or {}).get("hard") == hard
+        quota = await cluster.get(QUOTAS, "gpus")
+        return quota is not None and (quota.get("status") or {}).get("hard") == hard
 
     await eventually(enforced, 30, "the quota is enforced")
 
@@ -84,11 +84,11 @@ async def test_a_quota_leaves_the_gpus_to_another_namespace_and_is_named(
     await limit(cluster, **{GPU: "1"})
     await cluster.apply(greedy(cluster))
     operator(watchNamespaces=[cluster.namespace, other.namespace])
-    told = await cluster.until("greedy", "Placed", "False", "QuotaExceeded", within_s=60)
+    condition = await cluster.until("greedy", "Placed", "False", "QuotaExceeded", within_s=60)
     await other.apply(ordinary(other))
     await other.until("plain", "Ready", "True", "AllReplicasReady")
 
-    assert f"ResourceQuota gpus of namespace {cluster.namespace}" in told["message"]
+    assert f"ResourceQuota gpus of namespace {cluster.namespace}" in condition["message"]
     assert await engines(cluster) == 1
     (deployment,) = await cluster.all(DEPLOYMENTS)
     assert deployment["spec"]["replicas"] == 1
@@ -108,14 +108,14 @@ async def test_without_the_right_to_see_quotas_a_refusal_is_what_tells(
     await limit(cluster, pods="1")
     await cluster.apply(greedy(cluster))
     process = operator(watchNamespaces=[cluster.namespace, other.namespace])
-    told = await cluster.until("greedy", "Placed", "False", "QuotaExceeded", within_s=60)
+    condition = await cluster.until("greedy", "Placed", "False", "QuotaExceeded", within_s=60)
     await other.apply(ordinary(other))
     await other.until("plain", "Ready", "True", "AllReplicasReady")
 
-    assert "exceeded quota: gpus" in told["message"]
+    assert "exceeded quota: gpus" in condition["message"]
     assert "resourcequotas" in process.logs()
     status = (await cluster.get(LLM_DEPLOYMENTS, "greedy"))["status"]
-    assert [each["reason"] for each in status["backOffs"]] == ["QuotaExceeded"]
+    assert [back_off["reason"] for back_off in status["backOffs"]] == ["QuotaExceeded"]
 
 
 async def test_a_shape_whose_pods_find_no_node_is_given_up_and_a_restart_remembers(
@@ -131,8 +131,8 @@ async def test_a_shape_whose_pods_find_no_node_is_given_up_and_a_restart_remembe
         quick = {"scheduling": {"deadlineSeconds": 12}, "tickSeconds": 2}
         first = operator("first", **quick)
         await cluster.apply(llm("tiny", cluster.namespace, placement={"allowedSKUs": ["L4", "A10"]}))
-        told = await cluster.until("tiny", "Placed", "False", "Unschedulable", within_s=60)
-        assert "Insufficient cpu" in told["message"]
+        condition = await cluster.until("tiny", "Placed", "False", "Unschedulable", within_s=60)
+        assert "Insufficient cpu" in condition["message"]
         await cluster.until("tiny", "Ready", "True", "AllReplicasReady", within_s=60)
 
         status = (await cluster.get(LLM_DEPLOYMENTS, "tiny"))["status"]

@@ -34,14 +34,14 @@ async def taint(cluster: LiveCluster, name: str, *taints: dict[str, str]) -> dic
 @pytest.fixture
 async def node(cluster: LiveCluster) -> AsyncIterator[str]:
     name = f"{cluster.namespace}-h200"
-    made = gpu_node(name, product=PRODUCT)
+    gpu_node_manifest = gpu_node(name, product=PRODUCT)
     for part in ("allocatable", "capacity"):
-        made["status"][part] |= OFFERED
-    await add_node(cluster.client, made)
+        gpu_node_manifest["status"][part] |= OFFERED
+    await add_node(cluster.client, gpu_node_manifest)
     yield name
     await cluster.empty()
-    there = await cluster.client.get(NODES, "", name)
-    await cluster.client.delete(NODES, "", name, uid=there["metadata"]["uid"], guard=UNGUARDED)
+    live_node = await cluster.client.get(NODES, "", name)
+    await cluster.client.delete(NODES, "", name, uid=live_node["metadata"]["uid"], guard=UNGUARDED)
 
 
 def pod(cluster: LiveCluster, profile: str) -> dict[str, Any]:
@@ -55,10 +55,10 @@ async def placed(cluster: LiveCluster, profile: str) -> str:
     """Return the node of a pod, or why it has none, once the scheduler has looked at it."""
 
     async def judged() -> str:
-        found = await cluster.get(PODS, profile.replace(".", "-"))
-        conditions = (found or {}).get("status", {}).get("conditions") or []
+        live_pod = await cluster.get(PODS, profile.replace(".", "-"))
+        conditions = (live_pod or {}).get("status", {}).get("conditions") or []
         reasons = [c["message"] for c in conditions if c["type"] == "PodScheduled" and c["status"] == "False"]
-        return (found or {"spec": {}})["spec"].get("nodeName") or (reasons[0] if reasons else "")
+        return (live_pod or {"spec": {}})["spec"].get("nodeName") or (reasons[0] if reasons else "")
 
     return await eventually(judged, what=f"{profile} was scheduled or refused")
 
@@ -72,7 +72,7 @@ async def test_a_held_node_takes_neighbours_but_no_newcomers_on_its_resource(clu
     assert [await placed(cluster, profile) for profile in (WHOLE, LARGE)] == [node, node]
     assert "1 node(s) had untolerated taint(s)" in await placed(cluster, SMALL)
     status = live["status"]
-    seen = read_node(
+    gpu_node = read_node(
         NodeFacts(
             node,
             live["metadata"]["labels"],
@@ -81,17 +81,17 @@ async def test_a_held_node_takes_neighbours_but_no_newcomers_on_its_resource(clu
             tuple(live["spec"]["taints"]),
         )
     )
-    assert dict(seen.allocatable) == {
+    assert dict(gpu_node.allocatable) == {
         "nvidia.com/gpu": 1,
         "nvidia.com/mig-3g.71gb": 1,
     }  # as the planner sees it
 
     await taint(cluster, node, AKS)
 
-    async def there() -> bool:
+    async def pod_on_node() -> bool:
         return (await cluster.get(PODS, SMALL.replace(".", "-")) or {})["spec"].get("nodeName") == node
 
-    await eventually(there, what="the pod goes to the node that is no longer held")
+    await eventually(pod_on_node, what="the pod goes to the node that is no longer held")
 
 
 RESTRICTED = {
@@ -112,9 +112,9 @@ EVERY_OPTION = Settings.model_validate(
 )
 
 
-def rendered(told: Settings) -> dict[str, dict[str, Any]]:
+def rendered(settings: Settings) -> dict[str, dict[str, Any]]:
     """Return a Deployment and an inspect Job that use all that an LLMDeployment may name."""
-    wanted = replace(
+    owner = replace(
         intent("pvc://weights/llama"),
         api_keys=SecretKey("keys", "api-keys"),
         pod_labels=(("team", "ml"),),
@@ -123,8 +123,8 @@ def rendered(told: Settings) -> dict[str, dict[str, Any]]:
     action = ApplyDeployment("uid-1", Shape(SKU, SMALL), 0, (PRODUCT,), 4096, spread=Spread(0.5, 0.5))
     key = FactsKey("ns", "pvc://weights/llama", "registry/engine:1")
     return {
-        "engine": manifests.deployment(wanted, action, told),
-        "inspect": manifests.inspect_job(manifests.owner_identity(wanted), key, told),
+        "engine": manifests.deployment(owner, action, settings),
+        "inspect": manifests.inspect_job(manifests.owner_identity(owner), key, settings),
     }
 
 
@@ -139,9 +139,9 @@ async def test_a_restricted_namespace_admits_engines_and_inspections(cluster) ->
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": namespace}
     await cluster.apply(body, NAMESPACES, manager="admin")
 
-    for number, told in enumerate((SETTINGS, EVERY_OPTION)):
-        for name, made in rendered(told).items():
-            await make(cluster, f"{name}-{number}", made["spec"]["template"])
+    for number, settings in enumerate((SETTINGS, EVERY_OPTION)):
+        for name, template in rendered(settings).items():
+            await make(cluster, f"{name}-{number}", template["spec"]["template"])
 
     lax = rendered(SETTINGS)["engine"]["spec"]["template"]
     lax["spec"]["securityContext"] = {}
@@ -149,9 +149,9 @@ async def test_a_restricted_namespace_admits_engines_and_inspections(cluster) ->
         await make(cluster, "lax", lax)
 
 
-@pytest.mark.parametrize("told", [SETTINGS, EVERY_OPTION])
-async def test_what_the_api_server_stores_is_what_was_rendered(cluster, told) -> None:
-    made = rendered(told)["engine"]
-    made["metadata"]["namespace"] = cluster.namespace
+@pytest.mark.parametrize("settings", [SETTINGS, EVERY_OPTION])
+async def test_what_the_api_server_stores_is_what_was_rendered(cluster, settings) -> None:
+    template = rendered(settings)["engine"]
+    template["metadata"]["namespace"] = cluster.namespace
 
-    assert up_to_date(await cluster.apply(made, DEPLOYMENTS), made)
+    assert up_to_date(await cluster.apply(template, DEPLOYMENTS), template)

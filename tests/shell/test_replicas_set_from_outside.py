@@ -72,8 +72,8 @@ async def test_kubectl_scales_to_three_to_none_and_back(cluster: LiveCluster, op
     assert code != 0
     assert "spec replicas field" in unset
 
-    code, said = await kubectl(cluster, "scale", "llmdep/tiny", "--replicas=3")
-    assert (code, said) == (0, "llmdeployment.tangram.dev/tiny scaled\n")
+    code, output = await kubectl(cluster, "scale", "llmdep/tiny", "--replicas=3")
+    assert (code, output) == (0, "llmdeployment.tangram.dev/tiny scaled\n")
     await until_running(cluster, 3)
     status = await status_of(cluster, "tiny")
     assert (status["replicas"], status["replicasDisplay"]) == (3, "3/3")
@@ -93,8 +93,8 @@ async def test_kubectl_scales_to_three_to_none_and_back(cluster: LiveCluster, op
     assert await cluster.all(DEPLOYMENTS) == []
     assert await cluster.get(SERVICES, "tiny")
 
-    code, said = await tangram(cluster, capfd, "scale", "tiny", "-n", cluster.namespace, "--replicas", "1")
-    assert (code, said.partition(";")[0]) == (
+    code, output = await tangram(cluster, capfd, "scale", "tiny", "-n", cluster.namespace, "--replicas", "1")
+    assert (code, output.partition(";")[0]) == (
         0,
         f"{cluster.namespace}/tiny: spec.replicas is 1 now (it was 0)",
     )
@@ -108,8 +108,8 @@ async def test_kubectl_scales_to_three_to_none_and_back(cluster: LiveCluster, op
     active = await cluster.until("tiny", "ScalingActive", "False", "ReplicasSet")
     assert "spec.replicas is 2, set by kubectl (scale);" in active["message"]
 
-    code, said = await tangram(cluster, capfd, "scale", "tiny", "-n", cluster.namespace, "--auto")
-    assert (code, said) == (0, f"{cluster.namespace}/tiny: Tangram scales it now, from 1 to 2 replicas\n")
+    code, output = await tangram(cluster, capfd, "scale", "tiny", "-n", cluster.namespace, "--auto")
+    assert (code, output) == (0, f"{cluster.namespace}/tiny: Tangram scales it now, from 1 to 2 replicas\n")
     await cluster.until("tiny", "ScalingActive", "False", "MetricsMissing")
     assert "replicas" not in (await cluster.get(LLM_DEPLOYMENTS, "tiny"))["spec"]
     assert "replicasSetBy" not in await status_of(cluster, "tiny")
@@ -150,10 +150,10 @@ async def test_a_horizontal_pod_autoscaler_scales_up_and_down(
         message = (await cluster.condition("tiny", "ScalingActive"))["message"]
         assert "spec.replicas is 2, set by kube-controller-manager (scale)" in message
 
-        async def seen() -> bool:
+        async def autoscaler_updated() -> bool:
             return (await cluster.get(HPAS, "tiny"))["status"]["currentReplicas"] == 2
 
-        await eventually(seen, what="the autoscaler reads status.replicas")
+        await eventually(autoscaler_updated, what="the autoscaler reads status.replicas")
         assert "NotReady" not in {event["reason"] for event in await cluster.all(EVENTS)}
 
 

@@ -57,7 +57,7 @@ class Script(Reconciler):
 
 
 def script(*results: Any) -> tuple[Script, list[float]]:
-    one = reconciler(Script)
+    failing_reconciler = reconciler(Script)
     waits: list[float] = []
 
     class Noted(RetryDelays):
@@ -65,9 +65,9 @@ def script(*results: Any) -> tuple[Script, list[float]]:
             waits.append(RetryDelays.next_s(self))
             return 0.0
 
-    one._retry_delays = Noted(1.0, 30.0)
+    failing_reconciler._retry_delays = Noted(1.0, 30.0)
     Script.results = list(results)
-    return one, waits
+    return failing_reconciler, waits
 
 
 FAILURES = [
@@ -80,9 +80,9 @@ FAILURES = [
 
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda f: type(f).__name__)
 async def test_failed_rounds_wait_ever_longer_until_one_is_finished(failure: Any) -> None:
-    one, waits = script(*[failure] * 8, True, failure)
+    failing_reconciler, waits = script(*[failure] * 8, True, failure)
     for _ in range(10):
-        await one._turn()
+        await failing_reconciler._turn()
 
     assert 0.5 <= waits[0] <= 1.0
     assert all(15.0 <= wait <= 30.0 for wait in waits[5:8])
@@ -91,18 +91,18 @@ async def test_failed_rounds_wait_ever_longer_until_one_is_finished(failure: Any
 
 
 async def test_a_round_without_the_lease_is_given_up_and_not_tried_again() -> None:
-    one, waits = script(NotLeader("gone"))
-    await one._turn()
+    failing_reconciler, waits = script(NotLeader("gone"))
+    await failing_reconciler._turn()
 
     assert waits == []
 
 
 async def test_the_same_failure_is_told_whole_only_once(caplog: pytest.LogCaptureFixture) -> None:
     failure = WorkerFailed("raised", "Traceback\n  many lines\nValueError: a bug")
-    one, _ = script(failure, failure, True, failure)
+    failing_reconciler, _ = script(failure, failure, True, failure)
     with caplog.at_level(logging.ERROR):
         for _ in range(4):
-            await one._turn()
+            await failing_reconciler._turn()
 
     assert ["many lines" in record.getMessage() for record in caplog.records] == [True, False, True]
 
@@ -129,10 +129,10 @@ async def test_each_term_begins_with_fresh_lists_even_if_nobody_saw_the_last_one
         def begin(self) -> int:
             return terms.pop(0)
 
-    one = reconciler(Steps, guard=Guard())
+    failing_reconciler = reconciler(Steps, guard=Guard())
     Steps.begun = []
     for _ in range(5):
-        await one._turn()
+        await failing_reconciler._turn()
 
     assert Steps.begun == [1, 2, 2]  # the second could not be begun at first
 

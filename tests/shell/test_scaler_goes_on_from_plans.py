@@ -13,17 +13,17 @@ PARAMS = ScalingParams(window_s=60, scrape_interval_s=15, up_after_s=10, down_af
 
 
 def rounds(cluster, scaler, count):
-    wanted, seen = cluster.intents, []
+    owners, replicas = cluster.intents, []
     for step in range(count):
-        scaled = scaler.decide(wanted, cluster.observed.workloads, {}, NOW + step)
-        desired = tuple(sorted((uid, one.decision.replicas) for uid, one in scaled.items()))
+        scaled = scaler.decide(owners, cluster.observed.workloads, {}, NOW + step)
+        desired = tuple(sorted((uid, result.decision.replicas) for uid, result in scaled.items()))
         seen_now = replace(cluster.observed, desired=desired, desired_of=scaler.counted_shapes())
-        made = plan(seen_now, wanted, NOW + step)
-        scaler.adopt(made.decisions, seen_now.workloads)
-        cluster.perform(made)
+        new_plan = plan(seen_now, owners, NOW + step)
+        scaler.adopt(new_plan.decisions, seen_now.workloads)
+        cluster.perform(new_plan)
         cluster.settle()
-        seen.append([w.replicas for w in cluster.observed.workloads])
-    return seen
+        replicas.append([w.replicas for w in cluster.observed.workloads])
+    return replicas
 
 
 def test_the_replicas_that_traffic_is_expected_to_need_are_not_taken_away_in_the_next_round():
@@ -46,12 +46,12 @@ def test_an_operator_that_has_just_started_goes_on_from_what_the_status_keeps():
     first = Scaler(PARAMS, None)
     rounds(cluster, first, 2)
     learned = replace(first._memories[m.uid], violated_rate=1.5, written_off=1)
-    kept = record(learned)
-    made = plan(cluster.observed, cluster.intents, NOW)
-    predicted = made.decisions[0].predicted_tpot_ms
+    recorded = record(learned)
+    new_plan = plan(cluster.observed, cluster.intents, NOW)
+    predicted = new_plan.decisions[0].predicted_tpot_ms
 
     again = Scaler(PARAMS, None)
-    block = {**kept, PREDICTED_TPOT: f"{predicted}"}
+    block = {**recorded, PREDICTED_TPOT: f"{predicted}"}
     decision = again.decide(cluster.intents, cluster.observed.workloads, {}, NOW, memories={m.uid: block})[
         m.uid
     ]

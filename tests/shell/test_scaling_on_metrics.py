@@ -33,7 +33,7 @@ class StandInPrometheus:
         return web.json_response({"status": "success", "data": {"resultType": "vector", "result": result}})
 
     def _value(self, promql: str) -> str:
-        known = {
+        series = {
             "count(": str(self.targets),
             "time()": "0.5",
             f"{PER_POD}vllm:num_requests_waiting": self.load["waiting"],
@@ -44,7 +44,7 @@ class StandInPrometheus:
             "histogram_quantile": "0.9",
         }
         return next(
-            (value for start, value in known.items() if promql.startswith(start)), self.load["attainment"]
+            (value for start, value in series.items() if promql.startswith(start)), self.load["attainment"]
         )
 
 
@@ -70,7 +70,7 @@ def fast(prometheus: StandInPrometheus) -> dict[str, Any]:
     }
 
 
-def wanted(cluster: LiveCluster) -> dict[str, Any]:
+def llm_deployment(cluster: LiveCluster) -> dict[str, Any]:
     objectives = {"ttft": {"milliseconds": 500}}
     return llm("chat", cluster.namespace, scaling={"minReplicas": 1, "maxReplicas": 3}, objectives=objectives)
 
@@ -95,7 +95,7 @@ async def test_a_violated_objective_adds_replicas_and_silence_removes_none(
     cluster: LiveCluster, operator, prometheus: StandInPrometheus, silence: str
 ) -> None:
     process = operator(**fast(prometheus))
-    await cluster.apply(wanted(cluster))
+    await cluster.apply(llm_deployment(cluster))
     await cluster.until("chat", "Available", "True")
 
     prometheus.load = BUSY
@@ -113,9 +113,9 @@ async def test_a_violated_objective_adds_replicas_and_silence_removes_none(
 
 async def test_without_a_prometheus_nothing_is_guessed(cluster: LiveCluster, operator) -> None:
     operator()
-    await cluster.apply(wanted(cluster))
+    await cluster.apply(llm_deployment(cluster))
     await cluster.until("chat", "Available", "True")
 
-    told = await cluster.until("chat", "ScalingActive", "False", "MetricsMissing")
+    condition = await cluster.until("chat", "ScalingActive", "False", "MetricsMissing")
 
-    assert "prometheus.url" in told["message"]
+    assert "prometheus.url" in condition["message"]

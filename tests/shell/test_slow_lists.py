@@ -34,12 +34,12 @@ class Collection:
         self.make = make or (
             lambda i: {"metadata": {"name": f"o{i}", "namespace": "n", "resourceVersion": "9"}}
         )
-        self.asked: list[tuple[int, int]] = []  # (first, limit) of each request
+        self.requests: list[tuple[int, int]] = []  # (first, limit) of each request
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         first, limit = int(request.query.get("continue") or 0), int(request.query["limit"])
-        self.asked.append((first, limit))
-        answer = await self.fault(len(self.asked), first, limit) if self.fault else None
+        self.requests.append((first, limit))
+        answer = await self.fault(len(self.requests), first, limit) if self.fault else None
         if answer is not None:
             return answer
         last = min(self.count, first + limit)
@@ -63,7 +63,7 @@ async def test_a_list_lasts_as_long_as_its_pages_come_and_says_so(monkeypatch: p
         listing = await client.list(PODS, on_page=lambda: pages.append(1))
         assert asyncio.get_running_loop().time() - began > 3 * 0.3
     assert len(listing.items) == 50 * LIST_CHUNK
-    assert len(pages) == len(collection.asked) == 50
+    assert len(pages) == len(collection.requests) == 50
 
 
 async def test_a_page_that_stalls_is_asked_for_again_and_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ async def test_a_page_that_stalls_is_asked_for_again_and_smaller(monkeypatch: py
     async with served(collection.serve) as (client, _):
         listing = await client.list(PODS)
     assert names(listing.items) == [f"o{i}" for i in range(2 * LIST_CHUNK)]
-    assert collection.asked[:3] == [(0, 500), (500, 500), (500, 125)]
+    assert collection.requests[:3] == [(0, 500), (500, 500), (500, 125)]
 
 
 @pytest.mark.parametrize("code", [429, 500, 503])
@@ -98,7 +98,7 @@ async def test_a_page_that_never_comes_ends_the_list_with_an_error() -> None:
     async with served(collection.serve) as (client, _):
         with pytest.raises(ApiError):
             await client.list(PODS)
-    assert len(collection.asked) == 1 + PAGE_ATTEMPTS
+    assert len(collection.requests) == 1 + PAGE_ATTEMPTS
 
 
 @pytest.mark.parametrize("expires", [1, RESTARTS])
@@ -150,11 +150,11 @@ def kept_of_each(texts: list[str], reduced: Any) -> float:
     """Bytes that stay of each object, read and reduced one after the other."""
     first = reduced(json.loads(texts[0]))  # what is made once is not counted
     tracemalloc.start()
-    kept = [reduced(json.loads(text)) for text in texts]
+    reduced_objects = [reduced(json.loads(text)) for text in texts]
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert len(kept) == len(texts)
-    assert (first is None) == (kept[0] is None)
+    assert len(reduced_objects) == len(texts)
+    assert (first is None) == (reduced_objects[0] is None)
     return size / len(texts)
 
 
@@ -216,9 +216,9 @@ async def test_objects_of_the_largest_size_come_in_small_pages() -> None:
             DEPLOYMENTS, reduce=lambda obj: {"metadata": {"name": obj["metadata"]["name"]}}
         )
     assert names(listing.items) == [f"o{i}" for i in range(count)]
-    largest = max(limit for first, limit in collection.asked[8:])
+    largest = max(limit for first, limit in collection.requests[8:])
     assert largest * 1_500_000 < MAX_BODY_BYTES
-    assert len(collection.asked) < 30
+    assert len(collection.requests) < 30
 
 
 async def test_one_object_that_cannot_be_reduced_does_not_end_the_mirror(

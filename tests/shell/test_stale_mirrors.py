@@ -140,8 +140,8 @@ async def test_an_llmdeployment_that_was_deleted_and_made_again_loses_nothing(cl
 
 
 async def _available(cluster: LiveCluster, name: str, count: int) -> bool:
-    found = await cluster.get(DEPLOYMENTS, name)
-    return (found or {}).get("status", {}).get("availableReplicas", 0) == count
+    deployment = await cluster.get(DEPLOYMENTS, name)
+    return (deployment or {}).get("status", {}).get("availableReplicas", 0) == count
 
 
 def _going(obj: Object) -> Any:

@@ -17,10 +17,10 @@ class OldServer:
     """An API server that knows no field of `unknown`, and names one of them at a time."""
 
     def __init__(self, *unknown: str) -> None:
-        self.unknown, self.asked = list(unknown), 0
+        self.unknown, self.attempts = list(unknown), 0
 
     async def apply(self, _kind: Any, body: dict[str, Any], **_: Any) -> dict[str, Any]:
-        self.asked += 1
+        self.attempts += 1
         for name in self.unknown:
             if name in body["status"]["placement"]:
                 why = f".status.placement.{name}: field not declared in schema"
@@ -43,9 +43,9 @@ async def test_what_an_older_crd_does_not_have_is_left_out_told_once_and_tried_a
         clock[0] = 2.0
         again = await statuses.write([NewStatus(OBJECT, WANTED, LLM_DEPLOYMENTS)])
 
-    assert (len(first), len(again), server.asked) == (1, 1, 6)
-    told = [record.getMessage() for record in caplog.records]
-    assert [text.split(":")[0] for text in told] == [
+    assert (len(first), len(again), server.attempts) == (1, 1, 6)
+    messages = [record.getMessage() for record in caplog.records]
+    assert [text.split(":")[0] for text in messages] == [
         f"the CRD of LLMDeployment is older than this operator and has no status.placement.{name}"
         for name in ("alternatives", "because")
     ]
@@ -54,19 +54,19 @@ async def test_what_an_older_crd_does_not_have_is_left_out_told_once_and_tried_a
     await statuses.write([NewStatus(OBJECT, WANTED, LLM_DEPLOYMENTS)])
     stored = OBJECT | {"status": WANTED}
     await statuses.write([NewStatus(stored, WANTED, LLM_DEPLOYMENTS)])
-    assert server.asked == 7
+    assert server.attempts == 7
 
 
 async def test_a_refusal_of_another_kind_is_no_reason_to_ask_again() -> None:
     server, clock = OldServer("not-there"), [0.0]
 
     async def refuses(*_: Any, **__: Any) -> None:
-        server.asked += 1
+        server.attempts += 1
         raise ApiError(500, "InternalError", ".status.nothing.there: field not declared in schema")
 
     server.apply = refuses  # type: ignore[method-assign, assignment]
     assert await writer(server, clock).write([NewStatus(OBJECT, WANTED, LLM_DEPLOYMENTS)]) == []
-    assert server.asked == 1
+    assert server.attempts == 1
 
 
 async def test_a_status_whose_write_brings_out_a_bug_costs_that_one_alone() -> None:
@@ -79,7 +79,7 @@ async def test_a_status_whose_write_brings_out_a_bug_costs_that_one_alone() -> N
     bad = OBJECT | {"metadata": OBJECT["metadata"] | {"name": "bad", "uid": "bad"}}
     statuses, met = writer(Server(), [0.0]), []
     statuses.failed = lambda *fault: met.append(fault[:2])
-    written = await statuses.write([NewStatus(each, WANTED, LLM_DEPLOYMENTS) for each in (bad, OBJECT)])
+    written = await statuses.write([NewStatus(obj, WANTED, LLM_DEPLOYMENTS) for obj in (bad, OBJECT)])
 
-    assert [each.obj for each in written] == [OBJECT]
+    assert [new_status.obj for new_status in written] == [OBJECT]
     assert [(step, what.split("/")[-1]) for step, what in met] == [("status", "bad")]

@@ -16,10 +16,10 @@ async def test_a_model_that_fits_nowhere_names_the_nearest_fit(cluster: LiveClus
     operator()
     await cluster.apply(llm("huge", cluster.namespace, model={"uri": "image:///models/huge"}))
 
-    told = await cluster.until("huge", "Placed", "False", "Infeasible")
+    condition = await cluster.until("huge", "Placed", "False", "Infeasible")
 
-    assert "H100-80GB-SXM" in told["message"] or "A100-80GB-SXM" in told["message"], told
-    assert "GiB" in told["message"], told
+    assert "H100-80GB-SXM" in condition["message"] or "A100-80GB-SXM" in condition["message"], condition
+    assert "GiB" in condition["message"], condition
     assert await cluster.all(DEPLOYMENTS) == []
     await cluster.until("huge", "Ready", "False", "Infeasible")
 
@@ -33,21 +33,21 @@ async def test_weights_over_bandwidth_above_the_objective_on_every_shape(
         llm("slow", cluster.namespace, model={"uri": "image:///models/slow"}, objectives=TPOT_1_MS)
     )
 
-    told = await cluster.until("slow", "Placed", "False", "SLOUnreachable")
+    condition = await cluster.until("slow", "Placed", "False", "SLOUnreachable")
 
-    assert "ms" in told["message"], told
+    assert "ms" in condition["message"], condition
     assert await cluster.all(DEPLOYMENTS) == []
 
 
 async def test_truncated_weights_are_told_with_the_file(cluster: LiveCluster, operator) -> None:
-    said = "model.safetensors: the header promises 7610880 bytes, the file holds 4096"
-    cluster.kubelet.reports["image:///models/cut"] = (refusal("InvalidCheckpoint", said), 3)
+    expected = "model.safetensors: the header promises 7610880 bytes, the file holds 4096"
+    cluster.kubelet.reports["image:///models/cut"] = (refusal("InvalidCheckpoint", expected), 3)
     operator()
     await cluster.apply(llm("cut", cluster.namespace, model={"uri": "image:///models/cut"}))
 
-    told = await cluster.until("cut", "ModelReady", "False", "InvalidCheckpoint")
+    condition = await cluster.until("cut", "ModelReady", "False", "InvalidCheckpoint")
 
-    assert "model.safetensors" in told["message"]
+    assert "model.safetensors" in condition["message"]
     assert await cluster.all(DEPLOYMENTS) == []
 
 
@@ -59,9 +59,9 @@ async def test_two_with_one_served_name_the_older_wins_and_the_other_says_so(
     await cluster.until("first", "Ready", "True")
     await cluster.apply(llm("second", cluster.namespace, model=_served("chat")))
 
-    told = await cluster.until("second", "Accepted", "False", "ModelNameCollision")
+    condition = await cluster.until("second", "Accepted", "False", "ModelNameCollision")
 
-    assert "first" in told["message"], told
+    assert "first" in condition["message"], condition
     await cluster.until("first", "Ready", "True")
     assert len(await cluster.all(DEPLOYMENTS)) == 1
 

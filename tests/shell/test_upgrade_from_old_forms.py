@@ -141,8 +141,8 @@ async def cluster(tmp_path: Path) -> AsyncIterator[LiveCluster]:
 async def deployments(cluster: LiveCluster) -> dict[str, Any]:
     """Which objects the children are, and their specs, by name."""
     return {
-        each["metadata"]["name"]: (each["metadata"]["uid"], each["spec"])
-        for each in await cluster.all(DEPLOYMENTS)
+        deployment["metadata"]["name"]: (deployment["metadata"]["uid"], deployment["spec"])
+        for deployment in await cluster.all(DEPLOYMENTS)
     }
 
 
@@ -158,8 +158,8 @@ async def test_the_documented_upgrade_loses_nothing_and_touches_no_replica(clust
     operator = OperatorProcess(config, cluster.kubeconfig, cluster.folder / "operator.log")
     names = ("client-side", "server-side", "replaced")
     try:
-        for each in (CLASS, NEW_POOL):
-            await shell.run("kubectl create -f -", stdin=each)
+        for manifest in (CLASS, NEW_POOL):
+            await shell.run("kubectl create -f -", stdin=manifest)
         for name in names:
             await shell.run("kubectl create -f -", stdin=new_form(name, cluster.namespace))
         operator.start()
@@ -188,18 +188,18 @@ async def test_the_documented_upgrade_loses_nothing_and_touches_no_replica(clust
         await shell.run("kubectl diff -f after.yaml")
         assert await deployments(cluster) == serving
         for name in names:
-            found = await cluster.get(LLM_DEPLOYMENTS, name)
-            assert found is not None
-            wanted = new_form(name, cluster.namespace)["spec"]
+            live = await cluster.get(LLM_DEPLOYMENTS, name)
+            assert live is not None
+            expected_spec = new_form(name, cluster.namespace)["spec"]
             assert {
-                key: found["spec"][key] for key in ("model", "scaling", "traffic", "priorityClassName")
-            } == {key: wanted[key] for key in ("model", "scaling", "traffic", "priorityClassName")}
-            assert found["spec"]["placement"] == {
+                key: live["spec"][key] for key in ("model", "scaling", "traffic", "priorityClassName")
+            } == {key: expected_spec[key] for key in ("model", "scaling", "traffic", "priorityClassName")}
+            assert live["spec"]["placement"] == {
                 "mig": "Allowed",
                 "spread": {"node": "0.75", "zone": 1},
                 "budgetPerHour": "950.5",
             }
-            assert found["status"]["replicas"] == 3
+            assert live["status"]["replicas"] == 3
         pool = await cluster.client.get(GPU_POOLS, "", "spare")
         assert pool is not None
         assert pool["spec"]["sku"] == "H100-80GB-SXM"

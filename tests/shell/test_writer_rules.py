@@ -64,19 +64,19 @@ APPLY = ApplyDeployment("new", Shape("H100-80GB-SXM", "gpu"), 1, ("NVIDIA-H100-8
 class Api:
     """Takes every write. Serves `there`: what is there now, whatever the mirrors hold."""
 
-    def __init__(self, *there: tuple[Kind, dict[str, Any]]) -> None:
-        self.there = list(there)
+    def __init__(self, *existing: tuple[Kind, dict[str, Any]]) -> None:
+        self.objects = list(existing)
         self.deleted: list[str] = []
         self.applied: list[str] = []
         self.merged: list[tuple[str, Any]] = []
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Any:
-        found = (o for k, o in self.there if k == kind)
-        return next((o for o in found if key_of(o) == (namespace, name)), None)
+        objects = (o for k, o in self.objects if k == kind)
+        return next((o for o in objects if key_of(o) == (namespace, name)), None)
 
     async def list(self, kind: Kind, namespace: str, selector: str) -> Listing:
         assert selector == "app.kubernetes.io/managed-by=tangram,tangram.dev/llmdeployment=chat"
-        return Listing([o for k, o in self.there if k == kind and key_of(o)[0] == namespace], "5")
+        return Listing([o for k, o in self.objects if k == kind and key_of(o)[0] == namespace], "5")
 
     async def delete(self, kind: Kind, namespace: str, name: str, **_: Any) -> bool:
         self.deleted.append(f"{kind.plural}/{name}")
@@ -99,10 +99,10 @@ _COPIED = (DEPLOYMENTS, JOBS, SERVICES, LLM_DEPLOYMENTS, PRIORITY_CLASSES)
 class Copies:
     """Mirrors of what the test says is there."""
 
-    def __init__(self, *there: tuple[Kind, dict[str, Any]]) -> None:
+    def __init__(self, *existing: tuple[Kind, dict[str, Any]]) -> None:
         self.stores = {kind: Store(lambda obj: obj) for kind in _COPIED}
         for kind, store in self.stores.items():
-            store.replace([obj for k, obj in there if k == kind], 5)
+            store.replace([obj for k, obj in existing if k == kind], 5)
 
     def store(self, kind: Kind, _namespace: str) -> Store:
         return self.stores[kind]
@@ -114,13 +114,13 @@ CHAT = {
 
 
 def action_writer(
-    *there: tuple[Kind, dict[str, Any]], now: list[tuple[Kind, dict[str, Any]]] | None = None
+    *existing: tuple[Kind, dict[str, Any]], now: list[tuple[Kind, dict[str, Any]]] | None = None
 ) -> ActionWriter:
     """A writer whose mirrors show `there`, while `now` is there (default: the same)."""
-    there = (*there, (LLM_DEPLOYMENTS, CHAT))
-    copies = Copies(*there)
+    existing = (*existing, (LLM_DEPLOYMENTS, CHAT))
+    copies = Copies(*existing)
     return ActionWriter(
-        Api(*(there if now is None else now)),  # type: ignore[arg-type]
+        Api(*(existing if now is None else now)),  # type: ignore[arg-type]
         lambda: 10.0,
         copies,  # type: ignore[arg-type]
         Settings(engine_image="e"),
@@ -289,8 +289,8 @@ async def test_what_a_move_leaves_is_scaled_down_and_nothing_else(owner, uid, ha
 
 
 def crowd(namespace: str, count: int) -> dict[str, Intent]:
-    found = (f"{namespace}-{i}" for i in range(count))
-    return {uid: replace(INTENT, uid=uid, namespace=namespace, name=uid) for uid in found}
+    names = (f"{namespace}-{i}" for i in range(count))
+    return {uid: replace(INTENT, uid=uid, namespace=namespace, name=uid) for uid in names}
 
 
 async def test_a_namespace_with_hundreds_of_llmdeployments_does_not_hold_up_another() -> None:
@@ -333,7 +333,7 @@ SCALE = ScaleDeployment("new", "ns", f"chat-{OLD}", f"u-chat-{OLD}", 1)
 LOWER = replace(APPLY, replicas=0)
 
 
-def both(**status: int) -> list[tuple[Kind, dict[str, Any]]]:
+def old_and_new(**status: int) -> list[tuple[Kind, dict[str, Any]]]:
     """An old Deployment and the one that replaces it, of which `status` may say otherwise."""
     return [(DEPLOYMENTS, serving(OLD, 2)), (DEPLOYMENTS, serving(APPLY.shape.variant, 2, **status))]
 
@@ -347,32 +347,36 @@ def chat(**meta: Any) -> tuple[Kind, dict[str, Any]]:
 
 
 CHANGED = {
-    "the LLMDeployment is gone": both(),
-    "it is another of the same name": [chat(uid="newer"), *both()],
-    "it is being deleted": [chat(deletionTimestamp="2026-01-01T00:00:00Z"), *both()],
-    "it was edited": [chat(generation=2), *both()],
-    "the replacement serves no more": [chat(), *both(availableReplicas=0)],
-    "the replacement is gone": [chat(), both()[0]],
-    "the replacement is another": [chat(), both()[0], (DEPLOYMENTS, edited(both()[1][1], uid="other"))],
+    "the LLMDeployment is gone": old_and_new(),
+    "it is another of the same name": [chat(uid="newer"), *old_and_new()],
+    "it is being deleted": [chat(deletionTimestamp="2026-01-01T00:00:00Z"), *old_and_new()],
+    "it was edited": [chat(generation=2), *old_and_new()],
+    "the replacement serves no more": [chat(), *old_and_new(availableReplicas=0)],
+    "the replacement is gone": [chat(), old_and_new()[0]],
+    "the replacement is another": [
+        chat(),
+        old_and_new()[0],
+        (DEPLOYMENTS, edited(old_and_new()[1][1], uid="other")),
+    ],
     "the replacement is going": [
         chat(),
-        both()[0],
-        (DEPLOYMENTS, edited(both()[1][1], deletionTimestamp="2026-01-01T00:00:00Z")),
+        old_and_new()[0],
+        (DEPLOYMENTS, edited(old_and_new()[1][1], deletionTimestamp="2026-01-01T00:00:00Z")),
     ],
-    "there is a third": [chat(), *both(), (DEPLOYMENTS, serving(THIRD, 1))],
-    "what is to go serves more": [chat(), (DEPLOYMENTS, serving(OLD, 3)), both()[1]],
+    "there is a third": [chat(), *old_and_new(), (DEPLOYMENTS, serving(THIRD, 1))],
+    "what is to go serves more": [chat(), (DEPLOYMENTS, serving(OLD, 3)), old_and_new()[1]],
 }
 
 
 def decided_upon() -> list[Any]:
     """What the round saw, as workloads: both serve."""
-    old, new = (workload(obj, [], 0.0) for _, obj in both())
+    old, new = (workload(obj, [], 0.0) for _, obj in old_and_new())
     return [old, replace(new, shape=APPLY.shape)]
 
 
 @pytest.mark.parametrize("now", CHANGED.values(), ids=CHANGED.keys())
 async def test_nothing_is_taken_away_on_what_has_changed_meanwhile(now) -> None:
-    writer = action_writer(*both(), now=now)
+    writer = action_writer(*old_and_new(), now=now)
 
     await writer.perform((ApplyService("new"), REMOVE, SCALE, LOWER), {"new": INTENT}, decided_upon())
 
@@ -382,8 +386,8 @@ async def test_nothing_is_taken_away_on_what_has_changed_meanwhile(now) -> None:
 
 
 async def test_what_still_holds_is_done_to_the_version_that_was_read() -> None:
-    now = [chat(), *((kind, edited(obj, resourceVersion="7")) for kind, obj in both())]
-    writer = action_writer(*both(), now=now)
+    now = [chat(), *((kind, edited(obj, resourceVersion="7")) for kind, obj in old_and_new())]
+    writer = action_writer(*old_and_new(), now=now)
     versions: list[Any] = []
 
     async def delete(_kind: Kind, _namespace: str, _name: str, **preconditions: Any) -> bool:
@@ -437,10 +441,10 @@ async def test_a_change_of_the_priority_class_alone_is_written_only_where_the_ol
     exists, writes
 ) -> None:
     before, after = (replace(INTENT, priority_class_name=name) for name in ("gold", "silver"))
-    there = manifests.deployment(before, APPLY, Settings(engine_image="e"))
-    there["metadata"] |= {"uid": "u", "resourceVersion": "5"}
+    live_deployment = manifests.deployment(before, APPLY, Settings(engine_image="e"))
+    live_deployment["metadata"] |= {"uid": "u", "resourceVersion": "5"}
     gold = {"metadata": {"name": "gold"}, "value": 5, "preemptionPolicy": "Never"}
     classes = [(PRIORITY_CLASSES, gold)] if exists else []
-    writer = action_writer((DEPLOYMENTS, there), *classes)
+    writer = action_writer((DEPLOYMENTS, live_deployment), *classes)
     await writer.perform((APPLY,), {"new": after})
     assert writer.client.applied == writes

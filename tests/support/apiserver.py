@@ -369,14 +369,14 @@ class LiveCluster:
             right = found.get("status") == status and reason in ("", found.get("reason"))
             return found if current and right else None
 
-        async def told() -> str:
+        async def status_text() -> str:
             obj = await self.get(LLM_DEPLOYMENTS, name)
             return json.dumps((obj or {}).get("status"), indent=1)
 
         try:
             return await eventually(check, within_s, f"{kind}={status} {reason} of {name}")
         except AssertionError as error:
-            raise AssertionError(f"{error}\nstatus: {await told()}") from None
+            raise AssertionError(f"{error}\nstatus: {await status_text()}") from None
 
     async def empty(self) -> None:
         """Delete all that holds GPUs: tests share the nodes."""
