@@ -39,11 +39,6 @@ class SamplingParams:
         return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0)
 
     @property
-    def truncated(self) -> bool:
-        """Whether unlikely tokens are excluded."""
-        return self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
-
-    @property
     def plain(self) -> bool:
         """Whether the token is simply the most likely one, without log-probabilities."""
         return self.greedy and not self.penalised and self.logprobs is None
