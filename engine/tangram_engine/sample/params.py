@@ -37,8 +37,3 @@ class SamplingParams:
     def penalised(self) -> bool:
         """Whether tokens that were already there count."""
         return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0)
-
-    @property
-    def plain(self) -> bool:
-        """Whether the token is simply the most likely one, without log-probabilities."""
-        return self.greedy and not self.penalised and self.logprobs is None

@@ -95,11 +95,6 @@ class EngineClient:
         return len(self._receivers)
 
     @property
-    def pid(self) -> int | None:
-        """Of the engine process."""
-        return None if self._process is None else self._process.pid
-
-    @property
     def failure(self) -> str | None:
         """The reason in the engine's last words, if it had any."""
         return None if self._last_words is None else self._last_words.reason
