@@ -17,20 +17,8 @@ SECOND = 0x94D049BB133111EB
 MASK = (1 << 64) - 1
 
 
-def mix(value: int) -> int:
-    """SplitMix64's finalizer on one unsigned 64-bit integer."""
-    value = ((value ^ value >> 30) * FIRST) & MASK
-    value = ((value ^ value >> 27) * SECOND) & MASK
-    return value ^ value >> 31
-
-
-def stream(seed: int, position: int) -> int:
-    """The key of the stream from which the token at `position` is drawn."""
-    return mix((mix((seed + GOLDEN) & MASK) + position * GOLDEN) & MASK)
-
-
 def streams(seeds: Tensor, positions: Tensor) -> Tensor:
-    """As `stream`, for seeds and positions int64 [N] at once."""
+    """The keys of the streams from which the tokens at `positions` are drawn. int64 [N]."""
     golden = signed(GOLDEN)
     return _mix(_mix(seeds + golden) + positions * golden)
 
@@ -57,7 +45,7 @@ class GumbelNoise:
 
 
 def _mix(x: Tensor) -> Tensor:
-    """As `mix`, on signed integers that wrap."""
+    """SplitMix64's finalizer, on signed integers that wrap."""
     x = (x ^ _shift(x, 30)) * signed(FIRST)
     x = (x ^ _shift(x, 27)) * signed(SECOND)
     return x ^ _shift(x, 31)
