@@ -35,11 +35,6 @@ class Fp8Weight:
         """Output and input features."""
         return self.values.shape[0], self.values.shape[1]
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes stored."""
-        return self.values.nbytes + self.scales.nbytes
-
     def dequantized(self, dtype: torch.dtype, out: Tensor | None = None) -> Tensor:
         """The weights that the format stands for, rounded once to `dtype`, in `out` if given. [out, in]."""
         whole = torch.empty(self.shape, dtype=dtype, device=self.values.device) if out is None else out
@@ -65,11 +60,6 @@ class Int4Weight:
     def shape(self) -> tuple[int, int]:
         """Output and input features."""
         return self.packed.shape[0], 2 * self.packed.shape[1]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes stored."""
-        return self.packed.nbytes + self.scales.nbytes + self.zeros.nbytes
 
     def dequantized(self, dtype: torch.dtype, out: Tensor | None = None) -> Tensor:
         """The weights that the format stands for, rounded once to `dtype`, in `out` if given. [out, in]."""
