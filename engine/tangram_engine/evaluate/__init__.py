@@ -13,7 +13,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from tangram_engine.checkpoint import Checkpoint, CheckpointError, RefusalReason, read_checkpoint
+from tangram_engine.checkpoint import Checkpoint, CheckpointError, read_checkpoint
+from tangram_engine.checkpoint.errors import invalid, not_found
 from tangram_engine.inspect import EXIT_FAILED, EXIT_REFUSED, SCHEMA, publish, refusal
 from tangram_engine.start_error import StartError
 
@@ -69,16 +70,13 @@ def _text(path: Path | None) -> tuple[str, str]:
         try:
             raw = path.read_bytes() if path.stat().st_size <= _TEXT_LIMIT else b""
         except OSError as error:
-            raise CheckpointError(RefusalReason.NOT_FOUND, f"--text {path}: {error.strerror}") from None
+            raise not_found(f"--text {path}: {error.strerror}") from None
         if not raw:
-            limit = f"{_TEXT_LIMIT >> 20} MiB"
-            raise CheckpointError(RefusalReason.INVALID, f"--text {path}: empty, or more than {limit}")
+            raise invalid(f"--text {path}: empty, or more than {_TEXT_LIMIT >> 20} MiB")
     try:
         words = raw.decode()
     except UnicodeDecodeError as error:
-        raise CheckpointError(
-            RefusalReason.INVALID, f"--text {path}: not UTF-8 at byte {error.start}"
-        ) from None
+        raise invalid(f"--text {path}: not UTF-8 at byte {error.start}") from None
     return words, "built-in" if path is None else f"sha256:{hashlib.sha256(raw).hexdigest()[:16]}"
 
 
@@ -94,14 +92,11 @@ def _token_ids(model: Path, checkpoint: Checkpoint, words: str) -> tuple[int, ..
         for paragraph in words.split("\n\n"):
             ids += client.encode(paragraph + "\n\n", 1 << 20, add_special_tokens=False)
     except (TokenizerError, TextUnavailable) as error:
-        raise CheckpointError(RefusalReason.INVALID, f"the text cannot be tokenized: {error}") from None
+        raise invalid(f"the text cannot be tokenized: {error}") from None
     finally:
         client.close()
     if len(ids) < FEWEST:
-        raise CheckpointError(
-            RefusalReason.INVALID,
-            f"the text has {len(ids)} tokens, and at least {FEWEST} are needed: a longer one",
-        )
+        raise invalid(f"the text has {len(ids)} tokens, and at least {FEWEST} are needed: a longer one")
     return tuple(ids)
 
 
@@ -130,9 +125,7 @@ def _measure(
             raise
         raise OutOfMemory(f"{error}; evaluate on a larger GPU or slice") from error
     if not comparison.is_finite:
-        raise CheckpointError(
-            RefusalReason.INVALID, f"the {quantize} model computes numbers that are not finite"
-        )
+        raise invalid(f"the {quantize} model computes numbers that are not finite")
     figures = {_camel(key): _rounded(value) for key, value in asdict(comparison).items()}
     device_name = torch.cuda.get_device_name(where) if where.type == "cuda" else "cpu"
     versions = {"tangram": _version(), "torch": torch.__version__}

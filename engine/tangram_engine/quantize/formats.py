@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tangram_engine.checkpoint import CheckpointError, RefusalReason
+from tangram_engine.checkpoint.errors import invalid
 
 FORMATS = ("fp8", "int4")
 GROUP = 128  # inputs that share a scale and a zero (int4)
@@ -149,10 +149,9 @@ def _rounded_up(scale: Tensor) -> Tensor:
 
 def _check_finite(scales: Tensor) -> None:
     if not bool(scales.isfinite().all()):
-        raise CheckpointError(
-            RefusalReason.INVALID,
+        raise invalid(
             "a weight is not finite, or too large for the format's scales: the checkpoint cannot be "
-            "quantized; start without --quantize",
+            "quantized; start without --quantize"
         )
 
 

@@ -6,14 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from tangram_engine.checkpoint import (
-    Checkpoint,
-    CheckpointError,
-    DecoderSpec,
-    RefusalReason,
-    read_checkpoint,
-    read_shapes,
-)
+from tangram_engine.checkpoint import Checkpoint, DecoderSpec, read_checkpoint, read_shapes
+from tangram_engine.checkpoint.errors import invalid
 from tangram_engine.config import DUMMY, EngineConfig
 from tangram_engine.kernels.ops import Ops, kernel_ops, reference_ops, use_kernels
 from tangram_engine.models import (
@@ -287,10 +281,7 @@ def _step_tokens(device: torch.device) -> int:
 def _limits(config: EngineConfig, spec: DecoderSpec, device: torch.device) -> SchedulerLimits:
     longest = spec.max_position_embeddings
     if config.max_model_len is not None and config.max_model_len > longest:
-        raise CheckpointError(
-            RefusalReason.INVALID,
-            f"max_model_len {config.max_model_len} is more than max_position_embeddings, {longest}",
-        )
+        raise invalid(f"max_model_len {config.max_model_len} is more than max_position_embeddings, {longest}")
     budget = config.max_num_batched_tokens or max(_step_tokens(device), config.max_num_seqs)
     return SchedulerLimits(
         max_num_seqs=config.max_num_seqs,
