@@ -39,7 +39,7 @@ from tangram_engine.run.memory import (
 )
 from tangram_engine.run.rows import DeviceRows
 from tangram_engine.run.runner import Runner
-from tangram_engine.run.sizing import CudaMemory, DeviceMemory, SizingTrial, measured_pool_bytes
+from tangram_engine.run.sizing import DeviceMemory, SizingTrial, measured_pool_bytes
 from tangram_engine.run.speed import DeviceSpeed, measure_speed, predicted_tokens_per_second
 from tangram_engine.sample.params import MAX_LOGPROBS, SamplingParams
 from tangram_engine.sample.sampler import Sampler
@@ -75,7 +75,7 @@ def load(config: EngineConfig, memory: DeviceMemory | None = None, ops: Ops | No
     if device.type == "cpu":
         torch.set_num_threads(min(torch.get_num_threads(), host.threads(host.cpu_limit())))
     elif memory is None:
-        memory = CudaMemory()
+        memory = DeviceMemory()
     if ops is None and use_kernels(device):
         ops = kernel_ops()
     checkpoint = read_shapes(config.model) if config.load_format == DUMMY else read_checkpoint(config.model)

@@ -16,7 +16,6 @@ import gc
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
@@ -25,59 +24,34 @@ from tangram_engine.run.memory import MIB, cuda_pool_bytes
 logger = logging.getLogger(__name__)
 
 
-class DeviceMemory(Protocol):
-    """The CUDA runtime's and the allocator's view of the device, which on a MIG slice is the slice."""
+class DeviceMemory:
+    """Memory of the current device or MIG slice, as the CUDA runtime and torch's allocator count it."""
 
     def free_and_total(self) -> tuple[int, int]:
-        """Bytes, as `cudaMemGetInfo` has them."""
-        ...
-
-    def allocated(self) -> int:
-        """Bytes of all tensors."""
-        ...
-
-    def reserved(self) -> int:
-        """Bytes that torch's allocator holds, tensors and what it keeps for later ones."""
-        ...
-
-    def peak_reserved(self) -> int:
-        """The most that it held since `reset_peak`, in bytes."""
-        ...
-
-    def reset_peak(self) -> None:
-        """Begin to watch the peak anew."""
-        ...
-
-    def trim(self) -> None:
-        """Wait for the device, and give back to it all memory that no tensor is in."""
-        ...
-
-
-class CudaMemory:
-    """`DeviceMemory` of the current CUDA device."""
-
-    def free_and_total(self) -> tuple[int, int]:
-        """See `DeviceMemory`. Never NVML: inside a slice it reports the whole board, or refuses."""
+        """Bytes, by `cudaMemGetInfo`. Never NVML: inside a slice it reports the whole board, or refuses."""
         return torch.cuda.mem_get_info()
 
     def allocated(self) -> int:
-        """See `DeviceMemory`."""
+        """Bytes of all tensors."""
         return torch.cuda.memory_allocated()
 
     def reserved(self) -> int:
-        """See `DeviceMemory`."""
+        """Bytes that torch's allocator holds, tensors and what it keeps for later ones."""
         return torch.cuda.memory_reserved()
 
     def peak_reserved(self) -> int:
-        """See `DeviceMemory`."""
+        """The most that it held since `reset_peak`, in bytes."""
         return torch.cuda.max_memory_reserved()
 
     def reset_peak(self) -> None:
-        """See `DeviceMemory`."""
+        """Begin to watch the peak anew."""
         torch.cuda.reset_peak_memory_stats()
 
     def trim(self) -> None:
-        """See `DeviceMemory`. Tensors in reference cycles are freed, too: the collector is off at start."""
+        """Wait for the device, and give back to it all memory that no tensor is in.
+
+        Tensors in reference cycles are freed, too: the collector is off at start.
+        """
         gc.collect()
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
