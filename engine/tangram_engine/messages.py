@@ -1,17 +1,15 @@
-"""What the API process and the engine process say to each other: frozen dataclasses, msgpack on the wire.
+"""What the API process and the engine process send to each other: msgspec structs, msgpack on the wire.
 
 A frame is a 4-byte big-endian length and a msgpack array whose first element names the message. The engine
 sends one `StepOutput` per step, however many tokens it made. msgpack holds plain values only, never code.
 """
 
 import struct
-from collections.abc import Callable
-from dataclasses import astuple, dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
-import msgpack
+import msgspec
 
-from tangram_engine.sample.params import SamplingParams
 from tangram_engine.schedule.request import Request
 
 FRAME_LIMIT = 256 << 20  # bytes; far above the largest step, so a longer frame means a broken peer
@@ -71,51 +69,48 @@ class EngineInfo:
     quantize: str | None = None  # format of the layers' weights; None: `dtype`
 
 
-@dataclass(frozen=True, slots=True)
-class Add:
+class _WireMessage(msgspec.Struct, frozen=True, array_like=True, tag=str.lower):
+    """An array whose first element is the message's name, in lower case."""
+
+
+class Add(_WireMessage, frozen=True):
     """API -> engine: queue this request."""
 
     request: Request
 
 
-@dataclass(frozen=True, slots=True)
-class Abort:
+class Abort(_WireMessage, frozen=True):
     """API -> engine: forget this request and free its blocks. Unknown ids are ignored."""
 
     request_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Ping:
+class Ping(_WireMessage, frozen=True):
     """API -> engine: answer between two steps."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class Pong:
+class Pong(_WireMessage, frozen=True):
     """Engine -> API: the answer to the ping of this number."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(_WireMessage, frozen=True):
     """Engine -> API: loaded and warmed up."""
 
     info: EngineInfo
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(_WireMessage, frozen=True):
     """Engine -> API: the last words of an engine process that is about to exit."""
 
     reason: str
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class StepOutput:
+class StepOutput(_WireMessage, frozen=True):
     """Engine -> API: what one step produced; without outputs when only the counts changed (an abort)."""
 
     outputs: tuple[TokenOutput, ...]
@@ -123,55 +118,21 @@ class StepOutput:
 
 
 Message = Add | Abort | Ping | Pong | Ready | Failed | StepOutput
+_DECODER: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 
 def encode(message: Message) -> bytes:
     """One frame, length included."""
-    body: bytes = msgpack.packb(_to_wire(message))
+    body = msgspec.msgpack.encode(message)
     return _LENGTH.pack(len(body)) + body
 
 
 def decode(body: bytes) -> Message:
     """The inverse of `encode`, given the frame's body. Raises ValueError on anything else."""
-    name, *fields = msgpack.unpackb(body, use_list=False)
-    build = _FROM_WIRE.get(name)
-    if build is None:
-        raise ValueError(f"unknown message {name!r}")
-    return build(fields)
-
-
-def _to_wire(message: Message) -> tuple[Any, ...]:
-    match message:
-        case Add(request):
-            params = astuple(request.params)
-            return ("add", request.id, request.prompt, params, request.arrival, request.cache_root)
-        case Abort() | Ping() | Pong() | Failed():
-            return (type(message).__name__.lower(), *astuple(message))
-        case Ready(info):
-            return ("ready", *astuple(info))
-        case StepOutput(outputs, stats):
-            return ("step", astuple(stats), outputs)
-
-
-def _add(fields: list[Any]) -> Add:
-    identity, prompt, params, arrival, root = fields
-    return Add(Request(identity, prompt, SamplingParams(*params), arrival, root))
-
-
-def _step(fields: list[Any]) -> StepOutput:
-    stats, outputs = fields
-    return StepOutput(outputs=tuple(map(TokenOutput._make, outputs)), stats=StepStats(*stats))
-
-
-_FROM_WIRE: dict[str, Callable[[list[Any]], Message]] = {
-    "add": _add,
-    "abort": lambda fields: Abort(*fields),
-    "ping": lambda fields: Ping(*fields),
-    "pong": lambda fields: Pong(*fields),
-    "ready": lambda fields: Ready(EngineInfo(*fields)),
-    "failed": lambda fields: Failed(*fields),
-    "step": _step,
-}
+    try:
+        return _DECODER.decode(body)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"unknown message: {error}") from None
 
 
 class FrameReader:
