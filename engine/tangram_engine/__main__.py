@@ -7,32 +7,27 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Parse the command line and run it. Argument errors exit with 2."""
-    options = _parser().parse_args(arguments)
-    if options.command == "inspect":
+    """Parse the command line and run it. Argument errors exit with 2. Flags are named as what they set."""
+    options = vars(_parser().parse_args(arguments))
+    command = options.pop("command")
+    if command == "inspect":
         from tangram_engine.inspect import inspect  # noqa: PLC0415  (must not load the server)
 
-        return inspect(options.model, options.termination_log)
-    if options.command == "evaluate":
+        return inspect(**options)
+    if command == "evaluate":
         from tangram_engine.evaluate import evaluate  # noqa: PLC0415
 
-        return evaluate(
-            options.model,
-            options.quantize,
-            text=options.text,
-            tokens=options.tokens,
-            device=options.device,
-            output=options.output,
-            termination_log=options.termination_log,
-        )
+        return evaluate(**options)
     return _serve(options)
 
 
-def _serve(options: argparse.Namespace) -> int:
+def _serve(options: dict[str, Any]) -> int:
     # As process 1 of a container, a process ignores the signals that it does not handle; the imports take
     # seconds on a small share of a CPU, and there is nothing yet that would have to be ended in order.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
@@ -43,40 +38,15 @@ def _serve(options: argparse.Namespace) -> int:
 
     gc.freeze()
     gc.enable()
-    config = EngineConfig(
-        model=options.model,
-        max_model_len=options.max_model_len,
-        max_num_seqs=options.max_num_seqs,
-        max_num_batched_tokens=options.max_num_batched_tokens,
-        block_size=options.block_size,
-        dtype=options.dtype,
-        device=options.device,
-        gpu_memory_utilization=options.gpu_memory_utilization,
-        kv_cache_bytes=options.kv_cache_bytes,
-        seed=options.seed,
-        load_format=options.load_format,
-        quantize=options.quantize,
-    )
-    server = ServeOptions(
-        served_name=options.served_model_name,
-        host=options.host,
-        port=options.port,
-        max_queued_requests=options.max_queued_requests,
-        max_request_seconds=options.max_request_seconds,
-        drain_seconds=options.drain_seconds,
-        generation_config=options.generation_config,
-        step_timeout_seconds=options.step_timeout_seconds,
-        api_key_file=options.api_key_file,
-        limits=AdmissionLimits(
-            connections=options.max_connections,
-            body_bytes=options.max_body_bytes_in_flight,
-            header_seconds=options.header_seconds,
-            body_seconds=options.body_seconds,
-            idle_seconds=options.idle_seconds,
-            stall_seconds=options.stall_seconds,
-        ),
-    )
-    return serve(server, config)
+
+    def settings(kind: Any, **others: Any) -> Any:
+        values = options | others
+        return kind(**{field.name: values[field.name] for field in fields(kind)})
+
+    bounds = {"connections": options["max_connections"], "body_bytes": options["max_body_bytes_in_flight"]}
+    limits = settings(AdmissionLimits, **bounds)
+    server = settings(ServeOptions, served_name=options["served_model_name"], limits=limits)
+    return serve(server, settings(EngineConfig))
 
 
 def _parser() -> argparse.ArgumentParser:
