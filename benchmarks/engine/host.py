@@ -27,7 +27,7 @@ from unittest import mock
 import torch
 
 from tangram_engine.config import EngineConfig
-from tangram_engine.messages import StepOutput, encode
+from tangram_engine.messages import EngineInfo, StepOutput, encode
 from tangram_engine.run import LLMEngine, engine
 from tangram_engine.run.graphs import DecodeGraphs
 from tangram_engine.run.load import Loaded
@@ -97,8 +97,8 @@ def make_engine(batch: int, context: int, steps: int) -> LLMEngine:
     rows = DeviceRows(batch, longest, BLOCK_SIZE, VOCABULARY, device)
     runner = Runner(NoDecoder(), NoAttention(), rows, sample)  # type: ignore[arg-type]
     runner.use(DecodeGraphs(no_decode, rows.padding, (batch,), device))
-    spec = mock.Mock(vocab_size=VOCABULARY)
-    loaded = Loaded(runner, spec, limits, num_blocks, torch.float32, device, 0.0, 0.0, None)
+    sizes = (BLOCK_SIZE, num_blocks, longest, batch, batch * context, VOCABULARY)
+    loaded = Loaded(runner, limits, EngineInfo(*sizes, "float32", "cpu", 0.0, 0.0))
     with mock.patch.object(engine, "load", return_value=loaded):
         return LLMEngine(EngineConfig(Path(), block_size=BLOCK_SIZE, max_num_seqs=batch), lag=1)
 

@@ -109,14 +109,18 @@ def _measure(
     from tangram_engine.evaluate.compare import compare, windows  # noqa: PLC0415
     from tangram_engine.models import quantized_on_load  # noqa: PLC0415
     from tangram_engine.quantize import GROUP  # noqa: PLC0415
-    from tangram_engine.run import OutOfMemory, host  # noqa: PLC0415
-    from tangram_engine.run.device import choose_dtype, is_out_of_memory, open_device  # noqa: PLC0415
+    from tangram_engine.run import OutOfMemory  # noqa: PLC0415
+    from tangram_engine.run.device import (  # noqa: PLC0415
+        choose_dtype,
+        is_out_of_memory,
+        limit_threads,
+        open_device,
+    )
 
     where, spec = open_device(device), checkpoint.spec
     if where.type == "cpu":
-        torch.set_num_threads(min(torch.get_num_threads(), host.threads(host.cpu_limit())))
-    # As `serve --quantize` computes: on a GPU a checkpoint in fp32 is compared in 16 bits, in both forms.
-    dtype = choose_dtype("auto", "bf16" if spec.dtype == "fp32" else spec.dtype, where)
+        limit_threads()
+    dtype = choose_dtype("auto", spec.dtype, where, quantized=True)  # of both forms, as `serve --quantize`
     try:
         make = quantized_on_load(spec, quantize, dtype, where)
         comparison = compare(checkpoint, windows(ids, spec, tokens), make, dtype, where)

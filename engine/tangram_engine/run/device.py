@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from tangram_engine.run import host
 from tangram_engine.start_error import StartError
 
 logger = logging.getLogger(__name__)
@@ -45,12 +46,21 @@ def open_device(requested: str, driver_node: Path = DRIVER_NODE) -> torch.device
     return device
 
 
-def choose_dtype(requested: str, stored: str, device: torch.device) -> torch.dtype:
+def limit_threads() -> None:
+    """Compute with no more threads than the container has CPUs."""
+    torch.set_num_threads(min(torch.get_num_threads(), host.threads(host.cpu_limit())))
+
+
+def choose_dtype(
+    requested: str, stored: str, device: torch.device, *, quantized: bool = False
+) -> torch.dtype:
     """Return the dtype of weights, activations and cache. `requested`: auto or a name of torch's.
 
-    auto: float32 on a CPU, else as most weights are stored, float16 on a GPU without bfloat16. Raises
+    auto: float32 on a CPU, else as most weights are stored, float16 on a GPU without bfloat16. What a
+    quantised model leaves alone is served in 16 bits on a GPU, as the operator counts it. Raises
     UnusableDevice where bfloat16 is asked for and the GPU has none.
     """
+    stored = "bf16" if quantized and stored == "fp32" else stored
     dtype: torch.dtype = STORED[stored] if requested == "auto" else getattr(torch, requested)
     if device.type == "cpu":
         return torch.float32 if requested == "auto" else dtype

@@ -11,7 +11,7 @@ import torch
 from tangram_engine.cache import BlockManager
 from tangram_engine.config import EngineConfig
 from tangram_engine.kernels.ops import Ops
-from tangram_engine.messages import EngineInfo, StepStats, TokenOutput
+from tangram_engine.messages import StepStats, TokenOutput
 from tangram_engine.run.late_kernels import LateKernels
 from tangram_engine.run.load import load
 from tangram_engine.run.runner import Launched
@@ -35,27 +35,13 @@ class LLMEngine:
 
     def __init__(self, config: EngineConfig, lag: int | None = None, ops: Ops | None = None) -> None:
         loaded = load(config, ops=ops)
-        self._lag = lag if lag is not None else int(loaded.device.type == "cuda")
+        self._lag = lag if lag is not None else int(loaded.runner.device.type == "cuda")
         self._runner = loaded.runner
-        self._blocks = BlockManager(loaded.num_blocks, config.block_size)
+        self.info = loaded.info
+        self._blocks = BlockManager(self.info.num_blocks, config.block_size)
         self._scheduler = Scheduler(loaded.limits, self._blocks)
         self._in_flight: deque[tuple[ScheduledBatch, Launched]] = deque()
         self._rejected: list[TokenOutput] = []
-        self.info = EngineInfo(
-            block_size=config.block_size,
-            num_blocks=loaded.num_blocks,
-            max_model_len=loaded.limits.max_model_len,
-            max_num_seqs=loaded.limits.max_num_seqs,
-            max_num_batched_tokens=loaded.limits.max_num_batched_tokens,
-            vocab_size=loaded.spec.vocab_size,
-            dtype=str(loaded.dtype).removeprefix("torch."),
-            device=str(loaded.device),
-            load_seconds=loaded.load_seconds,
-            warmup_seconds=loaded.warmup_seconds,
-            read_bandwidth=loaded.speed.read_bandwidth if loaded.speed else None,
-            gemm_flops=loaded.speed.gemm_flops if loaded.speed else None,
-            quantize=config.quantize,
-        )
         self._late_kernels = LateKernels()
 
     def add(self, request: Request) -> None:

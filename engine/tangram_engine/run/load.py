@@ -10,6 +10,7 @@ from tangram_engine.checkpoint import Checkpoint, DecoderSpec, read_checkpoint, 
 from tangram_engine.checkpoint.errors import invalid
 from tangram_engine.config import DUMMY, EngineConfig
 from tangram_engine.kernels.ops import Ops, kernel_ops, reference_ops, use_kernels
+from tangram_engine.messages import EngineInfo
 from tangram_engine.models import (
     Decoder,
     Weights,
@@ -21,21 +22,19 @@ from tangram_engine.models import (
 from tangram_engine.models.rope import Rope
 from tangram_engine.run import host
 from tangram_engine.run.attention.paged import PagedAttention
-from tangram_engine.run.attention.reference import AttentionBackend, TorchAttention
-from tangram_engine.run.device import choose_dtype, is_out_of_memory, open_device
+from tangram_engine.run.attention.reference import TorchAttention
+from tangram_engine.run.device import choose_dtype, is_out_of_memory, limit_threads, open_device
 from tangram_engine.run.ladder import CPU_STEP, captured_sizes, step_tokens
 from tangram_engine.run.memory import (
     MIB,
     BufferSizes,
     OutOfMemory,
-    block_bytes,
     check_weights,
     count_blocks,
     cpu_pool_bytes,
     cuda_pool_bytes,
     largest_model_len,
     read_bytes,
-    weight_bytes,
 )
 from tangram_engine.run.rows import DeviceRows
 from tangram_engine.run.runner import Runner
@@ -53,14 +52,27 @@ class Loaded:
     """A model that is ready to step."""
 
     runner: Runner
-    spec: DecoderSpec
     limits: SchedulerLimits
-    num_blocks: int
-    dtype: torch.dtype
+    info: EngineInfo
+
+
+@dataclass(frozen=True, slots=True)
+class _LoadPlan:
+    """What is decided before anything is loaded."""
+
+    config: EngineConfig
+    checkpoint: Checkpoint
     device: torch.device
-    load_seconds: float
-    warmup_seconds: float
-    speed: DeviceSpeed | None  # None on a CPU
+    memory: DeviceMemory | None  # of the device; None on a CPU
+    ops: Ops | None  # the kernels; None: plain torch, whose attention plans each step on the host
+    limits: SchedulerLimits
+    buffers: BufferSizes
+    available: int  # bytes for weights and all else
+
+    @property
+    def captured_sizes(self) -> tuple[int, ...]:
+        """Batch sizes whose decode step is captured."""
+        return captured_sizes(self.limits.max_num_seqs) if self.ops is not None else ()
 
 
 def load(config: EngineConfig, memory: DeviceMemory | None = None, ops: Ops | None = None) -> Loaded:
@@ -71,19 +83,54 @@ def load(config: EngineConfig, memory: DeviceMemory | None = None, ops: Ops | No
     device supports them. Without, attention plans each step on the host.
     """
     begin = time.perf_counter()
+    plan = _plan(config, memory, ops)
+    limits, buffers = plan.limits, plan.buffers
+    check_weights(buffers.weights, plan.available)
+    speed = _speed(plan)
+    try:
+        decoder = Decoder(buffers.spec, _weights(plan))
+        loaded = time.perf_counter()
+        runner = _runner(plan, decoder)
+        num_blocks = _allocate_pool(plan, runner)
+        # On a CPU, memory is committed when it is touched: long contexts can wait for a request that has one.
+        context = limits.max_model_len if plan.memory is not None else config.block_size
+        warm_up(runner, limits, config.block_size, context)
+        if sizes := plan.captured_sizes:
+            runner.use(runner.capture(sizes))
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise OutOfMemory(_out_of_memory(plan)) from error
+    info = EngineInfo(
+        block_size=config.block_size,
+        num_blocks=num_blocks,
+        max_model_len=limits.max_model_len,
+        max_num_seqs=limits.max_num_seqs,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
+        vocab_size=buffers.spec.vocab_size,
+        dtype=str(buffers.dtype).removeprefix("torch."),
+        device=str(plan.device),
+        load_seconds=loaded - begin,
+        warmup_seconds=time.perf_counter() - loaded,
+        read_bandwidth=speed.read_bandwidth if speed else None,
+        gemm_flops=speed.gemm_flops if speed else None,
+        quantize=config.quantize,
+    )
+    return Loaded(runner, limits, info)
+
+
+def _plan(config: EngineConfig, memory: DeviceMemory | None, ops: Ops | None) -> _LoadPlan:
+    """Open the device and read the configuration files, but no weights. See `load`."""
     device = open_device(config.device)
     if device.type == "cpu":
-        torch.set_num_threads(min(torch.get_num_threads(), host.threads(host.cpu_limit())))
+        limit_threads()
     elif memory is None:
         memory = DeviceMemory()
     if ops is None and use_kernels(device):
         ops = kernel_ops()
     checkpoint = read_shapes(config.model) if config.load_format == DUMMY else read_checkpoint(config.model)
     spec = checkpoint.spec
-    # What a quantised model leaves alone is served in 16 bits on a GPU, as the operator counts it.
-    stored = "bf16" if config.quantize and spec.dtype == "fp32" else spec.dtype
-    dtype = choose_dtype(config.dtype, stored, device)
-    form = config.quantize if device.type != "cpu" else None
+    dtype = choose_dtype(config.dtype, spec.dtype, device, quantized=config.quantize is not None)
     limits = _limits(config, spec, device)
     buffers = BufferSizes(
         spec,
@@ -92,47 +139,23 @@ def load(config: EngineConfig, memory: DeviceMemory | None = None, ops: Ops | No
         limits.max_num_seqs,
         limits.max_num_batched_tokens,
         kernels=ops is not None,
-        form=form,
+        form=config.quantize if device.type != "cpu" else None,
     )
     available = _available_bytes(config, memory)
-    check_weights(sum(weight_bytes(spec, dtype, form).values()), available)
-    speed = _speed(spec, dtype, form, device, memory)
-    try:
-        weights = _weights(config, checkpoint, dtype, device, ops or reference_ops())
-        decoder = Decoder(spec, weights)
-        loaded = time.perf_counter()
-        rows = DeviceRows(
-            limits.max_num_seqs, limits.max_model_len, config.block_size, spec.vocab_size, device, config.seed
-        )
-        attention: AttentionBackend
-        if ops is not None:
-            attention = PagedAttention(
-                spec,
-                rows.tables,
-                0,
-                config.block_size,
-                dtype,
-                limits.max_model_len,
-                ops,
-            )
-        else:
-            rope = Rope(spec, limits.max_model_len, dtype, device)
-            attention = TorchAttention(spec, rope, 0, config.block_size, dtype, limits.max_num_seqs)
-        sample = ops.sample if ops is not None else Sampler(spec.vocab_size, device)
-        runner = Runner(decoder, attention, rows, sample)
-        sizes = captured_sizes(limits.max_num_seqs) if ops is not None else ()
-        num_blocks = allocate_pool(config, runner, limits, buffers, memory, sizes)
-        # On a CPU, memory is committed when it is touched: long contexts can wait for a request that has one.
-        context = limits.max_model_len if memory is not None else config.block_size
-        warm_up(runner, limits, config.block_size, context)
-        if sizes:
-            runner.use(runner.capture(sizes))
-    except RuntimeError as error:
-        if not is_out_of_memory(error):
-            raise
-        raise OutOfMemory(_out_of_memory(buffers, limits.max_model_len, available)) from error
-    warm = time.perf_counter()
-    return Loaded(runner, spec, limits, num_blocks, dtype, device, loaded - begin, warm - loaded, speed)
+    return _LoadPlan(config, checkpoint, device, memory, ops, limits, buffers, available)
+
+
+def _runner(plan: _LoadPlan, decoder: Decoder) -> Runner:
+    """The runner with all that it keeps beside the weights, but without a KV pool."""
+    limits, block_size, device, ops = plan.limits, plan.config.block_size, plan.device, plan.ops
+    spec, dtype, context = plan.buffers.spec, plan.buffers.dtype, limits.max_model_len
+    rows = DeviceRows(limits.max_num_seqs, context, block_size, spec.vocab_size, device, plan.config.seed)
+    if ops is not None:
+        attention = PagedAttention(spec, rows.tables, 0, block_size, dtype, context, ops)
+        return Runner(decoder, attention, rows, ops.sample)
+    rope = Rope(spec, context, dtype, device)
+    torch_attention = TorchAttention(spec, rope, 0, block_size, dtype, limits.max_num_seqs)
+    return Runner(decoder, torch_attention, rows, Sampler(spec.vocab_size, device))
 
 
 def warm_up(runner: Runner, limits: SchedulerLimits, block_size: int, context: int) -> None:
@@ -185,42 +208,32 @@ def _dummy(tokens: int, block_size: int, slot: int, penalised: bool, logprobs: b
     return sequence
 
 
-def allocate_pool(
-    config: EngineConfig,
-    runner: Runner,
-    limits: SchedulerLimits,
-    buffers: BufferSizes,
-    memory: DeviceMemory | None,
-    sizes: tuple[int, ...] = (),
-) -> int:
-    """Give the attention its pool; the number of blocks. `memory`: None on a CPU.
-
-    `sizes`: of the batches whose decode step will be captured.
+def _allocate_pool(plan: _LoadPlan, runner: Runner) -> int:
+    """Give the attention its pool; the number of blocks.
 
     All else is allocated by now, and at its final size. Raises OutOfMemory.
     """
-    per_block = block_bytes(buffers.spec, buffers.block_size, buffers.dtype)
-    pool_bytes, grows = config.kv_cache_bytes, None
-    if pool_bytes is None and memory is not None:
+    config, buffers, sizes = plan.config, plan.buffers, plan.captured_sizes
+    pool_bytes, grows, context = config.kv_cache_bytes, None, plan.limits.max_model_len
+    if pool_bytes is None and plan.memory is not None:
         trial = SizingTrial(
             allocate=runner.allocate,
-            run_largest_steps=lambda: warm_up(runner, limits, config.block_size, limits.max_model_len),
+            run_largest_steps=lambda: warm_up(runner, plan.limits, config.block_size, context),
             capture=(lambda: runner.capture(sizes)) if sizes else None,
         )
-        pool_bytes = measured_pool_bytes(memory, trial, config.gpu_memory_utilization)
-        pool_bytes -= per_block if buffers.kernels else 0  # the padding row's
+        pool_bytes = measured_pool_bytes(plan.memory, trial, config.gpu_memory_utilization)
+        pool_bytes -= buffers.per_block if buffers.kernels else 0  # the padding row's
         grows = buffers.kept  # what a shorter context leaves of it is the pool's
     elif pool_bytes is None:
         pool_bytes = cpu_pool_bytes(host.memory_limit_bytes())
-    num_blocks = count_blocks(pool_bytes, per_block, config.block_size, limits.max_model_len, grows)
+    num_blocks = count_blocks(pool_bytes, buffers.per_block, config.block_size, context, grows)
     runner.allocate(num_blocks)
     return num_blocks
 
 
-def _weights(
-    config: EngineConfig, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, ops: Ops
-) -> Weights:
-    make = in_place
+def _weights(plan: _LoadPlan) -> Weights:
+    config, dtype, device = plan.config, plan.buffers.dtype, plan.device
+    checkpoint, ops, make = plan.checkpoint, plan.ops or reference_ops(), in_place
     if config.quantize is not None:
         make = quantized_on_load(checkpoint.spec, config.quantize, dtype, device)
     if config.load_format != DUMMY:
@@ -237,15 +250,14 @@ def _available_bytes(config: EngineConfig, memory: DeviceMemory | None) -> int:
     return cuda_pool_bytes(free, total, config.gpu_memory_utilization, 0)
 
 
-def _speed(
-    spec: DecoderSpec, dtype: torch.dtype, form: str | None, device: torch.device, memory: DeviceMemory | None
-) -> DeviceSpeed | None:
+def _speed(plan: _LoadPlan) -> DeviceSpeed | None:
     """Measure the device before anything fills it, and predict what one request alone can get of it."""
-    if device.type == "cpu" or memory is None:
+    if plan.device.type == "cpu" or plan.memory is None:
         return None
-    speed = measure_speed(memory.free_and_total()[0], dtype, device)
-    memory.trim()
-    read = read_bytes(spec, dtype, form)
+    buffers = plan.buffers
+    speed = measure_speed(plan.memory.free_and_total()[0], buffers.dtype, plan.device)
+    plan.memory.trim()
+    read = read_bytes(buffers.spec, buffers.dtype, buffers.form)
     logger.info(
         "one request alone gets %.0f tokens/s at most: each token reads %.2f GB of weights",
         predicted_tokens_per_second(read, speed), read / 1e9,
@@ -253,39 +265,34 @@ def _speed(
     return speed
 
 
-def _out_of_memory(buffers: BufferSizes, max_model_len: int, available: int) -> str:
+def _out_of_memory(plan: _LoadPlan) -> str:
     """Which context would fit, where there is not even room for the buffers. By formula, hence "about"."""
-    spec, size, dtype = buffers.spec, buffers.block_size, buffers.dtype
-    weights = sum(weight_bytes(spec, dtype, buffers.form).values())
+    buffers, max_model_len = plan.buffers, plan.limits.max_model_len
 
     def needed(length: int) -> int:
-        pool = -(-length // size) * block_bytes(spec, size, dtype)
-        return weights + pool + buffers.kept(length) + buffers.step(length)
+        pool = -(-length // buffers.block_size) * buffers.per_block
+        return buffers.weights + pool + buffers.kept(length) + buffers.step(length)
 
-    largest = largest_model_len(available, max_model_len, needed)
+    largest = largest_model_len(plan.available, max_model_len, needed)
     advice = "lower --max-num-batched-tokens or --max-num-seqs, or use a larger device or slice"
     if 0 < largest < max_model_len:
         advice = f"the largest workable max_model_len is about {largest}; or {advice}"
     return (
         f"weights and the largest step ({buffers.step_tokens} tokens, {buffers.max_num_seqs} sequences, "
-        f"max_model_len {max_model_len}) do not fit into {available / MIB:.0f} MiB: {advice}"
+        f"max_model_len {max_model_len}) do not fit into {plan.available / MIB:.0f} MiB: {advice}"
     )
-
-
-def _step_tokens(device: torch.device) -> int:
-    if device.type == "cpu":
-        return CPU_STEP
-    return step_tokens(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def _limits(config: EngineConfig, spec: DecoderSpec, device: torch.device) -> SchedulerLimits:
     longest = spec.max_position_embeddings
     if config.max_model_len is not None and config.max_model_len > longest:
         raise invalid(f"max_model_len {config.max_model_len} is more than max_position_embeddings, {longest}")
-    budget = config.max_num_batched_tokens or max(_step_tokens(device), config.max_num_seqs)
+    budget = CPU_STEP
+    if device.type != "cpu":
+        budget = step_tokens(torch.cuda.get_device_properties(device).multi_processor_count)
     return SchedulerLimits(
         max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=budget,
+        max_num_batched_tokens=config.max_num_batched_tokens or max(budget, config.max_num_seqs),
         max_model_len=config.max_model_len or longest,
         eos_token_ids=frozenset(spec.eos_token_ids),
     )

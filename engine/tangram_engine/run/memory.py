@@ -75,6 +75,16 @@ class BufferSizes:
     kernels: bool  # else plain torch
     form: str | None = None  # of weights that are quantised on a GPU
 
+    @property
+    def weights(self) -> int:
+        """All weights."""
+        return sum(weight_bytes(self.spec, self.dtype, self.form).values())
+
+    @property
+    def per_block(self) -> int:
+        """One block of the KV pool."""
+        return block_bytes(self.spec, self.block_size, self.dtype)
+
     def kept(self, max_model_len: int) -> int:
         """Device rows, workspaces of attention and sampler, the padding block, one dequantised matrix."""
         spec, dtype, rows = self.spec, self.dtype, self.max_num_seqs
@@ -83,7 +93,7 @@ class BufferSizes:
             total += dequantization_bytes(spec, dtype)
         if self.kernels:
             workspace = workspace_bytes(spec, self.block_size, dtype, rows, max_model_len)
-            return total + workspace + block_bytes(spec, self.block_size, dtype)
+            return total + workspace + self.per_block
         collected = collected_tokens(spec, self.block_size, dtype, rows, max_model_len)
         keys_and_values = 2 * collected * spec.kv_heads * spec.head_dim * dtype.itemsize
         rope = 2 * max_model_len * spec.head_dim * dtype.itemsize
