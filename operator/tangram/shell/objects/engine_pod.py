@@ -4,18 +4,8 @@ from tangram.api import ModelSource, model_source
 from tangram.fleet import DRAIN_S, QUANTISED, ApplyDeployment, Intent, Shape, Spread
 from tangram.fleet.labels import MANAGED_BY, ZONE_LABEL
 from tangram.fleet.quantity import memory_quantity, parse_quantity
-from tangram.shell.objects import pod_fields
-from tangram.shell.objects.kinds import (
-    HOST_LABEL,
-    INSTANCE_LABEL,
-    NAME_LABEL,
-    PART_OF_LABEL,
-    PRECISION_LABEL,
-    PROFILE_LABEL,
-    SKU_LABEL,
-    VARIANT_LABEL,
-    Object,
-)
+from tangram.shell.objects import kinds, pod_fields
+from tangram.shell.objects.kinds import Object
 from tangram.shell.settings import Settings
 
 ENGINE_PORT = 8000
@@ -82,13 +72,13 @@ def engine_labels(name: str, shape: Shape) -> dict[str, str]:
     the `+` of a profile: it becomes a dot, as in the name of the resource.
     """
     return {
-        NAME_LABEL: ENGINE_NAME,
-        INSTANCE_LABEL: name,
-        PART_OF_LABEL: MANAGED_BY,
-        VARIANT_LABEL: shape.variant,
-        SKU_LABEL: shape.sku,
-        PROFILE_LABEL: shape.profile.replace("+", "."),
-        PRECISION_LABEL: shape.precision,
+        kinds.NAME_LABEL: ENGINE_NAME,
+        kinds.INSTANCE_LABEL: name,
+        kinds.PART_OF_LABEL: MANAGED_BY,
+        kinds.VARIANT_LABEL: shape.variant,
+        kinds.SKU_LABEL: shape.sku,
+        kinds.PROFILE_LABEL: shape.profile.replace("+", "."),
+        kinds.PRECISION_LABEL: shape.precision,
     }
 
 
@@ -136,20 +126,13 @@ def _engine_container(
 def _engine_args(intent: Intent, action: ApplyDeployment, source: ModelSource) -> list[str]:
     return [
         "serve",
-        "--model",
-        source.path,
-        "--served-model-name",
-        intent.served_name,
-        "--port",
-        str(ENGINE_PORT),
-        "--max-model-len",
-        str(action.max_model_len),
-        "--max-num-seqs",
-        str(intent.max_running_requests),
-        "--max-request-seconds",
-        str(intent.max_request_s),
-        "--drain-seconds",
-        str(DRAIN_S),
+        *("--model", source.path),
+        *("--served-model-name", intent.served_name),
+        *("--port", str(ENGINE_PORT)),
+        *("--max-model-len", str(action.max_model_len)),
+        *("--max-num-seqs", str(intent.max_running_requests)),
+        *("--max-request-seconds", str(intent.max_request_s)),
+        *("--drain-seconds", str(DRAIN_S)),
         *(("--quantize", action.shape.precision) if action.shape.precision in QUANTISED else ()),
         *(("--api-key-file", f"{_API_KEYS_FOLDER}/{API_KEYS}") if intent.api_keys else ()),
     ]
@@ -183,7 +166,7 @@ def _spread(labels: dict[str, str], spread: Spread) -> list[Object]:
             "whenUnsatisfiable": "ScheduleAnyway",
             "labelSelector": {"matchLabels": labels},
         }
-        for key, share in ((HOST_LABEL, spread.node), (ZONE_LABEL, spread.zone))
+        for key, share in ((kinds.HOST_LABEL, spread.node), (ZONE_LABEL, spread.zone))
         if share < 1
     ]
 

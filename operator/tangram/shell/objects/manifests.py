@@ -10,26 +10,11 @@ from dataclasses import asdict
 
 from tangram.fleet import ApplyDeployment, EvaluationKey, FactsKey, Intent, Shape, StartEvaluation
 from tangram.fleet.labels import COMPONENT_LABEL, MANAGED_BY, MANAGED_BY_LABEL, OWNER_LABEL
+from tangram.shell.objects import kinds
 from tangram.shell.objects.engine_pod import START_DEADLINE_S, engine_template
 from tangram.shell.objects.job_pods import REJECTED, evaluate_pod, inspect_pod
 from tangram.shell.objects.job_results import evaluation_annotation
-from tangram.shell.objects.kinds import (
-    DEPLOYMENTS,
-    ENGINE_IMAGE_ANNOTATION,
-    EVALUATION_ANNOTATION,
-    GENERATION_ANNOTATION,
-    JOBS,
-    LLM_DEPLOYMENTS,
-    MODEL_URI_ANNOTATION,
-    RENDERED_ANNOTATION,
-    SERVICES,
-    SHAPE_ANNOTATION,
-    TEMPLATE_ANNOTATION,
-    VARIANT_LABEL,
-    Identity,
-    Kind,
-    Object,
-)
+from tangram.shell.objects.kinds import Identity, Kind, Object
 from tangram.shell.settings import Settings
 
 INSPECT_DEADLINE_S = 600
@@ -61,52 +46,43 @@ def evaluate_job_name(key: EvaluationKey) -> str:
 
 def service(owner: Identity) -> Object:
     """Return the Service in front of every variant of an LLMDeployment."""
-    return _object(
-        SERVICES,
-        owner,
-        owner.name,
-        _labels(owner, "engine"),
-        {},
-        {
-            "type": "ClusterIP",
-            "selector": _labels(owner, "engine"),
-            "ports": [{"name": "http", "port": 80, "protocol": "TCP", "targetPort": "http"}],
-        },
-    )
+    labels = _labels(owner, "engine")
+    ports = [{"name": "http", "port": 80, "protocol": "TCP", "targetPort": "http"}]
+    spec = {"type": "ClusterIP", "selector": labels, "ports": ports}
+    return _object(kinds.SERVICES, owner, owner.name, labels, {}, spec)
 
 
 def deployment(intent: Intent, action: ApplyDeployment, settings: Settings) -> Object:
     """Return the Deployment of one variant: `action.replicas` engines of `action.shape`."""
     owner, shape = owner_identity(intent), action.shape
     common_labels = _labels(owner, "engine")
-    selected = common_labels | {VARIANT_LABEL: shape.variant}  # immutable: another label breaks every write
+    # The selector is immutable: another label breaks every write.
+    selected = common_labels | {kinds.VARIANT_LABEL: shape.variant}
     template = engine_template(intent, action, settings, common_labels)
     _set_priority_class(template["spec"], intent.priority_class_name)
     annotations = {
-        SHAPE_ANNOTATION: shape_annotation(shape),
-        GENERATION_ANNOTATION: str(intent.rendered_generation),
-        TEMPLATE_ANNOTATION: content_hash(template),
+        kinds.SHAPE_ANNOTATION: shape_annotation(shape),
+        kinds.GENERATION_ANNOTATION: str(intent.rendered_generation),
+        kinds.TEMPLATE_ANNOTATION: content_hash(template),
     }
+    # A rollout adds one pod first, or none where no device is free and old pods must go first.
+    unavailable = action.max_unavailable
+    rolling_update = {"maxUnavailable": unavailable, "maxSurge": 0 if unavailable else 1}
     spec = {
         "replicas": action.replicas,
         "revisionHistoryLimit": 2,
         # In a full pool a new pod waits until an old one has finished its requests.
         "progressDeadlineSeconds": intent.termination_grace_s + START_DEADLINE_S + 60,
         "selector": {"matchLabels": selected},
-        "strategy": {"type": "RollingUpdate", "rollingUpdate": _rolling_update(action)},
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": rolling_update},
         "template": template,
     }
-    return _object(DEPLOYMENTS, owner, deployment_name(owner.name, shape), selected, annotations, spec)
-
-
-def _rolling_update(action: ApplyDeployment) -> Object:
-    """Return the surge of a rollout: one pod, or none where no device is free and old pods must go first."""
-    return {"maxUnavailable": action.max_unavailable, "maxSurge": 0 if action.max_unavailable else 1}
+    return _object(kinds.DEPLOYMENTS, owner, deployment_name(owner.name, shape), selected, annotations, spec)
 
 
 def inspect_job(owner: Identity, key: FactsKey, settings: Settings, priority_class_name: str = "") -> Object:
     """Return the Job that reads a checkpoint and reports its facts in its termination message."""
-    annotations = {MODEL_URI_ANNOTATION: key.uri, ENGINE_IMAGE_ANNOTATION: key.engine_image}
+    annotations = {kinds.MODEL_URI_ANNOTATION: key.uri, kinds.ENGINE_IMAGE_ANNOTATION: key.engine_image}
     pod = inspect_pod(key, settings)
     _set_priority_class(pod, priority_class_name)
     limits = {"backoffLimit": 2, "activeDeadlineSeconds": INSPECT_DEADLINE_S}
@@ -116,9 +92,9 @@ def inspect_job(owner: Identity, key: FactsKey, settings: Settings, priority_cla
 def evaluate_job(intent: Intent, action: StartEvaluation, settings: Settings) -> Object:
     """Return the Job that evaluates a quantised format and reports the figures in its termination message."""
     annotations = {
-        MODEL_URI_ANNOTATION: action.key.uri,
-        ENGINE_IMAGE_ANNOTATION: settings.engine_image,
-        EVALUATION_ANNOTATION: evaluation_annotation(action.key, action.shape.profile),
+        kinds.MODEL_URI_ANNOTATION: action.key.uri,
+        kinds.ENGINE_IMAGE_ANNOTATION: settings.engine_image,
+        kinds.EVALUATION_ANNOTATION: evaluation_annotation(action.key, action.shape.profile),
     }
     pod = evaluate_pod(intent, action, settings)
     _set_priority_class(pod, intent.priority_class_name)
@@ -143,7 +119,7 @@ def _job(
         },
         "template": {"metadata": {"labels": labels, "annotations": annotations}, "spec": pod},
     }
-    return _object(JOBS, owner, name, labels, annotations, spec)
+    return _object(kinds.JOBS, owner, name, labels, annotations, spec)
 
 
 def shape_annotation(shape: Shape) -> str:
@@ -158,7 +134,7 @@ def _set_priority_class(pod: Object, priority_class_name: str) -> None:
 
 def with_hash_annotation(obj: Object) -> Object:
     """Add a hash of the manifest as annotation: it changes when a field is *removed* from the manifest."""
-    obj["metadata"]["annotations"][RENDERED_ANNOTATION] = content_hash(obj)
+    obj["metadata"]["annotations"][kinds.RENDERED_ANNOTATION] = content_hash(obj)
     return obj
 
 
@@ -187,8 +163,8 @@ def _object(
 
 def _owner_reference(owner: Identity) -> Object:
     return {
-        "apiVersion": LLM_DEPLOYMENTS.api_version,
-        "kind": LLM_DEPLOYMENTS.kind,
+        "apiVersion": kinds.LLM_DEPLOYMENTS.api_version,
+        "kind": kinds.LLM_DEPLOYMENTS.kind,
         "name": owner.name,
         "uid": owner.uid,
         "controller": True,
