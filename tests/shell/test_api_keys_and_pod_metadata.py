@@ -7,6 +7,7 @@ import pytest
 
 from tangram.api.llm_deployment.pod_metadata import RESERVED_DOMAINS, RESERVED_NAMES
 from tangram.fleet import Intent, SecretKey
+from tangram.fleet.times import rfc3339
 from tangram.shell.objects import manifests
 from tangram.shell.objects.waiting_pods import waiting_message
 from tangram_engine import __main__ as engine_command
@@ -14,6 +15,7 @@ from tangram_engine.serve import server
 from tests.shell.test_manifests import SETTINGS, action, container, intent
 
 KEYS = SecretKey("chat-keys", "clients.txt")
+CREATED_S = 1_800_000_000.0
 
 
 def rendered(intent_to_render: Intent) -> dict[str, Any]:
@@ -106,18 +108,19 @@ def test_every_key_of_ours_on_a_pod_is_one_that_nobody_else_may_write() -> None:
 
 def pod(state: dict[str, Any], last: dict[str, Any] | None = None) -> dict[str, Any]:
     engine = {"name": "engine", "waiting": state, "terminated": None, "lastTerminated": last, "restarts": 0}
-    return {"metadata": {"name": "a"}, "phase": "Pending", "conditions": [], "containers": [engine]}
+    meta = {"name": "a", "creationTimestamp": rfc3339(CREATED_S)}
+    return {"metadata": meta, "phase": "Pending", "conditions": [], "containers": [engine]}
 
 
 def test_a_pod_without_its_volumes_names_the_secret_that_may_be_missing() -> None:
     waits = [pod({"reason": "ContainerCreating"})]
     with_keys = rendered(replace(intent(), api_keys=KEYS))
 
-    message = waiting_message(with_keys, waits, lambda _: True)
+    message = waiting_message(with_keys, waits, CREATED_S + 121)
 
     assert "(does key clients.txt of Secret chat-keys exist?)" in message
-    assert "Secret" not in waiting_message(rendered(intent()), waits, lambda _: True)
-    assert waiting_message(with_keys, waits, lambda _: False) == ""
+    assert "Secret" not in waiting_message(rendered(intent()), waits, CREATED_S + 121)
+    assert waiting_message(with_keys, waits, CREATED_S + 120) == ""
 
 
 def test_an_engine_that_ends_for_want_of_keys_names_the_secret() -> None:
@@ -125,7 +128,7 @@ def test_an_engine_that_ends_for_want_of_keys_names_the_secret() -> None:
     with_keys = rendered(replace(intent(), api_keys=KEYS))
 
     def message_after_exit(code: int) -> str:
-        return waiting_message(with_keys, [pod(state, {"exitCode": code, "reason": "Error"})], lambda _: True)
+        return waiting_message(with_keys, [pod(state, {"exitCode": code, "reason": "Error"})], CREATED_S)
 
     assert message_after_exit(server.EXIT_API_KEYS).startswith(
         "pod a: key clients.txt of Secret chat-keys may hold no API keys"

@@ -22,7 +22,7 @@ from tangram.shell.objects import kinds
 from tangram.shell.objects.job_pods import INSPECT_MEMORY
 from tangram.shell.objects.kinds import Object, annotations_of, uid_of
 from tangram.shell.objects.owned_objects import MAX_ANNOTATION
-from tangram.shell.objects.waiting_pods import is_slow_at, waiting_message
+from tangram.shell.objects.waiting_pods import waiting_message
 
 
 def facts_key(job: Object) -> FactsKey:
@@ -76,7 +76,7 @@ def inspection(job: Object, pods: list[Object], now: float) -> Inspection:
         job_uid=uid_of(job),
         started_at=_started_at(job, now),
         result=_inspection_result(job, pods, now),
-        message=waiting_message(job, pods, is_slow_at(now)),
+        message=waiting_message(job, pods, now),
     )
 
 
@@ -92,7 +92,7 @@ def evaluation(
         job_uid=uid_of(job),
         started_at=_started_at(job, now),
         result=_evaluation_result(job, subject, pods, now),
-        message=waiting_message(job, pods, is_slow_at(now)),
+        message=waiting_message(job, pods, now),
     )
 
 

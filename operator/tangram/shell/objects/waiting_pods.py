@@ -1,7 +1,5 @@
 """Why pods of a Deployment or a Job are not running yet, as one sentence for a condition. Pure."""
 
-from collections.abc import Callable
-
 from tangram.fleet.times import epoch_or
 from tangram.shell.objects.kinds import Object
 
@@ -22,22 +20,14 @@ _NORMAL_REASONS = {"ContainerCreating", "PodInitializing", ""}
 _EXIT_API_KEYS = 2  # of the engine: its file of API keys is empty, or its command line is wrong
 
 
-def waiting_message(parent: Object, pods: list[Object], is_slow: Callable[[Object], bool]) -> str:
-    """Return what the pods of `parent` wait for, the empty string where nothing is wrong.
-
-    `is_slow` says whether a pod was created longer than `SLOW_START_S` ago.
-    """
+def waiting_message(parent: Object, pods: list[Object], now: float) -> str:
+    """Return what the pods of `parent` wait for at `now`, the empty string where nothing is wrong."""
     failure = pod_creation_failure(parent)
     if failure:
         return failure
     keys = _api_keys(parent)
-    messages = (_pod_message(pod, is_slow, keys) for pod in sorted(pods, key=lambda p: p["metadata"]["name"]))
+    messages = (_pod_message(pod, now, keys) for pod in sorted(pods, key=lambda p: p["metadata"]["name"]))
     return next(filter(None, messages), "")[:MAX_LENGTH]
-
-
-def is_slow_at(now: float) -> Callable[[Object], bool]:
-    """Return the test whether a pod was created longer than `SLOW_START_S` before `now`."""
-    return lambda pod: now - epoch_or(pod["metadata"].get("creationTimestamp"), now) > SLOW_START_S
 
 
 def pod_creation_failure(parent: Object) -> str:
@@ -62,7 +52,7 @@ def _api_keys(parent: Object) -> str:
     return ""
 
 
-def _pod_message(pod: Object, is_slow: Callable[[Object], bool], keys: str) -> str:
+def _pod_message(pod: Object, now: float, keys: str) -> str:
     if pod["metadata"].get("deletionTimestamp") or pod["phase"] == "Succeeded":
         return ""
     name = pod["metadata"]["name"]
@@ -73,7 +63,8 @@ def _pod_message(pod: Object, is_slow: Callable[[Object], bool], keys: str) -> s
         text = _container_message(container, keys)
         if text:
             return f"pod {name}: {text}"
-    if any(_is_creating(container) for container in pod["containers"]) and is_slow(pod):
+    is_slow = now - epoch_or(pod["metadata"].get("creationTimestamp"), now) > SLOW_START_S
+    if is_slow and any(_is_creating(container) for container in pod["containers"]):
         volumes = f"its volumes (does {keys} exist?)" if keys else "its volumes"
         return f"pod {name}: ContainerCreating: waits for {volumes}, image or network; see its Events"
     return ""

@@ -8,7 +8,7 @@ from tangram.fleet.times import epoch_or
 from tangram.shell.objects.kinds import Object, key_of, uid_of
 from tangram.shell.objects.node_affinity import targeted_nodes
 from tangram.shell.objects.owned_objects import generation_of, priority_class_of, shape_of
-from tangram.shell.objects.waiting_pods import is_slow_at, pod_creation_failure, waiting_message
+from tangram.shell.objects.waiting_pods import pod_creation_failure, waiting_message
 from tangram.shell.snapshot.conversion import (
     SkipHandler,
     convert_each,
@@ -52,7 +52,7 @@ def workload(deployment: Object, pods: list[Object], now: float) -> Workload:
         total=count_of(status.get("replicas", 0)),
         owner_generation=generation_of(deployment),
         in_place=_has_no_surge(deployment),
-        message=waiting_message(deployment, pods, is_slow_at(now)),
+        message=waiting_message(deployment, pods, now),
         unscheduled=_unscheduled(pods),
         refused=pod_creation_failure(deployment),
         products=products,
