@@ -104,44 +104,43 @@ def _started_at(job: Object, now: float) -> float:
 def _inspection_result(
     job: Object, pods: list[Object], now: float
 ) -> CheckpointFacts | InspectionFailure | None:
-    """Return the result of a finished Job, None while it runs. The parser validates the untrusted message."""
-    ended = _ended(job, now)
-    if ended is None:
-        return None
-    ended_at_s, condition = ended
-    message = _last_message(pods)
-    if message:
-        return parse_report(message, ended_at_s)
+    """Return the result of a finished Job, None while it runs. The parser validates the untrusted report."""
     hint = "its tokenizer or headers are too large"
-    end = _container_end(pods, INSPECT_MEMORY, "reading the checkpoint", hint) or condition
-    message = f"inspect Job ended without a report: {end}"[:1000]
+    end = _job_end(job, pods, now, INSPECT_MEMORY, "reading the checkpoint", hint)
+    if end is None:
+        return None
+    ended_at_s, report, cause = end
+    if report:
+        return parse_report(report, ended_at_s)
+    message = f"inspect Job ended without a report: {cause}"[:1000]
     return InspectionFailure("InspectionFailed", message, ended_at_s)
 
 
 def _evaluation_result(
     job: Object, subject: tuple[EvaluationKey, str, str], pods: list[Object], now: float
 ) -> EvaluationReport | EvaluationFailure | None:
-    """Return the result of a finished Job, None while it runs. The parser validates the untrusted message."""
-    ended = _ended(job, now)
-    if ended is None:
-        return None
-    ended_at_s, condition = ended
-    message, (key, profile, image) = _last_message(pods), subject
-    if message:
-        return parse_evaluation(message, key, image, profile, ended_at_s)
+    """Return the result of a finished Job, None while it runs. The parser validates the untrusted report."""
     limits = (job["spec"]["template"]["spec"]["containers"][0].get("resources") or {}).get("limits") or {}
     hint = "raise engine.resources.requests.memory"
-    end = _container_end(pods, str(limits.get("memory", "")), "the evaluation", hint) or condition
-    message = f"the evaluate Job ended without a report: {end}"[:500]
+    end = _job_end(job, pods, now, str(limits.get("memory", "")), "the evaluation", hint)
+    if end is None:
+        return None
+    (ended_at_s, report, cause), (key, profile, image) = end, subject
+    if report:
+        return parse_evaluation(report, key, image, profile, ended_at_s)
+    message = f"the evaluate Job ended without a report: {cause}"[:500]
     return EvaluationFailure("EvaluationFailed", message, ended_at_s)
 
 
-def _ended(job: Object, now: float) -> tuple[float, str] | None:
-    """Return when a Job ended and the message of that condition, None while it runs."""
+def _job_end(
+    job: Object, pods: list[Object], now: float, memory: str, doing: str, hint: str
+) -> tuple[float, str, str] | None:
+    """Return when a Job ended, the report that it left, and why it left none; None while it runs."""
     for condition in (job.get("status") or {}).get("conditions") or ():
         if condition.get("type") in ("Complete", "Failed") and condition.get("status") == "True":
-            message = condition.get("message") or condition.get("reason") or "its pod left no report"
-            return epoch_or(condition.get("lastTransitionTime"), now), str(message)
+            cause = condition.get("message") or condition.get("reason") or "its pod left no report"
+            ended_at_s = epoch_or(condition.get("lastTransitionTime"), now)
+            return ended_at_s, _last_message(pods), _container_end(pods, memory, doing, hint) or str(cause)
     return None
 
 
