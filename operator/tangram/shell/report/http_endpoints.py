@@ -1,6 +1,6 @@
 """Serve the operator's HTTP endpoints: probes for the kubelet, metrics for Prometheus."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -11,17 +11,14 @@ Check = Callable[[], str]
 
 def probes(live: Check, ready: Check) -> web.Application:
     """Return the application with /livez and /readyz."""
+    checks = {"/livez": live, "/readyz": ready}
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        problem = checks[request.path]()
+        return web.Response(text=(problem or "ok") + "\n", status=503 if problem else 200)
+
     app = web.Application()
-
-    def handler(check: Check) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-        async def answer(_request: web.Request) -> web.StreamResponse:
-            problem = check()
-            return web.Response(text=(problem or "ok") + "\n", status=503 if problem else 200)
-
-        return answer
-
-    app.router.add_get("/livez", handler(live))
-    app.router.add_get("/readyz", handler(ready))
+    app.add_routes([web.get(path, answer) for path in checks])
     return app
 
 
