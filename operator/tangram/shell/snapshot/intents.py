@@ -49,10 +49,8 @@ def unreadable_intents(
     """Return the LLMDeployments that have a fault and are not in `parsed`: invalid, with the error as the
     reason; their replicas are left as they are.
     """
-    parsed_uids, errors = (
-        {intent.uid for intent in parsed},
-        {fault.owner_uid: fault.error for fault in faults},
-    )
+    errors = {fault.owner_uid: fault.error for fault in faults}
+    unparsed = errors.keys() - {intent.uid for intent in parsed}
     return tuple(
         InvalidIntent(
             uid=uid_of(obj),
@@ -63,7 +61,7 @@ def unreadable_intents(
             message=f"it could not be read ({errors[uid_of(obj)]}); please report this",
         )
         for obj in sorted(living(view.llm_deployments), key=key_of)
-        if uid_of(obj) in errors.keys() - parsed_uids
+        if uid_of(obj) in unparsed
     )
 
 

@@ -138,7 +138,8 @@ class ActionWriter:
             return None
         live = await unchanged_deployments(self.client, self.expectations, planned, self.clock())
         if live is None:
-            log.info("%s/%s changed during planning: no replica is removed", *planned.identity[:2])
+            namespace, name, _ = manifests.owner_identity(planned.intent)
+            log.info("%s/%s changed during planning: no replica is removed", namespace, name)
         return live
 
     async def _perform(self, action: Action, intent: Intent | None, live: Mapping[str, Object]) -> None:

@@ -22,6 +22,7 @@ from tangram.shell.objects.kinds import (
     owner_of,
     uid_of,
 )
+from tangram.shell.objects.manifests import owner_identity
 from tangram.shell.objects.owned_objects import has_rendered_name
 from tangram.shell.watch.expectations import Expectations
 
@@ -34,11 +35,6 @@ class OwnerSnapshot:
 
     intent: Intent
     workloads: tuple[Workload, ...]
-
-    @property
-    def identity(self) -> Identity:
-        """Namespace, name and UID of the LLMDeployment."""
-        return Identity(self.intent.namespace, self.intent.name, self.intent.uid)
 
     def removes_capacity(self, action: Action) -> bool:
         """Say whether `action` ends replicas."""
@@ -64,7 +60,7 @@ async def unchanged_deployments(
     """Return the Deployments of an LLMDeployment as they are now, by UID; None if it or any of them has
     changed since the snapshot (raises ApiError). `expectations` take each change.
     """
-    owner = planned.identity
+    owner = owner_identity(planned.intent)
     live = await client.get(LLM_DEPLOYMENTS, owner.namespace, owner.name)
     if live is None or identity_of(live) != owner or live["metadata"].get("deletionTimestamp"):
         expectations.expect_deletion(LLM_DEPLOYMENTS, owner[:2], owner.uid, now)

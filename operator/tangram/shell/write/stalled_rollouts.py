@@ -39,12 +39,8 @@ async def resume_rollout(client: ApiClient, guard: Guard, action: ResumeRollout)
         " corrected",
         *(action.namespace, action.name, annotated),
     )
-    patch = {
-        "metadata": {
-            "resourceVersion": meta["resourceVersion"],
-            "annotations": {DESIRED_ANNOTATION: desired},
-        }
-    }
+    annotations = {DESIRED_ANNOTATION: desired}
+    patch = {"metadata": {"resourceVersion": meta["resourceVersion"], "annotations": annotations}}
     try:
         await client.merge(REPLICA_SETS, action.namespace, meta["name"], patch, guard=guard)
     except ApiError as error:
