@@ -134,10 +134,7 @@ def _gpu_labels(obj: Object, devices: Object) -> dict[str, str]:
 
 def fleet_plan(obj: Object) -> Object:
     """Keep the author, the time and the status of a FleetPlan; its long spec never changes."""
-    return {
-        "metadata": _meta(obj, "labels", "creationTimestamp"),
-        "status": obj.get("status") or {},
-    }
+    return {"metadata": _meta(obj, "labels", "creationTimestamp"), "status": obj.get("status") or {}}
 
 
 def priority_class(obj: Object) -> Object:
@@ -183,6 +180,7 @@ def pod(obj: Object) -> Object | None:
     if not requests and labels.get(MANAGED_BY_LABEL) != MANAGED_BY:
         return None
     status, controller = obj.get("status", {}), controller_of(obj)
+    containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
     return {
         "metadata": _meta(obj, "creationTimestamp")
         | {
@@ -193,25 +191,18 @@ def pod(obj: Object) -> Object | None:
         "requests": requests,
         "phase": status.get("phase", ""),
         "conditions": [
-            _condition(c) | _since(c)
+            _condition(c)
             for c in status.get("conditions") or ()
             if c.get("type") in ("PodScheduled", "Ready")
         ],
-        "containers": [_container(c) for c in _container_statuses(status)[:MAX_CONTAINERS]],
+        "containers": [_container(c) for c in containers[:MAX_CONTAINERS]],
     }
 
 
-def _container_statuses(status: Object) -> list[Object]:
-    return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
-
-
 def _condition(condition: Object) -> Object:
-    return {k: str(condition.get(k, ""))[:MAX_MESSAGE] for k in ("type", "status", "reason", "message")}
-
-
-def _since(condition: Object) -> Object:
+    kept = {k: str(condition.get(k, ""))[:MAX_MESSAGE] for k in ("type", "status", "reason", "message")}
     since = condition.get("lastTransitionTime")
-    return {"since": since} if since and condition.get("status") == "False" else {}
+    return kept | {"since": since} if since and condition.get("status") == "False" else kept
 
 
 def _container(status: Object) -> Object:
