@@ -184,9 +184,7 @@ class ApiClient:
         selector: str = "",
         server_timeout_s: int = 300,
     ) -> AsyncGenerator[WatchEvent, None]:
-        """Yield events after `resource_version` until the server ends the stream, or is silent for too long
-        (ApiError 0).
-        """
+        """Yield events after `resource_version` until the stream ends; ApiError 0 after a long silence."""
         params = {
             "watch": "true",
             "allowWatchBookmarks": "true",

@@ -25,9 +25,7 @@ async def read_limited(stream: aiohttp.StreamReader, limit: int = MAX_BODY_BYTES
 
 
 async def watch_lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Split a watch into lines of any length up to MAX_BODY_BYTES (objects may be larger than aiohttp's
-    line limit).
-    """
+    """Split a watch into lines of up to MAX_BODY_BYTES: objects may be larger than aiohttp's line limit."""
     rest = bytearray()
     async for chunk in stream.iter_any():
         rest += chunk

@@ -82,9 +82,7 @@ def _annotated_shape(deployment: Object) -> Shape | None:
 
 
 def generation_of(deployment: Object) -> int:
-    """Return the generation of the LLMDeployment that a Deployment was rendered from, 0 where it records
-    none.
-    """
+    """Return the generation of the LLMDeployment that a Deployment was rendered from, 0 if unrecorded."""
     text = annotations_of(deployment).get(GENERATION_ANNOTATION, "")
     return int(text) if text.isdecimal() and len(text) <= MAX_GENERATION_DIGITS else 0
 

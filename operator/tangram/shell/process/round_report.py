@@ -100,9 +100,7 @@ class RoundReporter:
         self.pool_pacer.forget(pools)
 
     def _log_notes(self, observed: Observation) -> None:
-        """Log each note about devices that are left out, and each warning about a spec, when it begins and
-        when it ends.
-        """
+        """Log each note on left-out devices and each warning about a spec when it begins and when it ends."""
         nodes = observed.snapshot.nodes
         self.metrics.show_nodes(nodes)
         warnings = (text for intent in observed.intents for text in intent.warnings)

@@ -136,9 +136,7 @@ class FleetPlans:
         return changes_state
 
     def _outdated(self, plan: Object, figures: Object) -> bool:
-        """Say whether the status of a plan has other figures. Missing figures are written once: an older CRD
-        drops them.
-        """
+        """Say whether figures of a plan differ. Missing ones are written once: an older CRD drops them."""
         before = plan.get("status") or {}
         if any(before.get(key, figures[key]) != figures[key] for key in _COMPARED if key in figures):
             return True

@@ -84,9 +84,7 @@ def _status(
 
 
 def _gpu_count(node: Node) -> int:
-    """Return the number of GPUs of a node: from its label, else its whole GPUs plus the fewest GPUs that its
-    slices fit on.
-    """
+    """Return the GPUs of a node: from its label, else whole GPUs plus the fewest that its slices fit on."""
     if node.gpus is not None:
         return node.gpus
     capacity = Counter(dict(node.unhealthy))

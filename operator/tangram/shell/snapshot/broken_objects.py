@@ -80,9 +80,7 @@ def _typed(kind: type, value: Any, field: str) -> Any:
 
 
 def _stripped_pod(pod: Object) -> Object | None:
-    """Return a pod with nothing but its identity and the devices that it holds, None where not even those
-    can be read.
-    """
+    """Return a pod with its identity and devices only, None where not even those can be read."""
     meta = pod.get("metadata")
     if not isinstance(meta, dict) or not isinstance(meta.get("name"), str):
         return None

@@ -20,9 +20,7 @@ from tangram.shell.watch.mirror_view import MirrorView
 def fleet_jobs(
     view: MirrorView, now: float, on_skipped: SkipHandler = ignore_skipped
 ) -> tuple[Inspection | Evaluation, ...]:
-    """Return the Jobs of LLMDeployments by namespace and name. A Job counts only under the name that its key
-    gives it.
-    """
+    """Return the Jobs of LLMDeployments by namespace and name; each has the name that its key gives it."""
     owners, pods_of = view.owners(), pods_by_job(view)
 
     def of_job(obj: Object) -> list[Inspection | Evaluation]:

@@ -53,9 +53,7 @@ class Store:
         return changed
 
     def upsert(self, obj: Object) -> bool:
-        """Apply an ADDED or MODIFIED event. A watch is ordered: an object not newer than the store is a
-        replay and ignored.
-        """
+        """Apply an ADDED or MODIFIED event; in an ordered watch, one not newer than the store is a replay."""
         key, version = key_of(obj), version_of(obj)
         if -1 < version <= self.version:
             return False
@@ -80,9 +78,7 @@ class Store:
         self.version = max(self.version, version)
 
     def mismatches(self, items: list[Object]) -> dict[Key, tuple[str, int]]:
-        """Compare with a LIST: return the keys that differ, with the (uid, version) in this store ("", -1:
-        none).
-        """
+        """Return the keys that differ from a LIST, with the (uid, version) in this store ("", -1: none)."""
         fresh = {key_of(item): item for item in items}
         mismatches: dict[Key, tuple[str, int]] = {}
         for key in fresh.keys() | self._objects.keys():
