@@ -4,15 +4,8 @@ import logging
 
 from tangram.fleet import ResumeRollout
 from tangram.shell.api_server.client import ApiClient, ApiError, Guard
-from tangram.shell.objects.kinds import (
-    DEPLOYMENTS,
-    OURS_SELECTOR,
-    REPLICA_SETS,
-    Object,
-    annotations_of,
-    controller_of,
-    is_controlled_by,
-)
+from tangram.shell.objects import kinds
+from tangram.shell.objects.kinds import Object, annotations_of, controller_of, is_controlled_by
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +19,7 @@ async def resume_rollout(client: ApiClient, guard: Guard, action: ResumeRollout)
     and does not roll out. If this is the only ReplicaSet with replicas and already has the right number, the
     controller has nothing to scale and never corrects the annotation.
     """
-    listing = await client.list(REPLICA_SETS, action.namespace, OURS_SELECTOR)
+    listing = await client.list(kinds.REPLICA_SETS, action.namespace, kinds.OURS_SELECTOR)
     active = [rs for rs in listing.items if _belongs_to(rs, action) and rs["spec"].get("replicas")]
     if len(active) != 1 or active[0]["spec"]["replicas"] != action.replicas:
         return False
@@ -42,7 +35,7 @@ async def resume_rollout(client: ApiClient, guard: Guard, action: ResumeRollout)
     annotations = {DESIRED_ANNOTATION: desired}
     patch = {"metadata": {"resourceVersion": meta["resourceVersion"], "annotations": annotations}}
     try:
-        await client.merge(REPLICA_SETS, action.namespace, meta["name"], patch, guard=guard)
+        await client.merge(kinds.REPLICA_SETS, action.namespace, meta["name"], patch, guard=guard)
     except ApiError as error:
         if error.status in (404, 409):
             return False  # the controller was faster
@@ -53,6 +46,6 @@ async def resume_rollout(client: ApiClient, guard: Guard, action: ResumeRollout)
 def _belongs_to(replica_set: Object, deployment: ResumeRollout) -> bool:
     """Say whether the Deployment controls a ReplicaSet of its namespace."""
     ref = controller_of(replica_set)
-    if ref is None or not is_controlled_by(replica_set, DEPLOYMENTS):
+    if ref is None or not is_controlled_by(replica_set, kinds.DEPLOYMENTS):
         return False
     return (ref.get("name"), ref.get("uid")) == (deployment.name, deployment.uid)
