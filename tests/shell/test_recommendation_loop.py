@@ -185,7 +185,7 @@ async def test_a_recommendation_of_another_term_is_not_written_until_this_term_s
 
     async with running(recommendation_loop()) as loop:
         loop.offer(fleet(8), (ONE,), lost)
-        await until(lambda: loop.ready)
+        await until(lambda: loop.pool_use() is not None)
         assert loop.plans.written == []
         loop.offer(fleet(8), (ONE,), leads)
         await until(lambda: loop.plans.written)
@@ -199,7 +199,7 @@ async def test_a_bug_in_writing_is_logged_once_and_ends_nothing(caplog: pytest.L
     async with running(recommendation_loop()) as loop:
         for _ in range(3):
             loop.offer(fleet(8), (ONE,), broken)
-            await until(lambda: loop.ready)
+            await until(lambda: loop.pool_use() is not None)
             await asyncio.sleep(0.1)
         loop.offer(fleet(8), (ONE,), leads)
         await until(lambda: loop.plans.written)

@@ -148,11 +148,6 @@ class RecommendationLoop:
         """Check now whether there is anything to plan or to write."""
         self._awake.set()
 
-    @property
-    def ready(self) -> bool:
-        """Whether the fleet has been planned, or planning has failed."""
-        return self._last is not None
-
     def advice(self, intent: Intent, status: Mapping[str, Any]) -> Advice | None:
         """Return the last advice for this generation of an LLMDeployment. Until this operator has planned the
         fleet, that is the advice in its `status`.
@@ -162,11 +157,11 @@ class RecommendationLoop:
         same = self._last.generations.get(intent.uid) == intent.generation
         return self._last.advice.get(intent.uid) if same else None
 
-    def pool_use(self) -> Mapping[str, PoolUse]:
-        """Return the use of GPUPools in the last recommendation, by name."""
-        if self._last is None or self._last.result is None:
-            return {}
-        return dict(self._last.result.pools)
+    def pool_use(self) -> Mapping[str, PoolUse] | None:
+        """Return the use of GPUPools in the last recommendation, by name; None before the first attempt."""
+        if self._last is None:
+            return None
+        return dict(self._last.result.pools) if self._last.result else {}
 
     async def run(self) -> None:
         """Plan and write until cancelled. No failure ends the loop."""
@@ -223,8 +218,11 @@ class RecommendationLoop:
                     offered.snapshot, offered.intents, result.name if result else ""
                 )
         except WorkerFailed as failure:
-            self._failed(failure)
             result = None
+            self.metrics.advice_failures.labels(failure.why).inc()
+            self.metrics.clear_fleet_plan()
+            self._retry_at = self.clock() + self._retry_delays.next_s()
+            self._log_failure(f"no recommendation ({failure.why}), the fleet is served as before: {failure}")
         else:
             self._retry_delays.reset()
             self._logged = ""
@@ -239,12 +237,6 @@ class RecommendationLoop:
             dict(result.advice) if result else {},
         )
         self.changed()
-
-    def _failed(self, failure: WorkerFailed) -> None:
-        self.metrics.advice_failures.labels(failure.why).inc()
-        self.metrics.clear_fleet_plan()
-        self._retry_at = self.clock() + self._retry_delays.next_s()
-        self._log_failure(f"no recommendation ({failure.why}), the fleet is served as before: {failure}")
 
     def _log_failure(self, text: str) -> None:
         """Log a failure, unless it is the same as the last one."""

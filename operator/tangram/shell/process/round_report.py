@@ -115,8 +115,8 @@ class RoundReporter:
         pools = observed.view.gpu_pools
         if not pools:
             return []
-        use = self.recommendations.pool_use() if self.recommendations.ready else None
-        statuses = pool_statuses(pools, observed.snapshot, use, observed.now, self.observer.record_unreadable)
+        use, on_skipped = self.recommendations.pool_use(), self.observer.record_unreadable
+        statuses = pool_statuses(pools, observed.snapshot, use, observed.now, on_skipped)
         return [
             NewStatus(obj, self.pool_pacer.paced(obj, status, observed.now), GPU_POOLS)
             for obj, status in statuses
