@@ -73,7 +73,16 @@ class Operator:
         self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
         self._servers: list[web.AppRunner] = []
-        self.elector = self._make_elector()
+        lease = settings.leader_election
+        self.elector = Elector(
+            self.client,
+            namespace=lease.namespace,
+            name=lease.name,
+            identity=self.identity,
+            times=LeaseTimes(lease.lease_seconds, lease.renew_seconds, lease.retry_seconds),
+            clock=boot_time,
+            changed=self._leadership,
+        )
         new_mirror = partial(
             Mirror,
             self.client,
@@ -186,18 +195,6 @@ class Operator:
             if self.elector.leading and observed is not None:
                 await reader.read(observed.intents, observed.pod_names)
                 self.loop.mark_dirty()
-
-    def _make_elector(self) -> Elector:
-        lease = self.settings.leader_election
-        return Elector(
-            self.client,
-            namespace=lease.namespace,
-            name=lease.name,
-            identity=self.identity,
-            times=LeaseTimes(lease.lease_seconds, lease.renew_seconds, lease.retry_seconds),
-            clock=boot_time,
-            changed=self._leadership,
-        )
 
     def _make_loop(self) -> Reconciler:
         settings, guard, heartbeat = self.settings, TermGuard(self.elector), LoopHeartbeat(boot_time())

@@ -21,7 +21,11 @@ EXIT_NO_CRD = 3
 
 def run(argv: list[str]) -> int:
     """Parse the command line, check settings, credentials and the CRD, and run; return the exit code."""
-    arguments = _parser().parse_args(argv)
+    parser = argparse.ArgumentParser("tangram-operator", description="Serve open LLMs on a fleet of GPUs.")
+    parser.add_argument("--config", type=Path, required=True, help="settings file (YAML)")
+    default = "the pod's service account, then $KUBECONFIG"
+    parser.add_argument("--kubeconfig", help=f"kubeconfig (default: {default})")
+    arguments = parser.parse_args(argv)
     try:
         settings = load_settings(arguments.config)
         logs.configure(settings.log_format)
@@ -30,17 +34,6 @@ def run(argv: list[str]) -> int:
         print(f"tangram-operator: {error}", file=sys.stderr)  # noqa: T201 - before the log is configured
         return EXIT_USAGE
     return asyncio.run(_run(settings, credentials))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tangram-operator", description="Serve open LLMs on a fleet of GPUs."
-    )
-    parser.add_argument("--config", type=Path, required=True, help="settings file (YAML)")
-    parser.add_argument(
-        "--kubeconfig", help="kubeconfig (default: the pod's service account, then $KUBECONFIG)"
-    )
-    return parser
 
 
 async def _run(settings: Settings, credentials: Credentials) -> int:

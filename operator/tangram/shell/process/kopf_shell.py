@@ -65,9 +65,7 @@ def connection(credentials: Credentials) -> kopf.ConnectionInfo:
 
 
 def registry(
-    credentials: Credentials,
-    start: Callable[[], Any],
-    stop: Callable[[], Any],
+    credentials: Credentials, start: Callable[[], Any], stop: Callable[[], Any]
 ) -> kopf.OperatorRegistry:
     """Return the registry with the three handlers of the operator."""
     handlers = kopf.OperatorRegistry()
