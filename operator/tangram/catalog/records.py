@@ -17,9 +17,7 @@ class Profile:
     compute_slices: int = 0
     memory_slices: int = 0  # in the board's placement units: eighths on an H100, twelfths on an RTX PRO 6000
     starts: tuple[int, ...] = ()  # memory slices it may begin at; empty: not published
-    engines: tuple[
-        tuple[str, int], ...
-    ] = ()  # copy, decoder, encoder, jpeg, ofa; one without a source is absent
+    engines: tuple[tuple[str, int], ...] = ()  # copy, decoder, encoder, jpeg, ofa; no source: absent
 
     @property
     def dominant_share(self) -> float:
@@ -43,9 +41,7 @@ class GPU:
     price_per_hour: float | None  # USD, geometric mean of the list-price range; None: the user must set one
     product_patterns: tuple[str, ...]  # regular expressions for the node label nvidia.com/gpu.product
     mig_key: str | None  # board in mig_profiles.yaml; None: cannot be cut
-    unverified_facts: tuple[
-        str, ...
-    ]  # recalled datasheet numbers, not read in a cited source; outputs mark them
+    unverified_facts: tuple[str, ...]  # recalled, not read in a cited source; outputs mark them
     aliases: tuple[str, ...]  # other names in public measurements: h100_sxm
     sms: int | None  # streaming multiprocessors of the whole board; None: no source found
     nvlink_gbps: float  # GB/s per GPU, both directions together; 0: none

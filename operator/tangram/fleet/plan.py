@@ -200,9 +200,7 @@ class Plan:
 
     decisions: tuple[Decision, ...] = ()
     actions: tuple[Action, ...] = ()  # in the order in which they are to be performed
-    faults: tuple[
-        Fault, ...
-    ] = ()  # of the LLMDeployments that are left as they are, sorted; observed ones included
+    faults: tuple[Fault, ...] = ()  # of the LLMDeployments that are left as they are, sorted; observed, too
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,18 +7,10 @@ ever. Source: apimachinery/pkg/api/resource/quantity.go.
 import math
 import re
 
-_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
-_DECIMAL = {
-    "n": 1e-9,
-    "u": 1e-6,
-    "m": 1e-3,
-    "": 1.0,
-    "k": 1e3,
-    "M": 1e6,
-    "G": 1e9,
-    "T": 1e12,
-    "P": 1e15,
-    "E": 1e18,
+_UNITS = {
+    **{"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60},
+    **{"n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0},
+    **{"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18},
 }
 _QUANTITY = re.compile(
     r"^((?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][+-]?\d{1,2})?)(Ki|Mi|Gi|Ti|Pi|Ei|n|u|m|k|M|G|T|P|E)?$"
@@ -31,7 +23,7 @@ def parse_quantity(text: str | float) -> float:
     if match is None:
         raise ValueError(f"not a quantity: {text!r} (examples: 4, 500m, 64Gi)")
     number, suffix = float(match[1]), match[2] or ""
-    return number * (_BINARY.get(suffix) or _DECIMAL[suffix])
+    return number * _UNITS[suffix]
 
 
 def cpu_quantity(cores: float) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 
 from tangram.fleet.evaluation import Evaluation, EvaluationKey, EvaluationReport
 from tangram.fleet.fault import Fault
@@ -76,9 +77,7 @@ class Workload:
     total: int  # pods of every template: above `updated` while a rollout runs
     owner_generation: int  # generation of the LLMDeployment that it was last rendered from
     in_place: bool = False  # its rollouts take a pod down before they start another
-    message: str = (
-        ""  # why pods do not start, as the cluster reports it (Pending, CrashLoop, ...); "" when fine
-    )
+    message: str = ""  # why pods do not start, as the cluster reports it (CrashLoop, ...); "" when fine
     unscheduled: Unscheduled | None = None  # its pods that the scheduler finds no node for
     products: tuple[str, ...] = ()  # product labels of nodes on which its pods may run, sorted
     declared: tuple[NodeSelector, ...] = ()  # labels of nodes without one on which they may run, sorted
@@ -232,9 +231,7 @@ class FleetSnapshot:
     # errors of reading and scaling; the LLMDeployments concerned are left as they are
     faults: tuple[Fault, ...] = ()  # sorted
     quotas: tuple[QuotaLimit, ...] = ()  # sorted
-    back_offs: tuple[
-        BackOff, ...
-    ] = ()  # of the last plan, or recorded in the status of LLMDeployments; sorted
+    back_offs: tuple[BackOff, ...] = ()  # of the last plan, or of the status of LLMDeployments; sorted
     pod_needs: PodNeeds = PodNeeds()
     priority_classes: tuple[PriorityClass, ...] = ()  # sorted
     default_priority_class: str = ""  # of LLMDeployments that name none; empty: none
@@ -244,14 +241,8 @@ class FleetSnapshot:
     @property
     def class_of_unnamed_pods(self) -> str:
         """The PriorityClass that admission gives pods that name none; empty: none."""
-        defaults = [
-            priority_class for priority_class in self.priority_classes if priority_class.is_global_default
-        ]
-        return (
-            min(defaults, key=lambda priority_class: (priority_class.value, priority_class.name)).name
-            if defaults
-            else ""
-        )
+        defaults = [c for c in self.priority_classes if c.is_global_default]
+        return min(defaults, key=attrgetter("value", "name")).name if defaults else ""
 
 
 def claiming_pools(node: Node, pools: Iterable[Pool]) -> tuple[str, ...]:

@@ -50,9 +50,7 @@ class MemoryBudget:
     context: int
     graphs: int
     collectives: int
-    workspace: (
-        int  # kept between steps: rotary table, rows of requests, partial and collected keys and values
-    )
+    workspace: int  # kept between steps: rotary table, rows of requests, partial and collected keys, values
     activations: int  # peak of the largest step
     weights: int
     unverified: tuple[str, ...]  # terms not measured on silicon, and facts of the GPU without a source

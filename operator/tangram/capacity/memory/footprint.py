@@ -21,9 +21,7 @@ class Footprint:
     hidden_size: int
     vocab_size: int
     weight_bytes: int  # resident on the rank: embeddings, heads, every expert, scales and zeros
-    dense_read_bytes: (
-        int  # read by every step whatever the batch; no input embedding unless it is the tied head
-    )
+    dense_read_bytes: int  # read by every step at any batch; of the input embedding only a tied head
     expert_read_bytes: int  # all routed experts of the rank (0: a dense model)
     experts: int  # routed experts per MoE layer (0: dense)
     experts_per_token: int

@@ -75,9 +75,7 @@ class Architecture:
     max_position_embeddings: int
     dtype: str = "bf16"  # of the tensors that no format quantises: bf16 | fp16 | fp32
     quantization: str | None = None  # precision of the checkpoint's quantised tensors; None: there are none
-    unquantised: tuple[
-        TensorKind, ...
-    ] = ()  # kinds of the body that quantised checkpoints of it leave in `dtype`
+    unquantised: tuple[TensorKind, ...] = ()  # of the body: what quantised checkpoints leave in `dtype`
     other_parameters: int = 0  # outside the decoder (a vision tower): loaded, replicated, not read per token
     source: str = ""
     unverified: tuple[str, ...] = ()  # facts recalled or assumed; every output marks them
