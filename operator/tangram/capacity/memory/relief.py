@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from tangram.capacity.hardware import hardware
 from tangram.capacity.memory.budget import MemoryBudget, memory_budget
@@ -59,7 +60,10 @@ _Kind = Callable[[ReplicaSetup, int], Iterator[Relief]]
 
 
 def _first(replica: ReplicaSetup, shortest: int, kinds: tuple[_Kind, ...]) -> tuple[Relief, ...]:
-    return tuple(relief for kind in kinds if (relief := next(kind(replica, shortest), None)) is not None)
+    """Return the first change of each kind with which the replica fits."""
+    changes = (kind(replica, shortest) for kind in kinds)
+    firsts = (next((relief for relief in change if _fits(relief.replica)), None) for change in changes)
+    return tuple(relief for relief in firsts if relief)
 
 
 def _fits(replica: ReplicaSetup) -> bool:
@@ -90,46 +94,40 @@ def _batch(replica: ReplicaSetup, shortest: int) -> Iterator[Relief]:
     for tokens in FEWER_TOKENS:
         if replica.limits.max_running <= tokens < chosen:
             changed = replace(replica, limits=replace(replica.limits, max_batched_tokens=tokens))
-            if _fits(changed):
-                yield Relief((("max-num-batched-tokens", str(tokens)),), changed)
+            yield Relief((("max-num-batched-tokens", str(tokens)),), changed)
 
 
 def _running(replica: ReplicaSetup, shortest: int) -> Iterator[Relief]:
     for most in FEWER_RUNNING:
         if most < replica.limits.max_running:
             changed = replace(replica, limits=replace(replica.limits, max_running=most))
-            if _fits(changed):
-                yield Relief((("max-num-seqs", str(most)),), changed)
+            yield Relief((("max-num-seqs", str(most)),), changed)
 
 
 def _cache(replica: ReplicaSetup, shortest: int) -> Iterator[Relief]:
-    changed = replace(replica, kv="fp8")
-    if replica.kv != "fp8" and _fits(changed):
-        yield Relief((("kv", "fp8"),), changed)
+    if replica.kv != "fp8":
+        yield Relief((("kv", "fp8"),), replace(replica, kv="fp8"))
 
 
 def _format(replica: ReplicaSetup, shortest: int) -> Iterator[Relief]:
     """The format with the most bits; it takes a quantised checkpoint."""
     for name in FORMATS:
-        changed = replace(replica, weights=name)
-        if precision(name).bits < precision(replica.weights).bits and _fits(changed):
-            yield Relief((("weights", name),), changed)
+        if precision(name).bits < precision(replica.weights).bits:
+            yield Relief((("weights", name),), replace(replica, weights=name))
 
 
 def _format_and_length(replica: ReplicaSetup, shortest: int) -> Iterator[Relief]:
     """A narrower format and shorter requests, where neither is enough."""
-    for name in FORMATS:
-        if precision(name).bits < precision(replica.weights).bits:
-            for shorter in _length(replace(replica, weights=name), shortest):
-                yield Relief((("weights", name), *shorter.options), shorter.replica)
+    for narrower in _format(replica, shortest):
+        for shorter in _length(narrower.replica, shortest):
+            yield Relief((*narrower.options, *shorter.options), shorter.replica)
 
 
 def _share(replica: ReplicaSetup, shortest: int) -> Iterator[Relief]:
     """More GPUs; slices have no links to share a model over."""
     for count in TENSOR_PARALLEL:
-        changed = replace(replica, tensor_parallel=count)
-        if replica.profile == WHOLE_GPU and count > replica.tensor_parallel and _fits(changed):
-            yield Relief((("tp", str(count)),), changed)
+        if replica.profile == WHOLE_GPU and count > replica.tensor_parallel:
+            yield Relief((("tp", str(count)),), replace(replica, tensor_parallel=count))
 
 
 def _hardware(replica: ReplicaSetup, shortest: int) -> Iterator[Relief]:
@@ -137,10 +135,7 @@ def _hardware(replica: ReplicaSetup, shortest: int) -> Iterator[Relief]:
     board = gpu(replica.sku)
     if board is None or replica.profile == WHOLE_GPU:
         return
-    profiles = sorted(
-        (p for p in board.profiles if p.memory_is_known), key=lambda p: (p.dominant_share, p.name)
-    )
+    usable = (profile for profile in board.profiles if profile.memory_is_known)
+    profiles = sorted(usable, key=attrgetter("dominant_share", "name"))
     for name in (*(profile.name for profile in profiles), WHOLE_GPU):
-        changed = replace(replica, profile=name)
-        if _fits(changed):
-            yield Relief((("profile", name),), changed)
+        yield Relief((("profile", name),), replace(replica, profile=name))
