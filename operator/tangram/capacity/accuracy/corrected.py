@@ -6,7 +6,7 @@ and engine version. A row is corrected by samples of its own deployment as a run
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tangram.capacity.accuracy.points import Point
@@ -62,11 +62,9 @@ def corrected(rows: Sequence[Scored], count: int) -> list[Scored]:
 def _corrected(row: Scored, samples: Sequence[Scored]) -> Scored:
     near, share = _nearest(row, samples)
     expected = row.expected_error
-    tpot = correct(_samples(near, lambda scored: (scored.point.tpot_s, scored.tpot_s)), expected)
-    first = [
-        _bounded(scored) for scored in _samples(near, lambda scored: (scored.point.ttft_s, scored.ttft_s))
-    ]
-    ttft = correct(first, expected, TTFT_DOUBT)
+    tpot = correct(_samples((scored.point.tpot_s, scored.tpot_s) for scored in near), expected)
+    first = _samples((scored.point.ttft_s, scored.ttft_s) for scored in near)
+    ttft = correct(map(_bounded, first), expected, TTFT_DOUBT)
     most = max(scored.point.concurrency for scored in near)
     within = min(1.0, most / row.point.concurrency)
     return replace(
@@ -83,14 +81,8 @@ def _nearest(row: Scored, samples: Sequence[Scored]) -> tuple[Sequence[Scored], 
     return (same, SAME_VERSION) if same else (samples, OTHER_VERSION)
 
 
-def _samples(
-    rows: Sequence[Scored], of: Callable[[Scored], tuple[float | None, float]]
-) -> list[CalibrationSample]:
-    return [
-        CalibrationSample(measured, predicted)
-        for measured, predicted in map(of, rows)
-        if measured is not None
-    ]
+def _samples(pairs: Iterable[tuple[float | None, float]]) -> list[CalibrationSample]:
+    return [CalibrationSample(measured, predicted) for measured, predicted in pairs if measured is not None]
 
 
 def _bounded(sample: CalibrationSample) -> CalibrationSample:

@@ -52,12 +52,9 @@ def _two(assessor: Assessor, rejection: Rejection, request: SizingRequest) -> Sh
     """Another format or more GPUs, and one change beside."""
     for kind in (_formats, _groups):
         for relaxation, shape, changed in kind(assessor, rejection, request):
-            rejection_of_change = assessor.rejection(shape, changed)
-            if rejection_of_change is not None and rejection_of_change.constraint in {
-                *_OBJECTIVES,
-                Constraint.MEMORY,
-            }:
-                more = _one(assessor, rejection_of_change, changed)
+            remaining = assessor.rejection(shape, changed)
+            if remaining and remaining.constraint in {*_OBJECTIVES, Constraint.MEMORY}:
+                more = _one(assessor, remaining, changed)
                 if more is not None:
                     return _both(relaxation, more)
     return None

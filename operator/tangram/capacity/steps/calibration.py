@@ -89,12 +89,10 @@ def coefficients_for(
 
 
 def _entry(document: Mapping[str, Any], engine_version: EngineVersion) -> tuple[Basis, Mapping[str, Any]]:
-    version_key = (
-        "" if engine_version.version is None else f"{engine_version.name} {engine_version.version}".strip()
-    )
-    if entry := document["versions"].get(version_key):
+    name, version = engine_version
+    if version is not None and (entry := document["versions"].get(f"{name} {version}".strip())):
         return Basis.VERSION, entry
-    if entry := document["engines"].get(engine_version.name):
+    if entry := document["engines"].get(name):
         return Basis.ENGINE, entry
     return Basis.ALL, document["all"]
 
