@@ -108,18 +108,28 @@ class Architecture:
 
 
 def _tensors(architecture: Architecture) -> Iterator[Tensor]:
-    hidden, table = (
-        architecture.hidden_size,
-        (architecture.vocab_size, architecture.hidden_size),
-    )
+    hidden, table = architecture.hidden_size, (architecture.vocab_size, architecture.hidden_size)
     yield Tensor("model.embed_tokens.weight", table, TensorKind.EMBEDDING, Shard.VOCABULARY)
     for group in architecture.groups:
         yield from _attention(hidden, group)
         yield from _feed_forward(hidden, group)
-        yield from _norms(hidden, group)
-    yield Tensor("model.norm.weight", (hidden,), TensorKind.NORM, Shard.REPLICATED)
+        for name in _NORMS[: group.norms]:
+            yield _norm(f"model.layers.*.{name}", hidden, group.count)
+    yield _norm("model.norm", hidden)
     if not architecture.tied_embeddings:
         yield Tensor("lm_head.weight", table, TensorKind.HEAD, Shard.VOCABULARY)
+
+
+_NORMS = (
+    "input_layernorm",
+    "post_attention_layernorm",
+    "pre_feedforward_layernorm",
+    "post_feedforward_layernorm",
+)
+
+
+def _norm(name: str, width: int, count: int = 1) -> Tensor:
+    return Tensor(f"{name}.weight", (width,), TensorKind.NORM, Shard.REPLICATED, count)
 
 
 def _linear(
@@ -139,88 +149,60 @@ def _linear(
 
 
 def _attention(hidden: int, group: LayerGroup) -> Iterator[Tensor]:
-    if group.attention.latent is not None:
-        yield from _latent_attention(hidden, group, group.attention.latent)
-        return
-    at, n, prefix = group.attention, group.count, "model.layers.*.self_attn"
-    yield from _linear(
-        f"{prefix}.q_proj",
-        (at.heads * at.head_dim, hidden),
-        TensorKind.ATTENTION,
-        Shard.ROWS,
-        n,
-        bias=at.bias,
-    )
-    for name, width in (("k_proj", at.head_dim), ("v_proj", at.v_head_dim)):
-        yield from _linear(
-            f"{prefix}.{name}",
-            (at.kv_heads * width, hidden),
-            TensorKind.ATTENTION,
-            Shard.KV_HEADS,
-            n,
-            bias=at.bias,
-            kv_heads=at.kv_heads,
-        )
-    yield from _output(hidden, group)
+    at, n, kind, prefix = group.attention, group.count, TensorKind.ATTENTION, "model.layers.*.self_attn"
+    if at.latent is not None:
+        yield from _latent_attention(prefix, hidden, at, at.latent, n)
+    else:
+        queries = at.heads * at.head_dim
+        yield from _linear(f"{prefix}.q_proj", (queries, hidden), kind, Shard.ROWS, n, bias=at.bias)
+        for name, width in (("k_proj", at.head_dim), ("v_proj", at.v_head_dim)):
+            shape, heads = (at.kv_heads * width, hidden), at.kv_heads
+            yield from _linear(
+                f"{prefix}.{name}", shape, kind, Shard.KV_HEADS, n, bias=at.bias, kv_heads=heads
+            )
+    values = at.heads * at.v_head_dim
+    yield from _linear(f"{prefix}.o_proj", (hidden, values), kind, Shard.COLUMNS, n, bias=at.output_bias)
     if at.qk_norm:
-        yield Tensor(f"{prefix}.q_norm.weight", (at.head_dim,), TensorKind.NORM, Shard.REPLICATED, n)
-        yield Tensor(f"{prefix}.k_norm.weight", (at.head_dim,), TensorKind.NORM, Shard.REPLICATED, n)
+        yield _norm(f"{prefix}.q_norm", at.head_dim, n)
+        yield _norm(f"{prefix}.k_norm", at.head_dim, n)
     if at.sinks:
-        yield Tensor(f"{prefix}.sinks", (at.heads,), TensorKind.ATTENTION, Shard.ROWS, n)
+        yield Tensor(f"{prefix}.sinks", (at.heads,), kind, Shard.ROWS, n)
 
 
-def _output(hidden: int, group: LayerGroup) -> Iterator[Tensor]:
-    at = group.attention
-    shape = (hidden, at.heads * at.v_head_dim)
-    name = "model.layers.*.self_attn.o_proj"
-    return _linear(name, shape, TensorKind.ATTENTION, Shard.COLUMNS, group.count, bias=at.output_bias)
-
-
-def _latent_attention(hidden: int, group: LayerGroup, latent: int) -> Iterator[Tensor]:
-    at, n, prefix = group.attention, group.count, "model.layers.*.self_attn"
-    queries = at.heads * at.head_dim
+def _latent_attention(prefix: str, hidden: int, at: Attention, latent: int, n: int) -> Iterator[Tensor]:
+    """Queries, keys and values of MLA."""
+    kind, queries = TensorKind.ATTENTION, at.heads * at.head_dim
     expanded = at.heads * (at.head_dim - at.rope_dim + at.v_head_dim)
-    kind = TensorKind.ATTENTION
     if at.q_latent is None:
         yield from _linear(f"{prefix}.q_proj", (queries, hidden), kind, Shard.ROWS, n)
     else:
         down = (at.q_latent, hidden)
         yield from _linear(f"{prefix}.q_a_proj", down, kind, Shard.REPLICATED, n, bias=at.bias)
-        yield Tensor(f"{prefix}.q_a_layernorm.weight", (at.q_latent,), TensorKind.NORM, Shard.REPLICATED, n)
+        yield _norm(f"{prefix}.q_a_layernorm", at.q_latent, n)
         yield from _linear(f"{prefix}.q_b_proj", (queries, at.q_latent), kind, Shard.ROWS, n)
     name = f"{prefix}.kv_a_proj_with_mqa"
     yield from _linear(name, (latent + at.rope_dim, hidden), kind, Shard.REPLICATED, n, bias=at.bias)
-    yield Tensor(f"{prefix}.kv_a_layernorm.weight", (latent,), TensorKind.NORM, Shard.REPLICATED, n)
+    yield _norm(f"{prefix}.kv_a_layernorm", latent, n)
     yield from _linear(f"{prefix}.kv_b_proj", (expanded, latent), kind, Shard.ROWS, n)
-    yield from _output(hidden, group)
 
 
 def _feed_forward(hidden: int, group: LayerGroup) -> Iterator[Tensor]:
-    prefix, n = "model.layers.*.mlp", group.count
-    if group.intermediate_size:
-        yield from _mlp(
-            prefix, hidden, group.intermediate_size, TensorKind.MLP, n, group.gated, group.mlp_bias
-        )
+    prefix, n, inner = "model.layers.*.mlp", group.count, group.intermediate_size
+    if inner:
+        yield from _mlp(prefix, hidden, inner, TensorKind.MLP, n, group.gated, group.mlp_bias)
     if not group.experts:
         return
-    yield from _linear(
-        f"{prefix}.gate",
-        (group.experts, hidden),
-        TensorKind.ROUTER,
-        Shard.REPLICATED,
-        n,
-        bias=group.router_bias,
-    )
+    router, replicated = TensorKind.ROUTER, Shard.REPLICATED
+    choices = (group.experts, hidden)
+    yield from _linear(f"{prefix}.gate", choices, router, replicated, n, bias=group.router_bias)
     inner, count = group.expert_intermediate_size, n * group.experts
     experts = f"{prefix}.experts.*"
     yield from _mlp(experts, hidden, inner, TensorKind.EXPERT, count, group.gated, group.expert_bias)
-    if group.shared_intermediate_size:
+    if inner := group.shared_intermediate_size:
         shared = f"{prefix}.shared_experts"
-        width = group.shared_intermediate_size
-        yield from _mlp(shared, hidden, width, TensorKind.SHARED_EXPERT, n, group.gated, False)
+        yield from _mlp(shared, hidden, inner, TensorKind.SHARED_EXPERT, n, group.gated, False)
     if group.shared_gate:
-        name = f"{prefix}.shared_expert_gate.weight"
-        yield Tensor(name, (1, hidden), TensorKind.ROUTER, Shard.REPLICATED, n)
+        yield Tensor(f"{prefix}.shared_expert_gate.weight", (1, hidden), router, replicated, n)
 
 
 def _mlp(
@@ -229,18 +211,3 @@ def _mlp(
     for name in ("gate_proj", "up_proj") if gated else ("up_proj",):
         yield from _linear(f"{prefix}.{name}", (inner, hidden), kind, Shard.ROWS, count, bias=bias)
     yield from _linear(f"{prefix}.down_proj", (hidden, inner), kind, Shard.COLUMNS, count, bias=bias)
-
-
-_NORMS = (
-    "input_layernorm",
-    "post_attention_layernorm",
-    "pre_feedforward_layernorm",
-    "post_feedforward_layernorm",
-)
-
-
-def _norms(hidden: int, group: LayerGroup) -> Iterator[Tensor]:
-    for name in _NORMS[: group.norms]:
-        yield Tensor(
-            f"model.layers.*.{name}.weight", (hidden,), TensorKind.NORM, Shard.REPLICATED, group.count
-        )
