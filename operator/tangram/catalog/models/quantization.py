@@ -60,14 +60,14 @@ def _integers(fields: Fields, method: str) -> str:
     base = {("awq", 4): "int4", ("gptq", 4): "int4_gptq", ("gptq", 8): "int8_gptq"}.get((method, bits))
     if base is None:
         raise fields.error("bits", f"{bits} is not supported with {method}")
-    return _grouped(base, fields, 128)
+    return _grouped(base, fields)
 
 
-def _grouped(base: str, fields: Fields, default: int) -> str:
+def _grouped(base: str, fields: Fields) -> str:
     """`group_size` -1: one scale per output feature."""
     if fields.values.get("group_size") == -1:
         return f"{base}_channel"
-    size = fields.size("group_size", default)
+    size = fields.size("group_size", 128)
     return base if size == 128 else f"{base}_g{size}"
 
 
@@ -98,7 +98,7 @@ def _compressed_weights(weights: Fields, activations: bool) -> str:
         return "int8"
     if kind == "int" and bits in {4, 8}:
         base = "int4" if bits == 4 else "int8_gptq"
-        return f"{base}_channel" if strategy == "channel" else _grouped(base, weights, 128)
+        return f"{base}_channel" if strategy == "channel" else _grouped(base, weights)
     raise weights.error("num_bits", f"{bits}-bit {kind} weights are not supported")
 
 

@@ -1,7 +1,7 @@
 """Checked access to a JSON object from a user or a model hub."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,12 +39,8 @@ class Fields:
 
     def sizes(self, key: str) -> tuple[int, ...]:
         """Return a list of whole numbers from 0; empty where the key is not there."""
-        value = self.values.get(key)
-        if value is None:
-            return ()
-        if not isinstance(value, list | tuple) or not all(_is_whole(item) and item >= 0 for item in value):
-            raise self.error(key, f"is {short(value)}, not a list of whole numbers")
-        return tuple(int(item) for item in value)
+        sizes = self._list(key, lambda item: _is_whole(item) and item >= 0, "whole numbers")
+        return tuple(int(item) for item in sizes)
 
     def flag(self, key: str, default: bool = False) -> bool:
         """Return true or false."""
@@ -64,12 +60,7 @@ class Fields:
 
     def names(self, key: str) -> tuple[str, ...]:
         """Return a list of strings; empty where the key is not there."""
-        value = self.values.get(key)
-        if value is None:
-            return ()
-        if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
-            raise self.error(key, f"is {short(value)}, not a list of strings")
-        return tuple(value)
+        return tuple(self._list(key, lambda item: isinstance(item, str), "strings"))
 
     def under(self, key: str) -> "Fields | None":
         """Return the object under a key, None where there is none."""
@@ -79,6 +70,14 @@ class Fields:
         if not isinstance(value, Mapping):
             raise self.error(key, f"is {short(value)}, not an object")
         return Fields(value, f"{self.where}: {_plain(key)}")
+
+    def _list(self, key: str, is_valid: Callable[[Any], bool], items: str) -> Sequence[Any]:
+        value = self.values.get(key)
+        if value is None:
+            return ()
+        if not isinstance(value, list | tuple) or not all(map(is_valid, value)):
+            raise self.error(key, f"is {short(value)}, not a list of {items}")
+        return value
 
 
 def _plain(key: str) -> str:
