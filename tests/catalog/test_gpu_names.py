@@ -56,7 +56,7 @@ def test_a_name_that_is_unknown_or_could_be_several_finds_none(name: str) -> Non
 
 
 def test_every_sku_and_alias_finds_its_own_board() -> None:
-    for sku, board in load().gpus.items():
+    for sku, board in load().items():
         for name in (sku, *board.aliases):
             found = find_gpu(name.upper())
             assert found is not None

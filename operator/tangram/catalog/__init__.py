@@ -3,7 +3,7 @@
 In: the YAML files of this folder. Out: frozen records, prices, and lookups by name or label.
 """
 
-from tangram.catalog.load import Catalog, CatalogError, load
+from tangram.catalog.load import CatalogError, load
 from tangram.catalog.lookup import find_gpu, gpu, match_product, profile, profile_of_resource, share, skus
 from tangram.catalog.models.architecture import Architecture
 from tangram.catalog.models.known_models import known_model, known_models
@@ -13,7 +13,6 @@ from tangram.catalog.records import GPU, Profile
 __all__ = [
     "GPU",
     "Architecture",
-    "Catalog",
     "CatalogError",
     "InputError",
     "Profile",

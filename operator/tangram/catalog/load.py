@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -14,23 +13,16 @@ class CatalogError(ValueError):
     """An entry of the catalog is missing a fact or contradicts itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Catalog:
-    """Every GPU by SKU, sorted."""
-
-    gpus: Mapping[str, GPU]
-
-
 @cache
-def load() -> Catalog:
-    """Return the catalog that is shipped with this package."""
+def load() -> Mapping[str, GPU]:
+    """Return every GPU of the shipped catalog by SKU, sorted."""
     return parse(read_document("gpus.yaml"), read_document("mig_profiles.yaml"))
 
 
-def parse(gpus: Mapping[str, Any], mig: Mapping[str, Any]) -> Catalog:
-    """Build a catalog from the two documents. Raises `CatalogError` naming the entry that is wrong."""
+def parse(gpus: Mapping[str, Any], mig: Mapping[str, Any]) -> Mapping[str, GPU]:
+    """Build the catalog from the two documents. Raises `CatalogError` naming the entry that is wrong."""
     boards = {board["key"]: board for board in mig["products"]}
-    return Catalog({sku: _gpu(sku, gpus["gpus"][sku], boards) for sku in sorted(gpus["gpus"])})
+    return {sku: _gpu(sku, gpus["gpus"][sku], boards) for sku in sorted(gpus["gpus"])}
 
 
 def read_document(name: str) -> Mapping[str, Any]:

@@ -16,12 +16,12 @@ _NOT_A_WHOLE_GPU = re.compile(r"-MIG-|-SHARED$")
 
 def skus() -> tuple[str, ...]:
     """Every SKU, sorted."""
-    return tuple(load().gpus)
+    return tuple(load())
 
 
 def gpu(sku: str) -> GPU | None:
     """Return the facts about a SKU, or None if it is not in the catalog."""
-    return load().gpus.get(sku)
+    return load().get(sku)
 
 
 def required_gpu(sku: str) -> GPU:
@@ -36,7 +36,7 @@ def match_product(label: str) -> str | None:
     """Return the SKU of a node label `nvidia.com/gpu.product`; None: unknown, a slice, or time-sliced."""
     if _NOT_A_WHOLE_GPU.search(label):
         return None
-    for sku, facts in load().gpus.items():
+    for sku, facts in load().items():
         if any(re.search(pattern, label) for pattern in facts.product_patterns):
             return sku
     return None
@@ -77,7 +77,7 @@ def find_gpu(name: str) -> GPU | None:
     words = _words(name)
     if not words:
         return None
-    boards = load().gpus.values()
+    boards = load().values()
     for board in boards:
         if any(words == _words(spelling) for spelling in (board.sku, *board.aliases)):
             return board
@@ -97,11 +97,16 @@ def gpu_of_name(name: str, field: str) -> GPU:
     """Return the GPU that a user names, in any usual spelling. Raises `InputError(field, ...)`."""
     board = gpu(name) or find_gpu(name)
     if board is None:
-        raise InputError(field, f"no GPU is called {short(name)}{nearest(name)}; `tangram gpus` lists them")
+        raise unknown_gpu(name, field)
     return board
 
 
-def nearest(name: str) -> str:
+def unknown_gpu(name: str, field: str) -> InputError:
+    """Return the error of a name that no GPU has, with the nearest SKU."""
+    return InputError(field, f"no GPU is called {short(name)}{_nearest(name)}; `tangram gpus` lists them")
+
+
+def _nearest(name: str) -> str:
     """Return `, nearest is X` for a misspelt SKU, nothing where no SKU is like it."""
     if len(name) > LONGEST_NAME:
         return ""

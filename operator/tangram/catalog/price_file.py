@@ -8,11 +8,10 @@ import math
 
 import yaml
 
-from tangram.catalog.lookup import nearest, skus
+from tangram.catalog.lookup import skus, unknown_gpu
 from tangram.catalog.prices import HIGHEST_USD_PER_HOUR, Prices
 from tangram.catalog.reading import yaml_text
 from tangram.catalog.reading.errors import InputError
-from tangram.catalog.reading.fields import short
 
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
@@ -41,10 +40,9 @@ def parse_prices(text: str, where: str) -> Prices:
 def _sku(node: yaml.Node, line: str) -> str:
     if not isinstance(node, yaml.ScalarNode):
         raise InputError(line, "must be of the form `SKU: usd_per_gpu_hour`")
-    if node.value in skus():
-        return str(node.value)
-    name = node.value
-    raise InputError(line, f"no GPU is called {short(name)}{nearest(name)}; `tangram gpus` lists them")
+    if node.value not in skus():
+        raise unknown_gpu(node.value, line)
+    return str(node.value)
 
 
 def _price(sku: str, node: yaml.Node, line: str) -> float:
