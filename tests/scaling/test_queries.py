@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tangram.fleet import Objective, Objectives
-from tangram.scaling import RejectedSample, Sample, queries
+from tangram.scaling import RejectedSample, Sample, queries, sample_from
 
 PODS = ("m-1-a", "m-1.b")
 BOTH = Objectives(ttft=Objective(90, 1000), tpot=Objective(95, 60))
@@ -111,13 +111,13 @@ def good(**changes):
 
 
 def test_prometheus_strings_become_numbers():
-    sample = queries.sample_from(good(ttft_attainment="0.93", ttft_s="0.2"), at=7.0)
+    sample = sample_from(good(ttft_attainment="0.93", ttft_s="0.2"), at=7.0)
 
     assert sample == Sample(7.0, 1, 3, 0, 1, 0.5, 30, ttft_attainment=0.93, ttft_s=0.2)
 
 
 def test_a_missing_series_is_not_zero():
-    sample = queries.sample_from({}, at=7.0)
+    sample = sample_from({}, at=7.0)
 
     assert isinstance(sample, Sample)
     assert sample.waiting is None
@@ -125,7 +125,7 @@ def test_a_missing_series_is_not_zero():
 
 
 def test_nan_of_a_ratio_is_no_sample():
-    sample = queries.sample_from(good(ttft_attainment="NaN", tpot_s="NaN"), at=7.0)
+    sample = sample_from(good(ttft_attainment="NaN", tpot_s="NaN"), at=7.0)
 
     assert isinstance(sample, Sample)
     assert sample.ttft_attainment is None
@@ -151,14 +151,14 @@ def test_nan_of_a_ratio_is_no_sample():
     ],
 )
 def test_a_number_that_cannot_be_rejects_the_whole_sample(bad):
-    rejected = queries.sample_from(good(**bad), at=7.0)
+    rejected = sample_from(good(**bad), at=7.0)
 
     assert isinstance(rejected, RejectedSample)
     assert next(iter(bad)).partition("@")[0] in rejected.reason
 
 
 def test_wider_windows_are_read_in_their_order():
-    sample = queries.sample_from(good(**{"requests@1500": "90", "requests@300": "40"}), at=7.0)
+    sample = sample_from(good(**{"requests@1500": "90", "requests@300": "40"}), at=7.0)
 
     assert isinstance(sample, Sample)
     assert [(w.seconds, w.requests, w.is_widest) for w in sample.windows(60)] == [
@@ -177,7 +177,7 @@ def test_wider_windows_are_read_in_their_order():
     )
 )
 def test_whatever_prometheus_says_nothing_absurd_comes_through(results):
-    sample = queries.sample_from(results, at=0.0)
+    sample = sample_from(results, at=0.0)
 
     if isinstance(sample, Sample):
         for name in results:

@@ -3,7 +3,7 @@
 from tangram.scaling import queries
 from tangram.scaling.control import decide, forget_learned
 from tangram.scaling.record import recalled, record
-from tangram.scaling.sample import RejectedSample, Sample, Window
+from tangram.scaling.sample import RejectedSample, Sample, Window, sample_from
 from tangram.scaling.signal import Signal, SignalState, classify
 from tangram.scaling.state import ScalingDecision, ScalingMemory, ScalingParams
 
@@ -22,4 +22,5 @@ __all__ = [
     "queries",
     "recalled",
     "record",
+    "sample_from",
 ]

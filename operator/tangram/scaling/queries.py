@@ -17,18 +17,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Mapping
 
 from tangram.fleet import Objectives
-from tangram.scaling.sample import AT_WINDOW, RejectedSample, Sample, sample_from
-
-__all__ = [
-    "TPOT_BUCKETS",
-    "TTFT_BUCKETS",
-    "RejectedSample",
-    "Sample",
-    "for_deployment",
-    "sample_from",
-    "snap",
-    "wider_windows",
-]
+from tangram.scaling.sample import AT_WINDOW
 
 TTFT = "vllm:time_to_first_token_seconds"
 TPOT = "vllm:request_time_per_output_token_seconds"  # one observation per finished request

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import httpx
 
 from tangram.fleet import Intent, Objectives, describe
-from tangram.scaling import RejectedSample, Sample, queries
+from tangram.scaling import RejectedSample, Sample, queries, sample_from
 from tangram.shell.settings import PrometheusSettings
 
 log = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ class MetricsReader:
         except (QueryFailed, ValueError) as error:
             self._failed(intent, str(error))
             return
-        sample = queries.sample_from(dict(zip(promql, values, strict=True)), at)
+        sample = sample_from(dict(zip(promql, values, strict=True)), at)
         if isinstance(sample, RejectedSample):
             self._failed(intent, sample.reason)
             return
