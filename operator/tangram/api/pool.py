@@ -9,7 +9,7 @@ from tangram.api.common.base import APIModel, optional
 from tangram.api.common.labels import LABEL_KEY, LABEL_VALUE, LONGEST_KEY, is_label_key, is_label_value
 from tangram.api.common.values import SKU, PricePerGPUHour, rule, validations
 from tangram.api.llm_deployment.parse import explain
-from tangram.api.llm_deployment.status import Condition, Count, Decimal
+from tangram.api.llm_deployment.status import Condition, Count, Decimal, Generation
 from tangram.catalog import find_gpu, gpu, skus
 from tangram.fleet import InvalidPool, Pool, PoolPolicy
 
@@ -122,9 +122,7 @@ class PoolCondition(Condition):
 class GPUPoolStatus(APIModel):
     """Observed state, written by Tangram alone."""
 
-    observed_generation: Annotated[int, Field(ge=0)] | None = optional(
-        "Generation of the object that this status is about."
-    )
+    observed_generation: Generation | None = optional("Generation of the object that this status is about.")
     conditions: tuple[PoolCondition, ...] = Field(
         default=(),
         max_length=4,

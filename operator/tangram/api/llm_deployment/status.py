@@ -16,6 +16,8 @@ ShortText = Annotated[str, StringConstraints(max_length=MAX_SHORT_TEXT)]
 Text = Annotated[str, StringConstraints(max_length=MAX_TEXT)]
 Reason = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z]([A-Za-z0-9]*)$")]
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Reference = Annotated[str, StringConstraints(max_length=512)]  # of an image or a checkpoint
+Generation = Annotated[int, Field(ge=0)]
 ConditionType = Literal["Ready", "Accepted", "ModelReady", "Placed", "Available", "ScalingActive", "SLOMet"]
 
 
@@ -24,7 +26,7 @@ class Condition(APIModel):
 
     type: str = Field(description="Name of the aspect.")
     status: Literal["True", "False", "Unknown"] = Field(description="True, False or Unknown.")
-    observed_generation: Annotated[int, Field(ge=0)] = Field(
+    observed_generation: Generation = Field(
         description="Generation of the object that this condition is about."
     )
     last_transition_time: Time = Field(description="When `status` last changed.")
@@ -41,12 +43,8 @@ class LLMDeploymentCondition(Condition):
 class ModelStatus(APIModel):
     """The checkpoint as inspected."""
 
-    uri: Annotated[str, StringConstraints(max_length=512)] = Field(
-        description="The model.uri that was inspected."
-    )
-    engine_image: Annotated[str, StringConstraints(max_length=512)] = Field(
-        description="The engine image that inspected it."
-    )
+    uri: Reference = Field(description="The model.uri that was inspected.")
+    engine_image: Reference = Field(description="The engine image that inspected it.")
     facts: Facts | None = optional("What was found; absent while it is being inspected or cannot be served.")
     evaluations: tuple[EvaluationStatus, ...] = list_field(
         16, "Quantised formats that were compared with the checkpoint's own format."
@@ -181,16 +179,14 @@ class ReplicasSetBy(APIModel):
 class RevisionStatus(APIModel):
     """The last change of the spec, not counting changes of spec.replicas alone."""
 
-    generation: Annotated[int, Field(ge=0)] = Field(description="Generation at which it was made.")
+    generation: Generation = Field(description="Generation at which it was made.")
     hash: ShortText = Field(description="Hash of the spec without spec.replicas.")
 
 
 class LLMDeploymentStatus(APIModel):
     """Observed state, written by Tangram alone."""
 
-    observed_generation: Annotated[int, Field(ge=0)] | None = optional(
-        "Generation of the object that this status is about."
-    )
+    observed_generation: Generation | None = optional("Generation of the object that this status is about.")
     revision: RevisionStatus | None = optional(
         "The last change of the spec, apart from spec.replicas. A change of spec.replicas alone starts no "
         "rollout and keeps back-offs and measurements."
