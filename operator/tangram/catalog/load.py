@@ -1,6 +1,5 @@
 """Read and validate the catalog's files. A wrong entry is a bug: it stops the program."""
 
-import math
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -43,7 +42,6 @@ def _gpu(sku: str, entry: Mapping[str, Any], boards: Mapping[str, Mapping[str, A
         memory_mib=int(memory),
         mem_bw_gbps=_positive(entry["mem_bw_gbps"], f"gpus.yaml: {sku}.mem_bw_gbps"),
         tflops=tuple(sorted((kind, float(value)) for kind, value in entry["tflops"].items() if value)),
-        price_per_hour=_price(sku, entry["usd_per_hour"]),
         product_patterns=tuple(entry["gfd_product_label_patterns"]),
         mig_key=key,
         unverified_facts=tuple(
@@ -74,12 +72,6 @@ def _nvlink_gpus(sku: str, entry: Mapping[str, Any]) -> int | None:
     if not entry["nvlink_gbps"] or not isinstance(gpus, int) or gpus < 2:
         raise CatalogError(f"gpus.yaml: {sku}.nvlink_gpus {gpus!r} joins nothing")
     return gpus
-
-
-def _price(sku: str, price_range: Mapping[str, float | None]) -> float | None:
-    """Geometric mean of the range: list prices spread by a factor, not by a sum."""
-    bounds = _price_range(sku, price_range)
-    return math.sqrt(bounds[0] * bounds[1]) if bounds else None
 
 
 def _price_range(sku: str, price_range: Mapping[str, float | None]) -> tuple[float, float] | None:

@@ -1,5 +1,6 @@
 """Records of the catalog: GPUs and MIG profiles."""
 
+import math
 from dataclasses import dataclass
 
 
@@ -38,7 +39,6 @@ class GPU:
     memory_mib: int  # what NVML reports as the board's total
     mem_bw_gbps: float  # GB/s (1e9 bytes)
     tflops: tuple[tuple[str, float], ...]  # dense, by data type; a type it lacks is absent
-    price_per_hour: float | None  # USD, geometric mean of the list-price range; None: the user must set one
     product_patterns: tuple[str, ...]  # regular expressions for the node label nvidia.com/gpu.product
     mig_key: str | None  # board in mig_profiles.yaml; None: cannot be cut
     unverified_facts: tuple[str, ...]  # recalled, not read in a cited source; outputs mark them
@@ -55,6 +55,11 @@ class GPU:
     nvlink_gpus: int | None = None  # GPUs that one NVLink domain joins, 2: a bridge; None: all of a node
     peer_to_peer: bool = True  # False: the driver sends all between GPUs through the host's memory
     engine_caps: tuple[tuple[str, int], ...] = ()  # what instances share; one without a source is absent
+
+    @property
+    def price_per_hour(self) -> float | None:
+        """USD, geometric mean of list prices, which spread by a factor; None: the user must set a price."""
+        return math.sqrt(self.price_range[0] * self.price_range[1]) if self.price_range else None
 
     @property
     def unverified(self) -> bool:
