@@ -18,10 +18,10 @@ MODELS = ("Llama-3.1-8B", "Llama-3.1-70B", "Qwen3-32B", "gpt-oss-120b", "DeepSee
 ENTRIES = [load()["all"], *load()["engines"].values(), *load()["versions"].values()]
 SHAPES = [
     (sku, profile.name)
-    for sku, board in catalog().gpus.items()
+    for sku, board in catalog().items()
     for profile in board.profiles
     if "+" not in profile.name
-] + [(sku, None) for sku in catalog().gpus]
+] + [(sku, None) for sku in catalog()]
 
 
 def _model(name: str, weights: str = "bf16", ranks: int = 1, sku: str = "H100-80GB-SXM") -> StepModel:
