@@ -288,7 +288,7 @@ class Life:
 )
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=40, deadline=None)
-def test_laws_hold_in_every_round_and_plans_come_to_rest(rough, pooled, frugal, seed):
+def test_every_round_keeps_the_invariants_and_plans_become_stable(rough, pooled, frugal, seed):
     life = Life(seed, rough=rough, pooled=pooled, frugal=frugal)
     for _ in range(life.rng.randint(1, 10)):
         life.happen()

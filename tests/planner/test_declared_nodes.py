@@ -26,7 +26,7 @@ def applied(*nodes, replicas=1, running=None, pools=(POOL,), held=(), owner=None
 ONE = intent("one")
 
 
-def test_replicas_are_placed_on_declared_nodes_and_steered_there():
+def test_replicas_are_placed_on_declared_nodes_by_node_affinity():
     assert applied(bare("a", 2), replicas=2) == (2, (), (BARE,))
 
 
@@ -34,7 +34,7 @@ def test_a_new_deployment_may_run_on_labelled_and_on_declared_nodes():
     assert applied(node("n", gpu=1), bare("a", 1), replicas=2) == (2, (LABEL,), (BARE,))
 
 
-def test_a_pool_that_is_added_changes_no_deployment_whose_replicas_have_their_units():
+def test_a_new_pool_changes_no_deployment_whose_replicas_have_devices():
     running = workload(ONE, WHOLE, 1, products=(LABEL,))
 
     assert applied(node("n", gpu=2), bare("a", 4), running=running, held=claims(ONE, WHOLE, "n")) == (
@@ -42,7 +42,7 @@ def test_a_pool_that_is_added_changes_no_deployment_whose_replicas_have_their_un
     )  # fmt: skip
 
 
-def test_a_deployment_that_grows_beyond_labelled_nodes_is_steered_to_declared_ones():
+def test_a_deployment_that_outgrows_labelled_nodes_gets_affinity_to_declared_nodes():
     running = workload(ONE, WHOLE, 1, products=(LABEL,))
 
     placement = applied(
@@ -52,7 +52,7 @@ def test_a_deployment_that_grows_beyond_labelled_nodes_is_steered_to_declared_on
     assert placement == (2, (LABEL,), (BARE,))
 
 
-def test_a_shortage_that_declared_nodes_do_not_end_changes_nothing():
+def test_a_shortage_that_declared_nodes_do_not_end_changes_no_affinity():
     running = workload(ONE, WHOLE, 2, available=1, products=(LABEL,))
     held_devices = (*claims(ONE, WHOLE, "n"), *claims(None, WHOLE, "a"))
 
@@ -63,14 +63,14 @@ def test_a_shortage_that_declared_nodes_do_not_end_changes_nothing():
     )
 
 
-def test_a_deployment_keeps_where_its_pods_may_run_when_it_shrinks_and_when_labelled_nodes_go():
+def test_a_deployment_keeps_its_affinity_when_it_shrinks_and_when_labelled_nodes_disappear():
     running = workload(ONE, WHOLE, 1, products=(LABEL,), declared=(BARE,))
 
     for nodes in ((node("n", gpu=2), bare("a", 2)), (bare("a", 2),)):
         assert applied(*nodes, running=running, held=claims(ONE, WHOLE, "a")) == (1, (LABEL,), (BARE,))
 
 
-def test_what_a_template_was_edited_to_say_counts_only_where_a_pool_declares_it():
+def test_edited_affinity_of_a_template_counts_only_if_a_pool_declares_it():
     running = workload(ONE, WHOLE, 1, products=(LABEL, "NVIDIA-A10"), declared=((("pool", "x"),), BARE))
     other = replace(POOL, sku="A10")
 
@@ -79,7 +79,7 @@ def test_what_a_template_was_edited_to_say_counts_only_where_a_pool_declares_it(
     assert placement == (1, (LABEL,), ())
 
 
-def test_of_an_llmdeployment_that_names_pools_only_their_declared_nodes_are_used():
+def test_an_llmdeployment_that_names_pools_uses_declared_nodes_of_those_pools_only():
     two = Pool("two", (("pool", "two"),), sku=H100)
     far = replace(bare("b", 4), labels=(("pool", "two"),))
     owner = intent("one", pools=("bare",), min_replicas=1, max_replicas=1)
@@ -87,7 +87,7 @@ def test_of_an_llmdeployment_that_names_pools_only_their_declared_nodes_are_used
     assert applied(bare("a", 1), far, pools=(POOL, two), owner=owner) == (1, (), (BARE,))
 
 
-def test_a_named_pool_is_kept_to_where_another_pool_declares_its_nodes():
+def test_an_llmdeployment_stays_in_its_named_pool_if_another_pool_declares_the_nodes():
     named = Pool("named", (("rack", "7"),))
     in_both_pools = replace(bare("a", 1), labels=(*BARE, ("rack", "7")))
     owner = intent("one", pools=("named",), min_replicas=1, max_replicas=1)

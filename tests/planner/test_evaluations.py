@@ -70,7 +70,7 @@ def test_without_a_report_the_checkpoints_own_format_serves_and_the_cheaper_one_
     assert "H100-80GB-SXM:1g.10gb int4 is evaluated" in decisions["uid-m"].placed_message
 
 
-def test_where_only_a_quantised_format_fits_placed_waits_for_its_evaluation() -> None:
+def test_placed_waits_for_the_evaluation_if_only_a_quantised_format_fits() -> None:
     new_plan, decisions = decide(fleet(big=0), wants())
 
     assert decisions["uid-m"].placed_reason == "Evaluating"
@@ -85,7 +85,7 @@ def test_a_report_within_tolerance_places_the_quantised_format() -> None:
     assert "perplexity +1 %, top-1 agreement 97.0 %" in decisions["uid-m"].placed_message
 
 
-def test_a_report_of_a_job_that_has_just_ended_counts_before_it_is_recorded() -> None:
+def test_the_report_of_a_finished_job_counts_before_it_is_recorded() -> None:
     new_plan, decisions = decide(fleet(evaluations=(job(result=GOOD),)), wants())
 
     assert decisions["uid-m"].shape.precision == "int4"
@@ -98,7 +98,7 @@ def test_the_job_of_a_recorded_report_is_deleted() -> None:
     assert [end.uid for end in ended(new_plan)] == ["job-uid"]
 
 
-def test_a_report_out_of_tolerance_says_by_how_much_and_is_not_made_again() -> None:
+def test_a_report_out_of_tolerance_is_explained_and_starts_no_new_job() -> None:
     new_plan, decisions = decide(fleet(reports=((key(), BAD), (key("fp8"), BAD))), wants())
 
     decision = decisions["uid-m"]
@@ -135,7 +135,7 @@ def test_a_report_about_another_revision_format_or_gpu_does_not_count(evaluation
     assert decisions["uid-m"].shape == shape("3g.40gb")
 
 
-def test_after_the_report_a_running_deployment_moves_make_before_break() -> None:
+def test_after_the_report_replicas_move_and_new_ones_start_first() -> None:
     m = wants()
     big, small = shape("3g.40gb"), shape("1g.10gb", precision="int4")
     running = {"workloads": (workload(m, big),), "claims": claims(m, big, "a")}
@@ -152,7 +152,7 @@ def test_after_the_report_a_running_deployment_moves_make_before_break() -> None
     assert served[-1] == {small}
 
 
-def test_a_saving_that_no_move_is_worth_starts_no_job() -> None:
+def test_a_saving_too_small_for_a_move_starts_no_job() -> None:
     """fp8 halves the weights; on the same whole GPU, for one replica, it saves nothing."""
     new_plan, decisions = decide(snapshot(node("a", "A10", gpu=2)), wants(max_model_len=2048))
 
@@ -161,7 +161,7 @@ def test_a_saving_that_no_move_is_worth_starts_no_job() -> None:
 
 
 @pytest.mark.parametrize("precision", ["AsStored", "bf16", "int4", "fp8"])
-def test_any_other_policy_starts_no_job(precision: str) -> None:
+def test_a_precision_other_than_any_starts_no_job(precision: str) -> None:
     new_plan, decisions = decide(fleet(), replace(wants(), precision=precision))
 
     assert not started(new_plan)
@@ -177,7 +177,7 @@ def test_a_named_quantised_format_is_served_without_a_report_and_says_so() -> No
     assert "engine.precision names int4: it is served without an evaluation" in decision.placed_message
 
 
-def test_a_running_job_is_not_started_again_though_it_holds_the_last_unit() -> None:
+def test_a_running_job_is_not_started_again_though_it_holds_the_last_device() -> None:
     m = wants()
     running = {"workloads": (workload(m, shape("3g.40gb")),), "claims": claims(m, shape("3g.40gb"), "a")}
     held = claims(None, shape("1g.10gb"), "a")
@@ -190,7 +190,7 @@ def test_a_running_job_is_not_started_again_though_it_holds_the_last_unit() -> N
     assert "by Job ns/job, started" in decisions["uid-m"].placed_message
 
 
-def test_a_job_waits_for_a_free_unit() -> None:
+def test_a_job_waits_for_a_free_device() -> None:
     m = wants()
     held = claims(m, shape("3g.40gb"), "a") + claims(None, shape("1g.10gb"), "a")
     observed = fleet(workloads=(workload(m, shape("3g.40gb")),), claims=held)
@@ -201,7 +201,7 @@ def test_a_job_waits_for_a_free_unit() -> None:
     assert "its evaluation waits for a free 1g.10gb" in decisions["uid-m"].placed_message
 
 
-def test_a_job_takes_no_unit_that_a_replica_is_given_in_the_same_plan() -> None:
+def test_a_job_takes_no_device_that_a_replica_gets_in_the_same_plan() -> None:
     other = intent(
         "other", min_replicas=1, created_at=NOW - 2000
     )  # 1B: the small slice is the cheapest for it
@@ -211,7 +211,7 @@ def test_a_job_takes_no_unit_that_a_replica_is_given_in_the_same_plan() -> None:
     assert not started(new_plan)
 
 
-def test_a_job_ends_when_replicas_need_its_unit() -> None:
+def test_a_job_ends_when_a_replica_needs_its_device() -> None:
     m, other = wants(), intent("other", min_replicas=2)
     small = shape("1g.10gb")
     held = claims(m, shape("3g.40gb"), "a") + claims(None, small, "a") + claims(other, small, "a")
@@ -225,7 +225,7 @@ def test_a_job_ends_when_replicas_need_its_unit() -> None:
     assert not started(new_plan)
 
 
-def test_a_failed_job_is_told_kept_for_a_while_and_then_tried_again() -> None:
+def test_a_failed_job_is_reported_kept_for_a_while_and_then_retried() -> None:
     failure = EvaluationFailure("OutOfMemory", "no room for the head.", NOW - 60)
     observed = fleet(evaluations=(job(result=failure),), reports=((key("fp8"), BAD),))
 
@@ -264,7 +264,7 @@ def test_two_llmdeployments_of_one_checkpoint_share_a_job() -> None:
     assert all("is evaluated" in decision.placed_message for decision in decisions.values())
 
 
-def test_a_job_of_no_use_any_more_is_deleted() -> None:
+def test_a_job_that_is_no_longer_needed_is_deleted() -> None:
     new_plan, _ = decide(fleet(evaluations=(job(),)), replace(wants(), precision="AsStored"))
 
     assert [end.uid for end in ended(new_plan)] == ["job-uid"]
@@ -277,7 +277,7 @@ def test_a_paused_llmdeployment_starts_no_job_and_ends_none() -> None:
     assert not ended(decide(fleet(evaluations=(job(),)), paused)[0])
 
 
-def test_an_exhausted_quota_is_what_the_evaluation_waits_for() -> None:
+def test_an_evaluation_waits_for_an_exhausted_quota_and_names_it() -> None:
     limit = QuotaLimit("ns", "gpus", "requests.nvidia.com/mig-1g.10gb", 1, 1)
 
     new_plan, decisions = decide(fleet(quotas=(limit,)), wants())
@@ -304,7 +304,7 @@ def test_engine_pods_are_applied_with_the_format_of_their_shape() -> None:
     assert action.shape.precision == "int4"
 
 
-def test_a_job_that_is_refused_says_so_and_costs_no_place() -> None:
+def test_a_refused_job_is_reported_and_the_replica_stays_placed() -> None:
     refused = WriteProblem("uid-m", "Forbidden", "exceeded quota: jobs")
 
     new_plan, decisions = decide(fleet(evaluation_problems=(refused,)), wants())
@@ -322,7 +322,9 @@ def test_a_job_that_is_refused_says_so_and_costs_no_place() -> None:
         (fleet(reports=((key(), GOOD),)), ("True", "Placed")),
     ],
 )
-def test_the_status_has_the_state_and_the_figures(observed: FleetSnapshot, placed: tuple[str, str]) -> None:
+def test_the_status_has_the_state_and_the_reports_of_evaluations(
+    observed: FleetSnapshot, placed: tuple[str, str]
+) -> None:
     m = wants()
     _, decisions = decide(observed, m)
 

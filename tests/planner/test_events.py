@@ -46,7 +46,7 @@ def test_another_message_alone_is_no_event():
     assert reasons(state(**GOOD), changed) == []
 
 
-def test_the_first_good_status_tells_what_was_found_chosen_and_reached():
+def test_the_first_ready_status_reports_model_shape_and_readiness():
     assert reasons({}, state(**GOOD)) == [
         ("Normal", "ModelInspected"),
         ("Normal", "PlacementSelected"),
@@ -67,7 +67,7 @@ def test_the_first_good_status_tells_what_was_found_chosen_and_reached():
         ({"ScalingActive": ("False", "MetricsStale")}, ("Warning", "MetricsUnavailable")),
     ],
 )
-def test_each_turn_for_the_worse_is_one_event(change, expected):
+def test_each_change_for_the_worse_is_one_event(change, expected):
     assert reasons(state(**GOOD), state(**GOOD | change)) == [expected]
 
 
@@ -80,24 +80,24 @@ def test_each_turn_for_the_worse_is_one_event(change, expected):
         ({"ModelReady": ("False", "NotFound")}, ("Normal", "ModelInspected")),
     ],
 )
-def test_each_turn_for_the_better_is_one_event(change, expected):
+def test_each_change_for_the_better_is_one_event(change, expected):
     assert reasons(state(**GOOD | change), state(**GOOD)) == [expected]
 
 
 @pytest.mark.parametrize("reason", ["ReplicasStarting", "WaitingForPlacement"])
-def test_the_normal_way_up_is_no_warning(reason):
+def test_a_normal_start_records_no_warning(reason):
     waiting = GOOD | {"Available": ("False", reason), "Ready": ("False", reason), "SLOMet": ("Unknown", "x")}
 
     assert all(kind == "Normal" for kind, _ in reasons({}, state(**waiting)))
 
 
-def test_stale_metrics_that_go_missing_are_not_told_twice():
+def test_stale_metrics_that_go_missing_are_reported_once():
     old = state(**GOOD | {"ScalingActive": ("False", "MetricsStale")})
 
     assert reasons(old, state(**GOOD | {"ScalingActive": ("False", "MetricsMissing")})) == []
 
 
-def test_moving_and_scaling_are_told_once():
+def test_a_move_and_a_scaling_are_each_one_event():
     scale = {"time": "2026-11-21T10:00:00Z", "from": 2, "to": 1, "reason": "LoadFell"}
     old, new = state(**GOOD), state("def", "A10 x1", scale, **GOOD)
 

@@ -55,7 +55,7 @@ def planned(demand: Intent, **changes: object) -> Plan:
     st.none() | st.integers(500, 1_024_000),
     st.none() | st.integers(2048, 16 << 20),
 )
-def test_quotas_count_what_pods_ask_for(shape: Shape, cpu: int | None, memory: int | None) -> None:
+def test_quotas_count_the_requests_of_pods(shape: Shape, cpu: int | None, memory: int | None) -> None:
     demand = replace(intent("m"), resources=HostResources(cpu, memory))
     action = ApplyDeployment("u", shape, 1, ("p",), 4096)
 
@@ -68,7 +68,7 @@ def test_quotas_count_what_pods_ask_for(shape: Shape, cpu: int | None, memory: i
             assert counted[name] == pytest.approx(parse_quantity(pod["limits"][resource]), rel=1e-12)
 
 
-def test_the_default_of_a_shape_may_be_asked_for_where_nothing_more_may() -> None:
+def test_a_request_equal_to_the_default_is_allowed_without_a_limit() -> None:
     needs = Settings(engine_image="e").pod_needs
     for shape in SHAPES:
         usual = pod_amounts(HostResources(), shape, needs)
@@ -80,7 +80,7 @@ def test_the_default_of_a_shape_may_be_asked_for_where_nothing_more_may() -> Non
         assert "requests.memory" in over_limit(HostResources(None, memory + 1), needs, share, "x")
 
 
-def test_a_shape_whose_share_is_too_small_is_not_used_and_says_both_numbers() -> None:
+def test_a_shape_whose_share_of_the_limit_is_too_small_is_rejected_with_both_numbers() -> None:
     cheapest = planned(asking()).decisions[0]
     (decision,) = planned(asking(cpu=6, memory_gib=20)).decisions
 
@@ -106,7 +106,7 @@ def test_a_shape_whose_share_is_too_small_is_not_used_and_says_both_numbers() ->
     ],
     ids=["cpu", "memory"],
 )
-def test_what_no_shape_may_have_is_not_accepted(demand: Intent, expected: str) -> None:
+def test_a_request_above_the_limit_of_every_shape_is_not_accepted(demand: Intent, expected: str) -> None:
     new_plan = planned(demand)
 
     (decision,) = new_plan.decisions
@@ -125,7 +125,7 @@ def test_without_limits_in_a_file_any_amount_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("resource", "hard", "expected"), [("requests.cpu", 50, 4), ("limits.memory", 70 * GIB, 3)]
 )
-def test_a_quota_leaves_room_for_as_many_as_ask_for_so_much(
+def test_a_quota_allows_as_many_replicas_as_their_requests_fit(
     resource: str, hard: float, expected: int
 ) -> None:
     quota = QuotaLimit("ns", "q", resource, float(hard), 0.0)

@@ -50,7 +50,7 @@ def standing_still(observed):
     "at",
     [Shape("H100-80GB-SXM", "9g.999gb"), Shape("no-such-gpu", "gpu"), Shape("L4", "gpu", 10**18, "fp64")],
 )
-def test_a_shape_that_no_catalog_knows_ends_no_plan(at):
+def test_a_shape_missing_from_the_catalog_fails_no_plan(at):
     observed = fleet(at, desired_of=((BAD.uid, at),))
     new_plan = plan(observed, EVERYONE, NOW)
 
@@ -58,7 +58,7 @@ def test_a_shape_that_no_catalog_knows_ends_no_plan(at):
     assert len(new_plan.decisions) == 3
 
 
-def test_a_price_near_zero_beside_a_budget_is_no_overflow():
+def test_a_price_near_zero_with_a_budget_causes_no_overflow():
     rich = intent("rich", budget_per_hour=1e6)
     almost_free = Pool("p", (("side", "left"),), price_per_gpu_hour=1e-320)
     left = replace(node("b", gpu=2), labels=(("side", "left"),))
@@ -86,7 +86,7 @@ def test_a_price_near_zero_beside_a_budget_is_no_overflow():
     ],
     ids=str,
 )
-def test_huge_numbers_of_one_are_planned_and_end_no_plan(changes):
+def test_an_llmdeployment_with_huge_numbers_is_planned_and_fails_no_plan(changes):
     hostile = replace(BAD, **changes)
     new_plan = plan(fleet(), (OLD, hostile, YOUNG), NOW)
 
@@ -95,7 +95,7 @@ def test_huge_numbers_of_one_are_planned_and_end_no_plan(changes):
     assert [(d.placed_reason, d.shape) for d in remaining if d.placed], remaining
 
 
-def test_of_two_with_one_uid_the_older_is_planned():
+def test_the_older_of_two_llmdeployments_with_one_uid_is_planned():
     twin = intent("twin", created_at=9.0, uid=OLD.uid)
     assert plan(fleet(), (twin, *EVERYONE), NOW) == plan(fleet(), EVERYONE, NOW)
 
@@ -118,7 +118,7 @@ def broken(monkeypatch, where, name, of=BAD.uid):
     monkeypatch.setitem(where, name, raises)
 
 
-def test_each_step_has_a_text_of_its_own():
+def test_each_round_step_has_its_own_fault_text():
     assert decision_draft.FAULT_TEXTS.keys() == set(RoundStep)
     assert len(set(decision_draft.FAULT_TEXTS.values())) == len(RoundStep)
 
@@ -138,7 +138,9 @@ STEPS = [
 
 
 @pytest.mark.parametrize(("where", "name", "step"), STEPS, ids=[name for _, name, _ in STEPS])
-def test_a_step_that_raises_for_one_changes_nothing_for_the_others(monkeypatch, where, name, step):
+def test_a_step_that_raises_for_one_llmdeployment_changes_nothing_for_the_others(
+    monkeypatch, where, name, step
+):
     observed = fleet()
     expected = standing_still(observed)
     if name == "_decide":
@@ -174,7 +176,7 @@ def test_a_step_that_raises_for_one_changes_nothing_for_the_others(monkeypatch, 
     assert (status["conditions"][0]["status"], status["conditions"][0]["reason"]) == ("False", "NotJudged")
 
 
-def test_who_stands_still_keeps_the_places_of_its_replicas_and_of_those_to_come():
+def test_a_faulted_llmdeployment_keeps_the_devices_of_running_and_expected_replicas():
     """Three slices: `bad` was given two and one of its pods is still to come."""
     observed = fleet(workloads=(workload(BAD, SLICE, 2, available=1), workload(OLD, SLICE)))
     new_plan = standing_still(observed)
@@ -183,7 +185,7 @@ def test_who_stands_still_keeps_the_places_of_its_replicas_and_of_those_to_come(
     assert placed == {OLD.uid: 1, BAD.uid: 0, YOUNG.uid: 0}
 
 
-def test_a_wish_that_breaks_the_solver_is_found_and_the_others_are_solved_jointly(monkeypatch):
+def test_a_demand_that_breaks_the_solver_is_isolated_and_the_others_are_solved_jointly(monkeypatch):
     """Without `bad` the fleet of `old` and `young` is solved, not assigned by priority."""
     old, young = intent("old", created_at=1.0), intent("young", denied_skus=("L4",), created_at=2.0)
     bad = intent("bad", created_at=0.0, budget_per_hour=77.0)
@@ -212,7 +214,7 @@ def test_a_wish_that_breaks_the_solver_is_found_and_the_others_are_solved_jointl
     assert (shapes[old.uid], shapes[young.uid]) == (L4, SLICE)
 
 
-def test_what_no_step_attributes_is_found_by_bisection(monkeypatch):
+def test_an_error_without_an_llmdeployment_is_attributed_by_bisection(monkeypatch):
     real = plan.__globals__["inspection_actions"]
     many = tuple(intent(f"m{i}", created_at=float(i)) for i in range(9))
     hated = {many[2].uid, many[7].uid}
@@ -234,7 +236,7 @@ def test_what_no_step_attributes_is_found_by_bisection(monkeypatch):
     ]
 
 
-def test_what_no_llmdeployment_causes_is_raised(monkeypatch):
+def test_an_error_that_no_llmdeployment_causes_is_raised(monkeypatch):
     def raises(*_):
         raise RuntimeError("all of it")
 
@@ -243,7 +245,7 @@ def test_what_no_llmdeployment_causes_is_raised(monkeypatch):
         plan(fleet(), EVERYONE, NOW)
 
 
-def test_bisection_asks_seldom():
+def test_bisection_needs_few_attempts():
     attempts = []
 
     def attempt(still):
@@ -258,7 +260,7 @@ def test_bisection_asks_seldom():
     assert len(attempts) < 30
 
 
-def test_a_step_that_goes_on_failing_though_its_llmdeployment_stands_still_is_raised():
+def test_a_step_that_still_fails_for_a_faulted_llmdeployment_is_raised():
     def attempt(still):
         return for_each("x", ["a"], lambda uid: uid, lambda uid: 1 // 0)
 
@@ -266,7 +268,7 @@ def test_a_step_that_goes_on_failing_though_its_llmdeployment_stands_still_is_ra
         isolated(attempt, ["a"])
 
 
-def test_all_that_fail_in_one_step_cost_one_attempt():
+def test_all_faults_of_one_step_cost_one_more_attempt():
     attempts = []
 
     def attempt(still):
@@ -278,7 +280,7 @@ def test_all_that_fail_in_one_step_cost_one_attempt():
     assert attempts == [0, 25]
 
 
-def test_a_claim_of_nobody_and_a_workload_of_nobody_are_left_alone():
+def test_a_claim_and_a_workload_without_a_known_owner_are_left_alone():
     gone = intent("gone")
     observed = fleet(
         claims=(Claim("b", SLICE.resource, 1, gone.uid),),

@@ -43,7 +43,7 @@ def better_options(demand, assignment, left):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_no_demand_could_have_more_of_what_is_left(seed):
+def test_no_demand_can_grow_on_the_devices_that_are_left(seed):
     demands, free, prices = fleet(seed)
 
     assignments = assign_devices(demands, free, prices)

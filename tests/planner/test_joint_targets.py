@@ -38,7 +38,7 @@ def applied(new_plan, owner):
 # --- newcomers together
 
 
-def test_the_older_one_makes_way_for_one_that_has_no_other_place():
+def test_the_older_llmdeployment_leaves_the_device_to_one_that_has_no_alternative():
     """In turn, the older would take the slice, because it is cheapest, and the younger would wait."""
     old = intent("old", created_at=1.0)
     young = intent("young", denied_skus=("L4",), created_at=2.0)
@@ -51,7 +51,7 @@ def test_the_older_one_makes_way_for_one_that_has_no_other_place():
     assert (lost.shape, lost.rejected_because) == (SLICE, "NotEnoughGPUs")
 
 
-def test_the_fleet_pays_least_not_the_first():
+def test_the_cost_of_the_fleet_is_least_not_that_of_the_first_llmdeployment():
     """In turn, the first would take the slice, and the second would pay a whole H100."""
     first = intent("first", created_at=1.0)
     second = intent("second", created_at=2.0, denied_skus=("L4",))
@@ -61,7 +61,7 @@ def test_the_fleet_pays_least_not_the_first():
     assert (decisions[first.uid].shape, decisions[second.uid].shape) == (L4, SLICE)
 
 
-def test_what_runs_stays_where_it_is_though_all_would_cost_less_elsewhere():
+def test_running_replicas_stay_though_all_would_cost_less_elsewhere():
     runs = intent("runs", created_at=1.0)
     new = intent("new", denied_skus=("L4",), created_at=2.0)
     observed = snapshot(
@@ -80,14 +80,14 @@ def test_what_runs_stays_where_it_is_though_all_would_cost_less_elsewhere():
 # --- priority
 
 
-def test_the_higher_priority_gets_the_last_place_though_it_came_later():
+def test_the_higher_priority_gets_the_last_device_though_it_is_younger():
     old, young = intent("old", created_at=1.0), intent("young", created_at=2.0, priority=1)
     _, decisions = decide(snapshot(node("b", mig_1g_10gb=1)), old, young)
 
     assert (decisions[old.uid].placed, decisions[young.uid].placed) == (0, 1)
 
 
-def test_what_runs_of_a_lower_priority_is_not_preempted():
+def test_running_replicas_of_a_lower_priority_are_not_preempted():
     low, high = intent("low"), intent("high", priority=9)
     observed = snapshot(
         node("b", mig_1g_10gb=1), claims=claims(low, SLICE, "b"), workloads=(workload(low, SLICE),)
@@ -100,7 +100,7 @@ def test_what_runs_of_a_lower_priority_is_not_preempted():
 
 
 @pytest.mark.parametrize(("priority", "expected"), [(0, (2, 0)), (1, (1, 1))])
-def test_growth_and_newcomers_take_their_turns_alike(priority, expected):
+def test_priority_decides_between_growth_and_a_new_llmdeployment(priority, expected):
     grows = intent("grows", created_at=1.0, max_replicas=2)
     new = intent("new", created_at=2.0, priority=priority)
     observed = snapshot(
@@ -116,7 +116,7 @@ def test_growth_and_newcomers_take_their_turns_alike(priority, expected):
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3)), min_size=2, max_size=6), st.integers(0, 8))
 @settings(max_examples=60, deadline=None)
-def test_under_shortage_nobody_waits_for_one_of_a_lower_priority(demands, units):
+def test_under_shortage_no_llmdeployment_waits_for_a_lower_priority(demands, units):
     owners = tuple(
         intent(f"m{i}", created_at=float(i), priority=priority, min_replicas=n)
         for i, (priority, n) in enumerate(demands)
@@ -153,7 +153,7 @@ def in_zone(name, gpu_node):
     ],
     ids=("nodes", "zones"),
 )
-def test_a_newcomer_gets_a_shape_that_can_be_spread_as_it_asks_though_another_is_cheaper(spread, nodes):
+def test_a_new_llmdeployment_gets_a_shape_that_can_be_spread_though_another_is_cheaper(spread, nodes):
     m = intent(min_replicas=2, spread=spread)
     _, decisions = decide(snapshot(*nodes), m)
 
@@ -163,7 +163,7 @@ def test_a_newcomer_gets_a_shape_that_can_be_spread_as_it_asks_though_another_is
     assert "placement.spread" in lost.message
 
 
-def test_units_that_others_hold_spread_nobody():
+def test_devices_held_by_others_do_not_count_for_the_spread():
     m, other = intent("m", min_replicas=2, spread=APART), intent("other", "image:///m/8b")
     observed = snapshot(
         *(node(name, mig_1g_10gb=2) for name in "ab"),
@@ -176,14 +176,14 @@ def test_units_that_others_hold_spread_nobody():
     assert decisions[m.uid].shape == L4
 
 
-def test_where_no_shape_can_be_spread_the_cheapest_serves():
+def test_the_cheapest_shape_serves_if_no_shape_can_be_spread():
     m = intent(min_replicas=2, spread=APART)
     _, decisions = decide(snapshot(node("a", mig_1g_10gb=7), node("c", "L4", gpu=2)), m)
 
     assert (decisions[m.uid].shape, decisions[m.uid].placed) == (SLICE, 2)
 
 
-def test_nobody_goes_short_so_that_another_is_spread():
+def test_no_llmdeployment_loses_replicas_to_the_spread_of_another():
     first = intent("first", min_replicas=2, spread=APART, priority=1)
     second = intent("second", min_replicas=2, mig=MIGPolicy.FORBIDDEN)
     nodes = (node("a", mig_1g_10gb=7), node("c", "L4", gpu=1), node("d", "L4", gpu=1))
@@ -193,7 +193,7 @@ def test_nobody_goes_short_so_that_another_is_spread():
     assert [decisions[m.uid].placed for m in (first, second)] == [2, 2]
 
 
-def test_of_two_who_ask_for_it_one_is_spread_where_there_is_room_for_one():
+def test_one_of_two_llmdeployments_is_spread_if_only_one_can_be():
     first, second = (intent(name, min_replicas=2, spread=APART) for name in ("first", "second"))
     nodes = (node("a", mig_1g_10gb=7), node("c", "L4", gpu=1), node("d", "L4", gpu=1))
     _, decisions = decide(snapshot(*nodes), first, second)
@@ -202,7 +202,7 @@ def test_of_two_who_ask_for_it_one_is_spread_where_there_is_room_for_one():
     assert [d.placed for d in decisions.values()] == [2, 2]
 
 
-def test_what_runs_is_not_moved_to_be_spread():
+def test_running_replicas_are_not_moved_to_be_spread():
     m = intent(min_replicas=2, spread=APART)
     observed = snapshot(
         node("a", mig_1g_10gb=7),
@@ -221,7 +221,7 @@ asks = st.tuples(st.integers(1, 3), st.booleans(), st.sampled_from(MIGPolicy))
 
 @given(st.lists(asks, min_size=1, max_size=4), st.lists(st.integers(0, 3), min_size=4, max_size=4))
 @settings(max_examples=60, deadline=None)
-def test_whoever_asks_to_be_spread_everybody_has_as_many_replicas(demands, units):
+def test_a_spread_changes_the_number_of_replicas_of_no_llmdeployment(demands, units):
     cut, whole = units[:2], units[2:]
     observed = snapshot(
         *(node(f"a{i}", mig_1g_10gb=n) for i, n in enumerate(cut) if n),
@@ -244,7 +244,7 @@ def test_whoever_asks_to_be_spread_everybody_has_as_many_replicas(demands, units
     st.sampled_from((0.2, 0.34, 0.5, 1.0)),
     st.sampled_from((0.34, 0.5, 1.0)),
 )
-def test_apart_is_what_trying_every_way_finds(nodes, count, on_node, in_zone):
+def test_can_spread_agrees_with_trying_every_distribution(nodes, count, on_node, in_zone):
     observed = snapshot(
         *(replace(node(f"n{i}", mig_1g_10gb=n), zone=zone) for i, (zone, n) in enumerate(nodes) if n)
     )
@@ -288,7 +288,7 @@ def test_traffic_makes_one_fast_gpu_cheaper_than_many_slow_slices():
     assert decide(observed, heavy)[1][heavy.uid].shape == WHOLE
 
 
-def test_a_shape_that_has_no_room_any_more_is_left_for_as_many_of_another_as_carry_the_same():
+def test_replicas_leave_a_shape_without_free_devices_for_as_many_of_equal_total_rate():
     m = intent(max_replicas=12)
     observed = snapshot(
         node("a", gpu=4),
@@ -310,7 +310,7 @@ def test_a_shape_that_has_no_room_any_more_is_left_for_as_many_of_another_as_car
         ({"kv_precision": "fp8"}, "kvCachePrecision"),
     ],
 )
-def test_what_the_engine_cannot_do_is_said(changes, text):
+def test_a_limit_of_the_engine_is_reported(changes, text):
     m = intent(**changes)
     new_plan, decisions = decide(snapshot(node("a", gpu=4)), m)
 
@@ -319,7 +319,7 @@ def test_what_the_engine_cannot_do_is_said(changes, text):
     assert not applied(new_plan, m)
 
 
-def test_what_serves_is_still_scaled_where_every_shape_is_predicted_to_be_too_slow():
+def test_a_serving_shape_is_scaled_though_every_shape_is_predicted_too_slow():
     """A prediction takes nothing down, and holds nothing up either."""
     m = intent(tpot=tpot(1), max_replicas=5)
     observed = snapshot(
@@ -339,7 +339,7 @@ def test_what_serves_is_still_scaled_where_every_shape_is_predicted_to_be_too_sl
 # --- GPUPools
 
 
-def test_pods_go_only_to_the_pools_that_are_named():
+def test_pods_run_only_in_the_named_pools():
     m = intent(pools=("left",), spread=Spread(node=0.5))
     observed = snapshot(
         on("right", node("a", mig_1g_10gb=4)), on("left", node("b", gpu=1)), pools=(LEFT, RIGHT)
@@ -352,7 +352,7 @@ def test_pods_go_only_to_the_pools_that_are_named():
     assert action.spread == Spread(node=0.5)
 
 
-def test_a_pool_that_nobody_made_is_named():
+def test_a_missing_pool_is_named_in_the_message():
     m = intent(pools=("lfet",))
     new_plan, decisions = decide(snapshot(on("left", node("b", gpu=1)), pools=(LEFT,)), m)
 
@@ -361,7 +361,7 @@ def test_a_pool_that_nobody_made_is_named():
     assert not applied(new_plan, m)
 
 
-def test_the_price_of_a_pool_counts():
+def test_the_price_of_a_pool_decides_the_choice():
     observed = snapshot(
         on("right", node("a", gpu=1)), on("left", node("b", "L4", gpu=1)), pools=(LEFT, RIGHT)
     )
@@ -370,7 +370,7 @@ def test_the_price_of_a_pool_counts():
     assert decide(observed, m)[1][m.uid].price_per_hour == 9.0
 
 
-def test_who_may_run_anywhere_leaves_a_pool_to_those_who_name_it():
+def test_an_unrestricted_llmdeployment_leaves_a_pool_to_one_that_names_it():
     anywhere = intent("anywhere", created_at=1.0)
     named = intent("there", created_at=2.0, pools=("left",))
     observed = snapshot(
@@ -388,7 +388,7 @@ def price(m, at, observed):
     return offers(observed).replica_hour(at, m.pools) or 0.0
 
 
-def test_a_budget_bounds_the_replicas_and_says_so():
+def test_a_budget_bounds_the_replicas_and_is_named():
     m = intent(min_replicas=1, max_replicas=5, budget_per_hour=1.0)
     observed = snapshot(node("b", mig_1g_10gb=7), desired=((m.uid, 5),))
     _, decisions = decide(observed, m)
@@ -414,7 +414,7 @@ def test_a_budget_that_is_lowered_takes_nothing_below_the_minimum():
     assert [a.replicas for a in applied(new_plan, m)] == [2]
 
 
-def test_a_move_waits_where_the_budget_has_no_room_for_both():
+def test_a_move_waits_if_the_budget_does_not_allow_both_shapes():
     m = intent(tpot=tpot(5), budget_per_hour=1.0)  # 0.77 $/h alone, 1.21 $/h beside the old one
     old = workload(m, SLICE)
     observed = snapshot(
@@ -466,7 +466,7 @@ def lives(draw):
 
 @given(lives())
 @settings(max_examples=60, deadline=None)
-def test_at_every_instant_budget_and_minimum_hold_and_no_unit_is_given_twice(life):
+def test_in_every_round_budget_and_minimum_hold_and_no_device_is_assigned_twice(life):
     observed, turns = life
     cluster = Cluster(observed, turns[0][0])
     for owners, desired in turns:
@@ -496,7 +496,7 @@ def serving(observed, m):
 
 @given(lives())
 @settings(max_examples=60, deadline=None)
-def test_those_who_name_pools_are_never_promised_more_than_these_have(life):
+def test_llmdeployments_that_name_pools_get_no_more_devices_than_these_pools_have(life):
     observed, turns = life
     owners, desired = turns[0]
     new_plan = plan(replace(observed, desired=desired), owners, NOW)
@@ -518,7 +518,7 @@ def test_those_who_name_pools_are_never_promised_more_than_these_have(life):
 # --- one bad apple, and how often anything is solved
 
 
-def test_one_that_cannot_be_judged_stops_nobody(monkeypatch):
+def test_an_llmdeployment_whose_assessment_fails_stops_no_other(monkeypatch):
     bad, good = intent("bad", created_at=1.0), intent("good")
     real = plan.__globals__["node_shapes"]
 
@@ -539,7 +539,7 @@ def test_one_that_cannot_be_judged_stops_nobody(monkeypatch):
     assert status["conditions"][0]["reason"] == "NotJudged"
 
 
-def test_a_request_that_the_model_cannot_take_is_the_persons_error():
+def test_traffic_longer_than_the_context_is_infeasible():
     m = intent(max_model_len=64, traffic=Traffic(input_tokens=around(5000), output_tokens=around(5000)))
     _, decisions = decide(snapshot(node("b", gpu=1)), m)
 
@@ -549,20 +549,20 @@ def test_a_request_that_the_model_cannot_take_is_the_persons_error():
 
 @pytest.fixture
 def solved(monkeypatch):
-    """How often the solver was asked."""
-    solved_demands = []
+    """The CP-SAT models that were solved."""
+    solved_models = []
     real = stages.solve_model
 
     def counted(model, *rest):
-        solved_demands.append(model)
+        solved_models.append(model)
         return real(model, *rest)
 
     monkeypatch.setattr(stages, "solve_model", counted)
     assign_devices.cache_clear()
-    return solved_demands
+    return solved_models
 
 
-def test_nothing_is_solved_where_all_can_have_what_is_best_for_them(solved):
+def test_the_solver_is_not_called_if_every_llmdeployment_gets_its_best_option(solved):
     owners = tuple(intent(f"m{i}", created_at=float(i)) for i in range(6))
     cluster = Cluster(snapshot(node("b", mig_1g_10gb=7)), owners)
     for _ in range(3):
@@ -572,7 +572,7 @@ def test_nothing_is_solved_where_all_can_have_what_is_best_for_them(solved):
     assert not solved
 
 
-def test_what_was_solved_once_is_remembered_while_nothing_that_matters_changes(solved):
+def test_a_solution_is_cached_while_the_relevant_inputs_stay_equal(solved):
     owners = (
         intent("old", created_at=1.0),
         intent("young", denied_skus=("L4",), created_at=2.0),
@@ -595,7 +595,7 @@ def test_what_was_solved_once_is_remembered_while_nothing_that_matters_changes(s
     assert repr(rested) == repr(plan(cluster.observed, owners[::-1], NOW + 60))
 
 
-def test_where_the_solver_fails_all_are_served_in_turn_and_told(monkeypatch):
+def test_if_the_solver_fails_llmdeployments_are_assigned_in_order_and_it_is_reported(monkeypatch):
     def fails(*_):
         raise ZeroDivisionError("division by zero")
 
@@ -613,7 +613,7 @@ def test_where_the_solver_fails_all_are_served_in_turn_and_told(monkeypatch):
     )
 
 
-def test_one_whose_placement_cannot_be_decided_stops_no_other(monkeypatch):
+def test_an_llmdeployment_whose_placement_raises_stops_no_other(monkeypatch):
     bad, good = intent("bad", created_at=1.0), intent("good")
     real = plan.__globals__["deployment_placement"]
 
@@ -632,7 +632,7 @@ def test_one_whose_placement_cannot_be_decided_stops_no_other(monkeypatch):
 # --- of which shape so many are wanted
 
 
-def test_a_lost_node_does_not_lessen_what_is_wanted():
+def test_a_lost_node_does_not_lower_the_desired_replicas():
     """Five of L4 were wanted and one had room; its node is lost, and nothing else has room either."""
     m = intent(uri="image:///m/8b", max_replicas=9)
     observed = snapshot(
@@ -648,7 +648,7 @@ def test_a_lost_node_does_not_lessen_what_is_wanted():
     assert (decisions[m.uid].shape, decisions[m.uid].placed, decisions[m.uid].desired) == (L4, 0, 5)
 
 
-def test_whoever_comes_back_to_a_shape_gets_as_many_of_it_as_before():
+def test_an_llmdeployment_that_returns_to_a_shape_gets_as_many_replicas_as_before():
     """Six slices were to become two whole GPUs; then the slices' node came back."""
     m = intent(max_replicas=12)
     observed = snapshot(

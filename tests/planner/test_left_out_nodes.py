@@ -29,7 +29,7 @@ def running(owner, on, count):
     return {"workloads": (workload(owner, GPU, count),), "claims": claims(owner, GPU, on, count)}
 
 
-def test_replicas_on_a_node_that_begins_to_change_count_and_no_newcomer_comes():
+def test_a_node_under_change_keeps_its_replicas_and_takes_no_new_ones():
     old, new = intent("old", min_replicas=2, max_replicas=4), intent("new")
     observed = snapshot(changing("n", gpu=8), **running(old, "n", 2))
 
@@ -43,7 +43,7 @@ def test_replicas_on_a_node_that_begins_to_change_count_and_no_newcomer_comes():
     )
 
 
-def test_replicas_keep_their_place_where_nothing_is_allocatable_any_more():
+def test_replicas_keep_their_devices_on_a_node_with_nothing_allocatable():
     old, new = intent("old", min_replicas=2, max_replicas=2), intent("new")
     observed = snapshot(node("n"), node("m", gpu=1), **running(old, "n", 2))
 
@@ -53,7 +53,7 @@ def test_replicas_keep_their_place_where_nothing_is_allocatable_any_more():
     assert applied == {old.uid: 2, new.uid: 1}
 
 
-def test_shared_devices_are_no_room_and_the_reason_is_told_where_there_is_none():
+def test_shared_devices_are_not_free_and_a_shortage_names_the_reason():
     new = intent("new")
     decisions, applied = decided(snapshot(replace(node("n"), left_out=(SHARED,))), new)
 
@@ -61,7 +61,7 @@ def test_shared_devices_are_no_room_and_the_reason_is_told_where_there_is_none()
     assert SHARED.message in decisions[new.uid].placed_message
 
 
-def test_only_nodes_that_could_be_meant_are_told():
+def test_a_message_names_only_nodes_that_the_llmdeployment_could_use():
     new = intent("new", pools=("p",))
     elsewhere = replace(node("n"), left_out=(SHARED,))
     decisions, _ = decided(snapshot(elsewhere, node("m", gpu=0), pools=(Pool("p", (("x", "y"),)),)), new)
@@ -69,7 +69,7 @@ def test_only_nodes_that_could_be_meant_are_told():
     assert "left out" not in decisions[new.uid].placed_message
 
 
-def test_pods_are_never_sent_to_the_label_of_shares():
+def test_pods_get_no_affinity_to_the_product_label_of_shared_gpus():
     new = intent("new")
     shared = replace(node("n"), product="NVIDIA-H100-80GB-HBM3-SHARED", usable=False, left_out=(SHARED,))
     new_plan = plan(snapshot(shared, node("m", gpu=1)), (new,), NOW)
@@ -78,7 +78,7 @@ def test_pods_are_never_sent_to_the_label_of_shares():
     assert applied.products == ("NVIDIA-H100-80GB-HBM3",)
 
 
-def test_a_saved_snapshot_plans_the_same():
+def test_a_saved_snapshot_gives_the_same_plan():
     labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/mig.config.state": "pending"}
     changing_node = gpu_node(NodeFacts("n", labels, {"nvidia.com/gpu": "7"}, {"nvidia.com/gpu": "8"}), ())
     old = intent("old", min_replicas=2, max_replicas=2)

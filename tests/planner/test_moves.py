@@ -42,11 +42,11 @@ def left(m, observed):
 
 
 @pytest.mark.parametrize(("arrived", "remaining"), [(0, 8), (1, 7), (3, 5), (7, 1), (8, 0)])
-def test_as_many_go_as_the_available_new_ones_replace(arrived, remaining):
+def test_as_many_old_replicas_stop_as_available_new_ones_replace(arrived, remaining):
     assert left(*moving(arrived=arrived))[0] == remaining
 
 
-def test_without_room_for_all_of_the_new_the_rest_of_the_old_stays_and_the_reason_is_told():
+def test_old_replicas_stay_if_new_ones_find_no_free_devices_and_the_reason_is_reported():
     remaining, decision = left(*moving(new=3, arrived=3))
 
     assert remaining == 5
@@ -56,23 +56,23 @@ def test_without_room_for_all_of_the_new_the_rest_of_the_old_stays_and_the_reaso
     )
 
 
-def test_the_old_template_is_not_touched():
+def test_a_move_does_not_change_the_old_template():
     m, observed = moving(arrived=3)
     assert [a.shape for a in plan(observed, (m,), NOW).actions if isinstance(a, ApplyDeployment)] == [NEW]
 
 
-def test_what_the_scaling_law_wants_no_more_goes_without_replacement():
+def test_replicas_above_the_desired_number_stop_without_replacement():
     m, observed = moving(arrived=0)
     assert left(m, replace(observed, desired=((m.uid, 4),)))[0] == 4
 
 
-def test_a_new_deployment_that_its_controller_has_not_seen_carries_nothing():
+def test_a_new_deployment_that_its_controller_has_not_observed_counts_no_replicas():
     m, observed = moving(arrived=3)
     old, new = observed.workloads
     assert left(m, replace(observed, workloads=(old, replace(new, settled=False))))[0] == 8
 
 
-def test_after_a_restart_that_counts_the_new_shape_nothing_of_unknown_rate_goes_early():
+def test_after_a_restart_replicas_of_unknown_rate_do_not_stop_early():
     """The number is remembered in replicas of the new shape; nothing tells what one of the old is worth."""
     m, observed = moving(arrived=1)
     odd = replace(OLD, precision="fp16")  # not of this checkpoint
@@ -89,7 +89,7 @@ def test_after_a_restart_that_counts_the_new_shape_nothing_of_unknown_rate_goes_
 
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=60, deadline=None)
-def test_available_capacity_stays_whatever_becomes_ready_and_fails(seed):
+def test_a_move_keeps_the_available_capacity_whatever_pods_become_ready_or_fail(seed):
     rng = Random(seed)
     low = rng.randint(1, 4)
     count = rng.randint(low, 9)

@@ -51,14 +51,14 @@ MIXED = (labels({}, {"mig": CUT}), {GPU: "1", S1: "2", S3: "1"})
         ({"nvidia.com/gpu.product": H100}, {GPU: 8}),
     ],
 )
-def test_a_healthy_node_offers_all_that_it_has(labels, allocatable):
+def test_a_healthy_node_offers_all_its_devices(labels, allocatable):
     node = read(labels, allocatable)
 
     assert (node.usable, node.left_out, node.unhealthy) == (True, (), ())
     assert dict(node.allocatable) == {r: int(n) for r, n in allocatable.items() if int(n)}
 
 
-def test_a_node_without_gpus_has_nothing_to_leave_out():
+def test_a_node_without_gpus_leaves_out_no_devices():
     assert read({"nvidia.com/gpu.present": "false"}, {}, unschedulable=True).left_out == ()
 
 
@@ -206,7 +206,7 @@ WHOLE_NODE = {
 
 
 @pytest.mark.parametrize("case", WHOLE_NODE)
-def test_a_node_whose_devices_are_not_whole_and_at_rest_takes_no_newcomers(case):
+def test_a_node_with_inconsistent_devices_takes_no_new_replicas(case):
     more, offered, facts, reason, words = WHOLE_NODE[case]
     node = read(WHOLE_TWO[0] | more, WHOLE_TWO[1] | offered, **facts)
 
@@ -305,7 +305,7 @@ DEVICES = {
 
 
 @pytest.mark.parametrize("case", DEVICES)
-def test_devices_that_are_shared_or_others_than_the_labels_say_are_left_out_alone(case):
+def test_shared_or_mislabelled_devices_are_left_out_and_the_others_stay(case):
     labels, allocatable, usable, reason, words = DEVICES[case]
     node = read(labels, allocatable)
 
@@ -336,7 +336,7 @@ def hold(resource, effect="NoSchedule"):
         ("mig-9g.90gb", {}),  # no engine tolerates a hold that its board does not know
     ],
 )
-def test_a_held_resource_is_closed_to_newcomers_and_its_neighbours_are_not(resource, usable):
+def test_a_held_resource_takes_no_new_replicas_and_the_others_of_the_node_do(resource, usable):
     node = read(*MIXED, taints=(hold(resource),))
 
     assert (node.usable, dict(node.allocatable), holds_replicas(node)) == (True, usable, True)
@@ -345,7 +345,7 @@ def test_a_held_resource_is_closed_to_newcomers_and_its_neighbours_are_not(resou
     assert f"left out: node n: taint hold.tangram.dev/{resource}: " in left_out_notes([node])[0]
 
 
-def test_a_held_slice_keeps_its_place_in_the_layout_of_its_gpu():
+def test_a_held_slice_stays_in_the_layout_of_its_gpu():
     node = read(*MIXED, taints=(hold("mig-1g.10gb"),))
 
     assert dict(node.unhealthy) == {S1: 2}
@@ -386,13 +386,13 @@ def test_nodes_with_a_usual_gpu_taint_are_usable(taint):
         ({}, True),
     ],
 )
-def test_replicas_keep_their_places_while_a_node_changes_but_not_where_it_goes_away(facts, keeps):
+def test_replicas_keep_their_devices_while_a_node_changes_but_not_when_it_goes_away(facts, keeps):
     pending = WHOLE_TWO[0] | {"nvidia.com/mig.config.state": "pending"}
 
     assert holds_replicas(read(pending, WHOLE_TWO[1], **facts)) is keeps
 
 
-def test_one_reason_of_many_nodes_is_one_sentence():
+def test_a_reason_shared_by_many_nodes_is_one_sentence():
     labels = WHOLE_TWO[0] | {"nvidia.com/mig.config.state": "failed"}
     nodes = [gpu_node(NodeFacts(f"n{i}", labels, WHOLE_TWO[1], {}), ()) for i in range(9)]
 
@@ -429,7 +429,7 @@ def test_a_pod_holds_what_the_scheduler_counts(init, containers, held):
     assert gpu_requests({"initContainers": init, "containers": containers}) == {GPU: held}
 
 
-def test_requests_without_limits_count_and_nonsense_does_not():
+def test_requests_without_limits_count_and_invalid_quantities_do_not():
     asks = {"resources": {"requests": {S1: 2, GPU: "-1", S3: "1k", "cpu": "8"}}}
 
     assert gpu_requests({"containers": [asks, None, {"resources": None}]}) == {S1: 2}
@@ -500,7 +500,7 @@ def test_where_the_label_and_the_pool_disagree_the_label_counts():
         ({}, {f"{GPU}.shared": 8}, ("A10",), LeftOutReason.SHARED, "several pods share each device"),
     ],
 )
-def test_a_declared_model_vouches_for_nothing_else(labels, allocatable, declared, why, words):
+def test_a_declared_model_replaces_only_the_product_label(labels, allocatable, declared, why, words):
     node = read(labels, allocatable, declared=declared)
 
     assert {left_out.reason for left_out in node.left_out} == {why}

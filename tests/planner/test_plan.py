@@ -63,7 +63,7 @@ def removed(new_plan):
 # --- choosing a shape
 
 
-def test_the_cheapest_shape_that_fits_is_taken():
+def test_the_cheapest_fitting_shape_is_chosen():
     new_plan, decision = only(
         snapshot(node("a", gpu=8), node("b", mig_1g_10gb=7), node("c", "L4", gpu=1)), intent()
     )
@@ -75,7 +75,7 @@ def test_the_cheapest_shape_that_fits_is_taken():
     assert ApplyService("uid-m") in new_plan.actions
 
 
-def test_a_price_of_the_user_wins_over_the_catalog():
+def test_a_configured_price_takes_precedence_over_the_catalog():
     observed = snapshot(node("b", mig_1g_10gb=7), node("c", "L4", gpu=1), prices=(("L4", 0.01),))
 
     assert only(observed, intent())[1].shape == shape(sku="L4")
@@ -92,7 +92,7 @@ def test_a_gpu_without_any_price_is_not_used_until_one_is_set():
     assert only(replace(observed, prices=(("GB200-186GB", 9.0),)), intent())[1].placed_reason == "Placed"
 
 
-def test_the_longest_length_is_what_the_checkpoint_says_at_most():
+def test_the_maximum_model_length_is_capped_by_the_checkpoint():
     new_plan, _ = only(snapshot(node("a", gpu=1)), intent(max_model_len=10**6))
 
     assert applied(new_plan)[0].max_model_len == FACTS_1B.max_position_embeddings
@@ -107,13 +107,13 @@ def test_the_longest_length_is_what_the_checkpoint_says_at_most():
         ({"denied_skus": ("H100-80GB-SXM",)}, shape(sku="L4")),
     ],
 )
-def test_placement_rules_hold(changes, expected):
+def test_a_shape_that_a_placement_rule_excludes_is_not_chosen(changes, expected):
     observed = snapshot(node("b", gpu=1, mig_1g_10gb=1), node("c", "L4", gpu=1))
 
     assert only(observed, intent(**changes))[1].shape == expected
 
 
-def test_when_no_shape_may_be_used_the_rules_are_told():
+def test_if_no_shape_is_allowed_the_message_names_the_rules():
     _, decision = only(snapshot(node("c", "L4", gpu=1)), intent(denied_skus=("L4",)))
 
     assert decision.placed_reason == "Infeasible"
@@ -167,7 +167,7 @@ def test_a_first_token_in_time_needs_a_faster_shape():
     }
 
 
-def test_one_judge_says_what_a_shape_reaches():
+def test_a_shape_is_assessed_by_its_calibrated_latency():
     """The calibrated model of `tangram size`: a data sheet alone would allow 4.48 ms."""
     observed = snapshot(node("a", gpu=1))
     met = only(observed, intent(uri="image:///m/8b", tpot=tpot(7), ttft=Objective(99, 200)))[1]
@@ -192,14 +192,14 @@ def test_a_small_model_in_fp32_is_placed_on_a_slice_that_lists_no_fp32():
     assert only(observed, m)[1].shape == shape("1g.10gb", precision="fp32")
 
 
-def test_an_objective_moves_the_choice_to_a_faster_shape():
+def test_an_objective_changes_the_choice_to_a_faster_shape():
     observed = snapshot(node("a", gpu=1), node("b", mig_1g_20gb=4))
 
     assert only(observed, intent(tpot=tpot(10)))[1].shape == BIG_SLICE
     assert only(observed, intent(tpot=tpot(2)))[1].shape == WHOLE
 
 
-def test_what_lost_is_told_with_its_reason():
+def test_rejected_shapes_are_listed_with_their_reasons():
     observed = snapshot(node("a", gpu=1), node("b", mig_1g_10gb=1), node("c", "L4", gpu=1))
     _, decision = only(observed, intent(tpot=tpot(8)))
 
@@ -212,7 +212,7 @@ def test_what_lost_is_told_with_its_reason():
 # --- room
 
 
-def test_what_has_no_room_is_reported_and_not_applied():
+def test_replicas_without_a_free_device_are_reported_and_not_applied():
     new_plan, decision = only(snapshot(node("b", mig_1g_10gb=2)), intent(min_replicas=3))
 
     assert (decision.placed, decision.desired) == (2, 3)
@@ -221,7 +221,7 @@ def test_what_has_no_room_is_reported_and_not_applied():
     assert applied(new_plan)[0].replicas == 2
 
 
-def test_slices_of_strangers_are_not_given_away():
+def test_slices_held_by_foreign_pods_are_not_assigned():
     observed = snapshot(node("b", mig_1g_10gb=3), claims=claims(None, SLICE, "b", 2))
 
     assert only(observed, intent(min_replicas=3))[1].placed == 1
@@ -241,7 +241,7 @@ def test_pods_of_a_deleted_llmdeployment_still_hold_their_slices():
         node("b", mig_9g_99gb=7),
     ],
 )
-def test_nothing_new_goes_where_it_cannot_run(bad):
+def test_no_new_replica_is_placed_on_an_unusable_node(bad):
     new_plan, decision = only(snapshot(bad), intent())
 
     assert decision.placed == 0
@@ -249,21 +249,21 @@ def test_nothing_new_goes_where_it_cannot_run(bad):
     assert not applied(new_plan)
 
 
-def test_no_node_at_all_is_a_lack_of_capacity_not_an_impossibility():
+def test_a_fleet_without_nodes_is_a_lack_of_capacity_not_infeasible():
     _, decision = only(snapshot(), intent())
 
     assert decision.placed_reason == "InsufficientCapacity"
     assert "no GPU node" in decision.placed_message
 
 
-def test_the_older_one_is_served_first():
+def test_the_older_llmdeployment_is_served_first():
     old, young = intent("z", created_at=1.0), intent("a", created_at=2.0)
     _, decisions = decide(snapshot(node("b", mig_1g_10gb=1)), young, old)
 
     assert (decisions[old.uid].placed, decisions[young.uid].placed) == (1, 0)
 
 
-def test_an_older_one_takes_nothing_from_a_running_younger_one():
+def test_an_older_llmdeployment_takes_no_device_from_a_running_younger_one():
     old, young = intent("old", created_at=1.0), intent("young", created_at=2.0)
     observed = snapshot(
         node("b", mig_1g_10gb=1), claims=claims(young, SLICE, "b"), workloads=(workload(young, SLICE),)
@@ -273,7 +273,7 @@ def test_an_older_one_takes_nothing_from_a_running_younger_one():
     assert (decisions[old.uid].placed, decisions[young.uid].placed) == (0, 1)
 
 
-def test_replicas_that_were_promised_but_not_scheduled_yet_are_kept_for_their_owner():
+def test_devices_of_replicas_that_are_not_scheduled_yet_stay_reserved():
     old, young = intent("old", created_at=1.0), intent("young", created_at=2.0)
     observed = snapshot(node("b", mig_1g_10gb=1), workloads=(workload(young, SLICE, available=0),))
     _, decisions = decide(observed, old, young)
@@ -281,7 +281,7 @@ def test_replicas_that_were_promised_but_not_scheduled_yet_are_kept_for_their_ow
     assert (decisions[old.uid].placed, decisions[young.uid].placed) == (0, 1)
 
 
-def test_a_lost_node_shrinks_the_room_but_not_the_deployment():
+def test_a_lost_node_removes_free_devices_but_no_replicas_of_the_deployment():
     m = intent(min_replicas=1, max_replicas=3)
     observed = snapshot(
         node("a", usable=False, mig_1g_10gb=2),
@@ -310,14 +310,14 @@ def test_a_cordoned_node_loses_no_running_replica():
 
 
 @pytest.mark.parametrize(("desired", "expected"), [(0, 2), (3, 3), (99, 4)])
-def test_the_scaling_laws_wish_is_kept_within_bounds(desired, expected):
+def test_the_desired_replicas_stay_within_the_bounds(desired, expected):
     m = intent(min_replicas=2, max_replicas=4)
     observed = snapshot(node("b", mig_1g_10gb=7), desired=((m.uid, desired),))
 
     assert only(observed, m)[1].desired == expected
 
 
-def test_without_a_wish_what_is_there_is_held():
+def test_without_desired_replicas_the_current_number_stays():
     m = intent(max_replicas=4)
     observed = snapshot(node("b", mig_1g_10gb=7), workloads=(workload(m, SLICE, 3),))
 
@@ -353,7 +353,7 @@ def moving():
     )
 
 
-def test_a_move_makes_the_new_before_it_breaks_the_old():
+def test_a_move_starts_new_replicas_before_it_stops_old_ones():
     m, _, observed = moving()
     m = replace(m, tpot=tpot(5))
     new_plan, decision = only(observed, m)
@@ -365,7 +365,7 @@ def test_a_move_makes_the_new_before_it_breaks_the_old():
 
 
 @pytest.mark.parametrize(("available", "expected"), [(0, False), (1, False), (2, True)])
-def test_the_old_goes_when_enough_of_the_new_are_available(available, expected):
+def test_the_old_deployment_is_removed_when_enough_new_replicas_are_available(available, expected):
     m, old, observed = moving()
     m = replace(m, tpot=tpot(5))
     new = workload(m, BIG_SLICE, 2, available=available)
@@ -374,7 +374,7 @@ def test_the_old_goes_when_enough_of_the_new_are_available(available, expected):
     assert bool(removed(new_plan)) is expected
 
 
-def test_the_old_goes_at_once_when_it_serves_nobody_and_may_not_be_used():
+def test_an_old_deployment_that_serves_nothing_on_a_forbidden_shape_is_removed_at_once():
     m, old, observed = moving()
     m = replace(m, tpot=tpot(5))
     new_plan, _ = only(replace(observed, workloads=(replace(old, available=0, ready=0),)), m)
@@ -382,7 +382,7 @@ def test_the_old_goes_at_once_when_it_serves_nobody_and_may_not_be_used():
     assert removed(new_plan) == [old.name]
 
 
-def test_a_move_without_room_waits_with_a_reason_and_the_old_serves():
+def test_a_move_without_free_devices_waits_with_a_reason_and_the_old_shape_serves():
     m, _old, observed = moving()
     m = replace(m, tpot=tpot(5))
     full = claims(None, BIG_SLICE, "b", 2)
@@ -395,7 +395,7 @@ def test_a_move_without_room_waits_with_a_reason_and_the_old_serves():
     assert not applied(new_plan)
 
 
-def test_a_move_is_not_begun_where_the_minimum_has_no_room():
+def test_a_move_does_not_begin_if_the_minimum_finds_no_free_devices():
     m, _old, observed = moving()
     m = replace(m, tpot=tpot(5))
     full = claims(None, BIG_SLICE, "b", 1)
@@ -408,7 +408,7 @@ def test_a_move_is_not_begun_where_the_minimum_has_no_room():
     assert not removed(new_plan)
 
 
-def test_a_move_that_is_not_begun_keeps_nothing_from_others():
+def test_a_move_that_has_not_begun_reserves_no_devices():
     m, _old, observed = moving()
     m, young = replace(m, tpot=tpot(5)), intent("young", tpot=tpot(5), created_at=NOW)
     full = claims(None, BIG_SLICE, "b", 1)
@@ -417,7 +417,7 @@ def test_a_move_that_is_not_begun_keeps_nothing_from_others():
     assert decisions[young.uid].placed == 1
 
 
-def test_what_serves_short_of_its_minimum_is_not_joined_by_another_shape_that_is_short_too():
+def test_a_serving_shape_below_the_minimum_is_not_joined_by_another_such_shape():
     m = intent(min_replicas=4)
     observed = snapshot(
         node("a", gpu=3),
@@ -432,7 +432,7 @@ def test_what_serves_short_of_its_minimum_is_not_joined_by_another_shape_that_is
     assert [(a.shape, a.replicas) for a in applied(new_plan)] == [(SLICE, 4)]
 
 
-def test_a_move_that_has_begun_goes_on_when_its_room_shrinks():
+def test_a_move_that_has_begun_continues_when_its_free_devices_shrink():
     m, old, observed = moving()
     m = replace(m, tpot=tpot(5))
     new = workload(m, BIG_SLICE, 2, available=1)
@@ -443,7 +443,7 @@ def test_a_move_that_has_begun_goes_on_when_its_room_shrinks():
     assert not removed(new_plan)
 
 
-def test_an_impossible_wish_takes_nothing_down():
+def test_an_infeasible_objective_stops_no_replica():
     m, _, observed = moving()
     new_plan, decision = only(observed, replace(m, tpot=tpot(1)))
 
@@ -452,7 +452,7 @@ def test_an_impossible_wish_takes_nothing_down():
     assert not removed(new_plan)
 
 
-def test_a_shape_whose_room_is_gone_is_left_for_one_that_has_room():
+def test_replicas_leave_a_shape_whose_nodes_are_gone_for_one_with_free_devices():
     m = intent()
     observed = snapshot(
         node("a", gpu=1),
@@ -466,7 +466,7 @@ def test_a_shape_whose_room_is_gone_is_left_for_one_that_has_room():
     assert not removed(new_plan)  # it may come back before the new one is there
 
 
-def test_a_deployment_with_an_unreadable_shape_goes_once_it_is_not_needed():
+def test_a_deployment_with_an_unreadable_shape_is_removed_when_it_is_not_needed():
     m = intent()
     strange = workload(m, Shape("unknown", "gpu"), available=0)
     good = workload(m, SLICE)
@@ -476,7 +476,7 @@ def test_a_deployment_with_an_unreadable_shape_goes_once_it_is_not_needed():
     assert removed(new_plan) == [strange.name]
 
 
-def test_another_precision_in_the_same_slices_waits_for_them():
+def test_a_new_precision_waits_for_the_slices_of_the_old_one():
     m = intent()
     old = workload(m, shape("1g.10gb", precision="fp16"))
     observed = snapshot(node("b", mig_1g_10gb=1), claims=claims(m, SLICE, "b"), workloads=(old,))
@@ -487,7 +487,7 @@ def test_another_precision_in_the_same_slices_waits_for_them():
     assert not removed(new_plan)
 
 
-def test_affinity_lists_the_products_of_all_nodes_of_the_sku_even_those_away():
+def test_affinity_lists_the_products_of_all_nodes_of_the_sku_even_of_unusable_ones():
     observed = snapshot(
         replace(node("a", "L4", gpu=1), product="Tesla-L4"), replace(node("b", "L4", usable=False, gpu=1))
     )
@@ -499,7 +499,7 @@ def test_affinity_lists_the_products_of_all_nodes_of_the_sku_even_those_away():
 # --- refused, paused
 
 
-def test_of_two_with_one_served_name_the_older_is_served_and_the_other_says_so():
+def test_the_older_of_two_llmdeployments_with_one_served_name_is_served():
     old = intent("z", created_at=1.0, served_name="llama")
     young = intent("a", created_at=2.0, served_name="llama")
     elsewhere = replace(young, uid="x", namespace="other")
@@ -514,7 +514,7 @@ def test_of_two_with_one_served_name_the_older_is_served_and_the_other_says_so()
     assert not applied(new_plan, young)
 
 
-def test_created_in_the_same_second_the_uid_decides():
+def test_the_uid_decides_between_llmdeployments_of_the_same_second():
     first, second = intent("b", uid="1", served_name="x"), intent("a", uid="2", served_name="x")
     _, decisions = decide(snapshot(), second, first)
 
@@ -522,7 +522,7 @@ def test_created_in_the_same_second_the_uid_decides():
     assert not decisions["2"].accepted
 
 
-def test_an_invalid_spec_is_told_and_what_runs_is_left_alone():
+def test_an_invalid_spec_is_reported_and_running_replicas_are_left_alone():
     bad = InvalidIntent("uid-m", "ns", "m", 2, 1.0, "spec.scaling.minReplicas is wrong")
     running = workload(intent(), SLICE)
     new_plan, decisions = decide(snapshot(node("b", mig_1g_10gb=1), workloads=(running,)), bad)
@@ -531,7 +531,7 @@ def test_an_invalid_spec_is_told_and_what_runs_is_left_alone():
     assert new_plan.actions == ()
 
 
-def test_what_an_invalid_spec_runs_still_holds_its_slices():
+def test_replicas_of_an_invalid_spec_still_hold_their_slices():
     bad = InvalidIntent("uid-m", "ns", "m", 2, 9e9, "broken")
     running = workload(intent(), SLICE)
     _, decisions = decide(snapshot(node("b", mig_1g_10gb=1), workloads=(running,)), bad, intent("other"))
@@ -539,7 +539,7 @@ def test_what_an_invalid_spec_runs_still_holds_its_slices():
     assert decisions["uid-other"].placed == 0
 
 
-def test_nothing_at_all_is_done_for_a_paused_one():
+def test_a_paused_llmdeployment_gets_no_action():
     m = intent(paused=True, uri="image:///m/new")
     old = workload(m, WHOLE)
     job = Inspection(
@@ -573,7 +573,7 @@ def test_an_unknown_checkpoint_is_inspected_once_before_anything_runs():
 
 
 @pytest.mark.parametrize("uri", ["image:///m/new", NEW])
-def test_each_namespace_inspects_for_itself(uri):
+def test_each_namespace_inspects_a_checkpoint_itself(uri):
     first = intent("a", uri=uri, created_at=1.0)
     second = replace(intent("b", uri=uri), namespace="other")
     new_plan, decisions = decide(snapshot(node("b", gpu=8)), first, second)
@@ -588,7 +588,7 @@ def test_each_namespace_inspects_for_itself(uri):
     assert (decisions[first.uid].facts, decisions[second.uid].facts) == (None, FACTS_1B)
 
 
-def test_a_running_inspection_is_named_with_what_it_waits_for():
+def test_a_running_inspection_is_reported_with_what_it_waits_for():
     observed = snapshot(inspections=(job(message="0/1 nodes are available"),))
     new_plan, decision = only(observed, intent(uri=NEW))
 
@@ -613,7 +613,7 @@ def test_facts_are_used_at_once_and_the_job_goes_when_they_are_recorded():
 @pytest.mark.parametrize(
     "reason", ["NotFound", "InvalidCheckpoint", "UnknownArchitecture", "InspectionFailed"]
 )
-def test_a_failed_inspection_is_told_and_tried_again_after_a_while(reason):
+def test_a_failed_inspection_is_reported_and_retried_later(reason):
     observed = snapshot(inspections=(job(InspectionFailure(reason, "config.json is missing", NOW)),))
     m = intent(uri=NEW)
     early, decision = only(observed, m, now=NOW + 59)
@@ -627,13 +627,13 @@ def test_a_failed_inspection_is_told_and_tried_again_after_a_while(reason):
     assert StartInspection(m.uid, KEY) in again.actions
 
 
-def test_a_job_nobody_asks_for_is_removed():
+def test_an_inspection_job_that_no_llmdeployment_needs_is_removed():
     new_plan, _ = decide(snapshot(inspections=(job(),)), intent())
 
     assert FinishInspection("", "ns", "tangram-inspect-1", "ju") in new_plan.actions
 
 
-def test_of_two_jobs_for_one_checkpoint_one_is_kept():
+def test_one_of_two_inspection_jobs_of_a_checkpoint_is_kept():
     key = FactsKey("ns", "image:///m/new", IMAGE)
     two = (job(key=key, uid="1"), job(key=key, uid="2", job_name="tangram-inspect-2"))
     new_plan, _ = decide(snapshot(inspections=two), intent(uri="image:///m/new"))
@@ -641,7 +641,7 @@ def test_of_two_jobs_for_one_checkpoint_one_is_kept():
     assert [a.uid for a in new_plan.actions if isinstance(a, FinishInspection)] == ["2"]
 
 
-def test_while_a_new_checkpoint_is_inspected_the_old_goes_on_untouched():
+def test_the_old_replicas_stay_while_a_new_checkpoint_is_inspected():
     m = intent(uri=NEW)
     new_plan, _ = only(snapshot(node("b", mig_1g_10gb=1), workloads=(workload(m, SLICE),)), m)
 
@@ -649,14 +649,14 @@ def test_while_a_new_checkpoint_is_inspected_the_old_goes_on_untouched():
     assert not removed(new_plan)
 
 
-def test_a_new_engine_image_is_asked_anew():
+def test_a_new_engine_image_inspects_the_checkpoint_again():
     observed = snapshot(node("b", gpu=1), engine_image="engine:2")
     new_plan, _ = only(observed, intent())
 
     assert StartInspection("uid-m", FactsKey("ns", "image:///m/1b", "engine:2")) in new_plan.actions
 
 
-def test_numbers_nobody_verified_are_told():
+def test_unverified_catalog_numbers_are_reported():
     verified = only(snapshot(node("a", gpu=1)), intent())[1]
     recalled = only(snapshot(node("a", "A10", gpu=1)), intent())[1]
 

@@ -143,7 +143,7 @@ def applied(new_plan):
 
 @given(worlds())
 @settings(max_examples=300, deadline=None)
-def test_nothing_new_is_given_beyond_what_the_fleet_has(world):
+def test_new_replicas_never_exceed_the_devices_of_the_fleet(world):
     observed, owners = world
     new_plan = plan(observed, owners, NOW)
     room = capacity(observed)
@@ -194,7 +194,7 @@ def test_bounds_hold_and_shortage_never_shrinks_a_deployment(world):
 
 @given(worlds(), st.randoms(use_true_random=False))
 @settings(max_examples=200, deadline=None)
-def test_the_order_of_reading_changes_nothing(world, random):
+def test_a_plan_does_not_depend_on_the_order_of_its_inputs(world, random):
     observed, owners = world
 
     def shuffled(values):
@@ -217,7 +217,7 @@ def test_the_order_of_reading_changes_nothing(world, random):
 
 @given(worlds())
 @settings(max_examples=300, deadline=None)
-def test_no_available_replica_is_taken_away_below_the_minimum(world):
+def test_no_available_replica_is_stopped_below_the_minimum(world):
     observed, owners = world
     new_plan = plan(observed, owners, NOW)
     gone = {action.uid for action in new_plan.actions if isinstance(action, RemoveDeployment)}
@@ -235,7 +235,7 @@ def test_no_available_replica_is_taken_away_below_the_minimum(world):
 
 @given(worlds())
 @settings(max_examples=300, deadline=None)
-def test_a_rollout_may_not_go_below_the_minimum_and_goes_in_place_only_while_it_runs(world):
+def test_a_rollout_keeps_the_minimum_and_is_in_place_only_while_it_runs(world):
     observed, owners = world
     rolling = {(w.owner_uid, w.shape) for w in observed.workloads if w.total > w.updated}
     minimum = {i.uid: i.min_replicas for i in owners}
@@ -247,7 +247,7 @@ def test_a_rollout_may_not_go_below_the_minimum_and_goes_in_place_only_while_it_
 
 @given(worlds())
 @settings(max_examples=200, deadline=None)
-def test_only_what_is_there_is_removed_and_only_what_is_ours(world):
+def test_only_existing_own_deployments_are_removed(world):
     observed, owners = world
     new_plan = plan(observed, owners, NOW)
     workloads = {(w.uid, w.name, w.namespace, w.owner_uid) for w in observed.workloads}
@@ -261,7 +261,7 @@ def test_only_what_is_there_is_removed_and_only_what_is_ours(world):
 
 @given(worlds())
 @settings(max_examples=200, deadline=None)
-def test_whoever_is_not_wholly_placed_is_told_why(world):
+def test_an_llmdeployment_that_is_not_fully_placed_has_a_reason(world):
     observed, owners = world
     for decision in plan(observed, owners, NOW).decisions:
         if decision.placed_reason == "Placed":
@@ -279,7 +279,7 @@ def test_whoever_is_not_wholly_placed_is_told_why(world):
 
 @given(worlds(), st.data())
 @settings(max_examples=100, deadline=None)
-def test_whoever_comes_later_takes_nothing_from_those_before(world, data):
+def test_a_later_llmdeployment_takes_no_replica_from_earlier_ones(world, data):
     """It may send another newcomer to another shape, so that both fit; it leaves nobody with less, and moves
     nothing that runs.
     """
@@ -302,7 +302,7 @@ def share(decision):
 
 @given(worlds())
 @settings(max_examples=150, deadline=None)
-def test_performing_plans_comes_to_rest(world):
+def test_plans_that_are_carried_out_become_stable(world):
     observed, owners = world
     cluster = Cluster(observed, owners)
     plans = []
@@ -317,7 +317,7 @@ def test_performing_plans_comes_to_rest(world):
 
 @given(worlds())
 @settings(max_examples=100, deadline=None)
-def test_an_empty_fleet_filled_by_plans_is_never_overcommitted(world):
+def test_plans_never_overcommit_an_empty_fleet(world):
     observed, owners = world
     cluster = Cluster(replace(observed, workloads=(), claims=()), owners)
     for _ in range(4):
@@ -332,7 +332,7 @@ def test_an_empty_fleet_filled_by_plans_is_never_overcommitted(world):
 
 @given(worlds())
 @settings(max_examples=100, deadline=None)
-def test_evaluate_jobs_take_what_replicas_leave_and_only_where_a_format_may_be_chosen(world):
+def test_evaluate_jobs_use_only_free_devices_and_only_for_precision_any(world):
     observed, owners = world
     new_plan = plan(observed, owners, NOW)
     starts = [action for action in new_plan.actions if isinstance(action, StartEvaluation)]
@@ -360,7 +360,7 @@ def test_evaluate_jobs_take_what_replicas_leave_and_only_where_a_format_may_be_c
 
 @given(worlds())
 @settings(max_examples=100, deadline=None)
-def test_without_its_name_or_a_report_no_quantised_format_is_chosen(world):
+def test_a_quantised_format_is_chosen_only_by_name_or_with_a_report(world):
     observed, owners = world
     by_uid, reports_by_key = {i.uid: i for i in owners}, dict(observed.reports)
     for action in applied(plan(observed, owners, NOW)):
@@ -375,7 +375,7 @@ def test_without_its_name_or_a_report_no_quantised_format_is_chosen(world):
 
 @given(worlds())
 @settings(max_examples=150, deadline=None)
-def test_at_rest_no_unit_is_idle_on_which_a_replica_that_has_no_room_could_stand(world):
+def test_in_a_stable_fleet_no_idle_device_could_hold_a_waiting_replica(world):
     """Of the shape that it runs on, or of any that may be used where it runs on none."""
     observed, owners = world
     cluster = Cluster(replace(observed, pools=()), tuple(replace(i, pools=()) for i in owners))

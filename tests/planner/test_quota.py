@@ -63,7 +63,7 @@ def replicas(new_plan):
 
 
 @pytest.mark.parametrize("resource", ["pods", "count/pods", GPU, "requests.cpu", "cpu", "limits.memory"])
-def test_a_quota_of_zero_leaves_the_gpus_to_the_others_at_once(resource):
+def test_a_quota_of_zero_leaves_the_gpus_to_other_llmdeployments_at_once(resource):
     g, m = greedy(), ordinary()
     new_plan = plan(fleet(quotas=(quota(resource, 0),)), (g, m), NOW)
 
@@ -75,7 +75,7 @@ def test_a_quota_of_zero_leaves_the_gpus_to_the_others_at_once(resource):
 
 
 @pytest.mark.parametrize("resource", ["count/deployments.apps", "count/replicasets.apps"])
-def test_where_no_deployment_may_be_created_no_room_is_kept_for_one(resource):
+def test_no_devices_are_reserved_if_a_quota_allows_no_new_deployment(resource):
     g, m = greedy(), ordinary()
     new_plan = plan(fleet(quotas=(quota(resource, 2, 2),)), (g, m), NOW)
 
@@ -86,7 +86,7 @@ def test_where_no_deployment_may_be_created_no_room_is_kept_for_one(resource):
     ("resource", "hard", "used", "expected"),
     [(GPU, 5, 0, 5), (GPU, 5, 2, 3), (GPU, 2, 5, 0), ("cpu", 20, 0, 2), ("memory", 200 * 2**30, 0, 3)],
 )
-def test_no_more_is_planned_than_the_quota_leaves(resource, hard, used, expected):
+def test_no_more_replicas_are_planned_than_the_quota_leaves(resource, hard, used, expected):
     g = intent("g", namespace="greedy", min_replicas=1, max_replicas=1000)
     observed = fleet(quotas=(quota(resource, hard, used),), desired=((g.uid, 100),))
     new_plan = plan(observed, (g,), NOW)
@@ -94,7 +94,7 @@ def test_no_more_is_planned_than_the_quota_leaves(resource, hard, used, expected
     assert placed(new_plan) == {g.uid: expected}
 
 
-def test_many_hostile_ones_share_one_quota_and_the_ordinary_one_is_served():
+def test_many_greedy_llmdeployments_share_one_quota_and_another_namespace_is_served():
     many = tuple(greedy(i) for i in range(40))
     m = ordinary()
     new_plan = plan(fleet(quotas=(quota("pods", 6, 2),)), (*many, m), NOW)
@@ -110,7 +110,7 @@ def test_a_quota_of_another_namespace_changes_nothing():
     assert placed(plan(fleet(quotas=(quota("pods", 0),)), (m,), NOW)) == {m.uid: 4}
 
 
-def test_what_runs_stays_when_a_quota_is_lowered():
+def test_running_replicas_stay_when_a_quota_is_lowered():
     m = intent("g", namespace="greedy", min_replicas=1, max_replicas=8)
     observed = fleet(
         claims=claims(m, WHOLE, "n", 8), workloads=(workload(m, WHOLE, 8),), quotas=(quota("pods", 3, 8),)
@@ -121,7 +121,7 @@ def test_what_runs_stays_when_a_quota_is_lowered():
     assert new_plan.decisions[0].placed_reason == "Placed"
 
 
-def test_another_shape_is_used_where_the_quota_has_room_for_that():
+def test_another_shape_is_used_if_the_quota_allows_that_one():
     m = intent("g", namespace="greedy", min_replicas=2)
     observed = seeing(node("n", gpu=4), node("l", sku="L4", gpu=4), node("s", mig_1g_20gb=4))
     new_plan = plan(replace(observed, quotas=(quota(GPU, 0),)), (m,), NOW)
@@ -148,18 +148,18 @@ def rolling(minimum, used):
     return action, new_plan.decisions[0]
 
 
-def test_a_rollout_without_quota_for_one_more_goes_in_place():
+def test_a_rollout_without_quota_for_a_surge_pod_goes_in_place():
     action, decision = rolling(1, 4)
     assert (action.replicas, action.max_unavailable, decision.rollout_waits) == (4, 1, "")
 
 
-def test_at_the_minimum_it_waits_and_names_the_quota():
+def test_a_rollout_at_the_minimum_waits_and_names_the_quota():
     action, decision = rolling(4, 4)
     assert (action.replicas, action.max_unavailable) == (4, 0)
     assert "ResourceQuota gpus of namespace greedy: 4 of 4 pods are used" in decision.rollout_waits
 
 
-def test_with_quota_for_one_more_the_new_pod_comes_first():
+def test_a_rollout_with_quota_for_a_surge_pod_starts_it_first():
     action, decision = rolling(4, 3)
     assert (action.max_unavailable, decision.rollout_waits) == (0, "")
 
@@ -173,7 +173,7 @@ def refused(message=REFUSED, total=0, replicas=32, **changes):
     return g, m, fleet(workloads=(stuck,), claims=claims(g, WHOLE, "n", total), **changes)
 
 
-def test_after_a_refusal_the_room_goes_to_the_others():
+def test_after_a_refusal_the_devices_go_to_other_llmdeployments():
     g, m, observed = refused()
     new_plan = plan(observed, (g, m), NOW)
 
@@ -185,7 +185,7 @@ def test_after_a_refusal_the_room_goes_to_the_others():
     assert "is tried again at 2026-11-21T" in decision.placed_message
 
 
-def test_pods_that_were_created_before_the_refusal_stay():
+def test_pods_created_before_the_refusal_stay():
     g, m, observed = refused(total=3)
     new_plan = plan(observed, (g, m), NOW)
 
@@ -193,7 +193,7 @@ def test_pods_that_were_created_before_the_refusal_stay():
     assert replicas(new_plan)[g.uid] == 3
 
 
-def test_a_refusal_of_a_deployment_that_its_controller_has_not_seen_yet_is_old():
+def test_a_refusal_is_ignored_until_the_controller_observes_the_deployment():
     g, m, observed = refused()
     old = replace(observed.workloads[0], settled=False)
     assert not plan(replace(observed, workloads=(old,)), (g, m), NOW).decisions[0].back_offs
@@ -205,7 +205,7 @@ def later(observed, new_plan, **changes):
     return replace(observed, back_offs=back_offs, **changes)
 
 
-def test_one_pod_is_tried_after_the_back_off_and_each_failure_doubles_it():
+def test_one_probe_pod_follows_the_back_off_and_each_failure_doubles_it():
     g, _, observed = refused()
     now, waits = NOW, []
     for _ in range(6):
@@ -222,7 +222,7 @@ def test_one_pod_is_tried_after_the_back_off_and_each_failure_doubles_it():
     assert waits == [30, 60, 120, 240, 300, 300]
 
 
-def test_when_the_one_pod_comes_to_be_all_follow():
+def test_all_pods_follow_when_the_probe_pod_is_created():
     g, _, observed = refused()
     new_plan = plan(observed, (g,), NOW)
     (back_off,) = new_plan.decisions[0].back_offs
@@ -234,14 +234,14 @@ def test_when_the_one_pod_comes_to_be_all_follow():
     assert placed(new_plan) == {g.uid: 32}
 
 
-def test_an_edited_spec_is_tried_at_once():
+def test_an_edited_spec_ends_the_back_off():
     g, _, observed = refused()
     observed = later(observed, plan(observed, (g,), NOW), workloads=(workload(g, WHOLE, 0),))
 
     assert placed(plan(observed, (replace(g, generation=2),), NOW + 1)) == {g.uid: 32}
 
 
-def test_a_quota_that_has_room_again_shortens_the_back_off():
+def test_a_quota_with_room_again_shortens_the_back_off():
     words = 'FailedCreate: pods "x" is forbidden: exceeded quota: gpus, requested: pods=1'
     g, _, observed = refused(words)
     full, open_again = (quota("pods", 4, 4),), (quota("pods", 8, 4),)
@@ -253,7 +253,7 @@ def test_a_quota_that_has_room_again_shortens_the_back_off():
     assert placed(plan(replace(observed, quotas=open_again), (g,), NOW + 10)) == {g.uid: 1}
 
 
-def test_in_a_namespace_whose_pods_are_refused_newcomers_try_one():
+def test_new_llmdeployments_of_a_namespace_with_refused_pods_start_one_probe_pod():
     g, m, observed = refused()
     many = tuple(greedy(i) for i in range(1, 20))
     new_plan = plan(observed, (g, *many, m), NOW)
@@ -262,7 +262,7 @@ def test_in_a_namespace_whose_pods_are_refused_newcomers_try_one():
     assert max(n for uid, n in placed(new_plan).items() if uid != m.uid) == 1
 
 
-def test_no_room_is_kept_for_a_deployment_that_the_api_server_refuses():
+def test_no_devices_are_reserved_for_a_deployment_that_the_api_server_refuses():
     g, m = greedy(), ordinary()
     problem = WriteProblem(g.uid, "Forbidden", "denied by policy")
     new_plan = plan(fleet(problems=(problem,)), (g, m), NOW)
@@ -271,7 +271,7 @@ def test_no_room_is_kept_for_a_deployment_that_the_api_server_refuses():
     assert replicas(new_plan)[g.uid] == 0  # tried without replicas: it takes no room
 
 
-def test_a_deployment_that_is_refused_is_tried_again_on_the_shape_that_was_chosen():
+def test_a_refused_deployment_is_retried_on_the_chosen_shape():
     g = greedy(minimum=2)
     observed = seeing(node("n", gpu=9), node("l", sku="L4", gpu=3))
     chosen = plan(observed, (g,), NOW).decisions[0].shape
@@ -281,7 +281,7 @@ def test_a_deployment_that_is_refused_is_tried_again_on_the_shape_that_was_chose
     assert again.decisions[0].shape == chosen == shape(sku="L4")
 
 
-def test_the_back_off_is_kept_in_a_few_hundred_bytes_of_the_status():
+def test_a_back_off_takes_a_few_hundred_bytes_of_the_status():
     g, _, observed = refused("FailedCreate: " + "x" * 5000)
     decision = plan(observed, (g,), NOW).decisions[0]
     block = render_status(decision, g, observed, None, None, {}, NOW)["backOffs"]
@@ -297,7 +297,7 @@ def test_the_back_off_is_kept_in_a_few_hundred_bytes_of_the_status():
     memory=st.sampled_from([None, 64 * 3, 64 * 7]),
 )
 @settings(max_examples=80, deadline=None)
-def test_quotas_hold_in_every_round_and_what_they_leave_is_used(hard, mins, gpus, memory):
+def test_plans_keep_quotas_in_every_round_and_use_what_they_leave(hard, mins, gpus, memory):
     owners = tuple(greedy(i, low) for i, low in enumerate(mins))
     machine: Node = node("n", gpu=max(gpus, 1))
     pods = dict.fromkeys((g.uid for g in owners), 0)
@@ -326,7 +326,7 @@ def test_quotas_hold_in_every_round_and_what_they_leave_is_used(hard, mins, gpus
     ],
     ids=["paused", "not accepted", "invalid"],
 )
-def test_no_room_is_kept_for_refused_pods_of_what_is_left_as_it_is(change):
+def test_no_devices_are_reserved_for_refused_pods_of_an_llmdeployment_left_as_it_is(change):
     g, m, observed = refused()
     older = intent("older", namespace="greedy", created_at=NOW - 9000, paused=True)
     new_plan = plan(observed, (older, change(g), m), NOW)
@@ -335,7 +335,7 @@ def test_no_room_is_kept_for_refused_pods_of_what_is_left_as_it_is(change):
     assert g.uid not in replicas(new_plan)
 
 
-def test_one_that_leaves_a_shape_in_back_off_takes_its_part_of_the_quota_first():
+def test_an_llmdeployment_that_leaves_a_shape_in_back_off_gets_its_quota_first():
     slice_ = shape("1g.10gb")
     first = intent("first", namespace="greedy", min_replicas=4, created_at=NOW - 5000)
     second = intent("second", namespace="greedy", min_replicas=3, max_replicas=3)
@@ -354,7 +354,7 @@ def test_one_that_leaves_a_shape_in_back_off_takes_its_part_of_the_quota_first()
     assert placed(new_plan) == {first.uid: 4, second.uid: 1}
 
 
-def test_growth_on_a_shape_that_is_too_slow_takes_its_part_of_the_quota_first():
+def test_growth_on_a_too_slow_shape_gets_its_quota_first():
     slow = intent("slow", namespace="greedy", max_replicas=8, tpot=Objective(90, 1), created_at=NOW - 5000)
     other = intent("other", namespace="greedy", min_replicas=3)
     observed = fleet(
@@ -375,14 +375,14 @@ def of_class(name, hard, *terms):
     return replace(quota("pods", hard, name=name), priority_classes=terms or (("In", (name,)),))
 
 
-def test_a_quota_of_a_class_bounds_the_replicas_of_that_class_alone():
+def test_a_quota_of_a_priority_class_bounds_only_replicas_of_that_class():
     gold = replace(greedy(0, minimum=4), priority_class_name="gold")
     lead = replace(greedy(1, minimum=4), priority_class_name="lead")
     new_plan = plan(fleet(quotas=(of_class("gold", 1), of_class("lead", 2))), (gold, lead), NOW)
     assert replicas(new_plan) == {gold.uid: 1, lead.uid: 2}
 
 
-def test_until_the_next_rollout_new_replicas_are_counted_as_those_that_run():
+def test_new_replicas_count_with_the_class_of_the_template_until_the_next_rollout():
     owner = replace(greedy(0, minimum=4), priority_class_name="gold")
     running = workload(owner, WHOLE, 1, priority_class_name="lead")
     held = claims(owner, WHOLE, "n", 1)
@@ -390,7 +390,7 @@ def test_until_the_next_rollout_new_replicas_are_counted_as_those_that_run():
     assert replicas(plan(observed, (owner,), NOW)) == {owner.uid: 3}
 
 
-def test_pods_that_name_no_class_are_counted_as_those_of_the_clusters_default():
+def test_pods_without_a_class_count_with_the_default_class_of_the_cluster():
     classes = tuple(PriorityClass(name, 1, is_global_default=name == "lead") for name in ("gold", "lead"))
     limits = of_class("gold", 1), of_class("lead", 2), of_class("none", 3, ("DoesNotExist", ()))
     owner = greedy(0, minimum=8)

@@ -67,7 +67,7 @@ class Tenant:
 @pytest.mark.parametrize("quota_visible", [True, False], ids=["seen", "unseen"])
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=20, deadline=None)
-def test_plans_keep_within_quotas_and_in_the_end_use_what_they_leave(quota_visible, seed):
+def test_plans_never_exceed_quotas_and_finally_use_them(quota_visible, seed):
     tenant = Tenant(seed, quota_visible=quota_visible)
     world = tenant.world
     for _ in range(tenant.rng.randint(1, 8)):

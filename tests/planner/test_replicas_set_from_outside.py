@@ -63,7 +63,7 @@ def replicas_of(new_plan):
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_exactly_so_many_are_planned_whatever_the_law_says(count):
+def test_spec_replicas_overrides_the_scaling_law(count):
     m = set_to(count)
     new_plan, decision = decide(replace(serving(m), desired=((m.uid, 4),)), m)
 
@@ -71,7 +71,7 @@ def test_exactly_so_many_are_planned_whatever_the_law_says(count):
     assert replicas_of(new_plan) == [count]
 
 
-def test_what_has_no_room_is_short_and_what_runs_stays():
+def test_replicas_without_free_devices_are_missing_and_running_ones_stay():
     m = set_to(9)
     observed = serving(m)
     new_plan, decision = decide(observed, m)
@@ -98,7 +98,7 @@ def test_a_budget_bounds_a_number_that_is_set():
     assert (decision.placed, decision.placed_reason) == (4, "OverBudget")
 
 
-def test_a_number_below_what_a_rollout_has_takes_only_what_is_above():
+def test_a_lower_number_during_a_rollout_stops_only_the_replicas_above_it():
     m = set_to(2, generation=2)
     rolling = serving(m, 4, updated=1, total=4, owner_generation=1)
     new_plan, _ = decide(rolling, m)
@@ -137,7 +137,7 @@ def test_a_replica_set_in_a_paused_or_refused_object_changes_nothing_that_runs()
         assert (new_plan.actions, decision.desired) == ((), 3)
 
 
-def test_one_whose_model_name_is_taken_keeps_what_runs_though_it_is_set_to_none():
+def test_an_llmdeployment_whose_model_name_is_taken_keeps_its_replicas_at_zero():
     older = intent("older", served_name="m", created_at=NOW - 5000)
     m = set_to(0, served_name="m")
     new_plan, decision = decide(serving(m), m, older)
@@ -149,7 +149,7 @@ def test_one_whose_model_name_is_taken_keeps_what_runs_though_it_is_set_to_none(
 # --- none
 
 
-def test_none_takes_down_every_deployment_and_keeps_the_service():
+def test_zero_replicas_stop_every_deployment_and_keep_the_service():
     m = set_to(0)
     old = workload(m, WHOLE, 1)
     observed = serving(m)
@@ -169,7 +169,7 @@ def test_none_holds_no_gpu_for_anybody():
 
 
 @pytest.mark.parametrize("uri", ["image:///m/70b", "pvc://claim/unknown"])
-def test_none_runs_nothing_even_where_no_shape_fits_or_the_checkpoint_is_not_known(uri):
+def test_zero_replicas_run_nothing_even_without_a_fitting_shape_or_checkpoint(uri):
     m = set_to(0, uri=uri)
     new_plan, decision = decide(serving(m, 2), m)
 
@@ -179,7 +179,7 @@ def test_none_runs_nothing_even_where_no_shape_fits_or_the_checkpoint_is_not_kno
     ]
 
 
-def test_none_is_ready_as_wanted_and_says_so():
+def test_zero_replicas_are_ready_and_reported_as_intended():
     m = set_to(0, replicas_set_by=FieldManager("kubectl", "scale", "2026-11-22T10:00:00Z"))
     blind = classify(None, "", ready=0, params=PARAMS, now=NOW)
     before = status_of(serving(m, 2), intent(min_replicas=2))
@@ -198,7 +198,7 @@ def test_none_is_ready_as_wanted_and_says_so():
     LLMDeploymentStatus.model_validate(status)
 
 
-def test_none_does_not_hide_what_the_api_server_refuses():
+def test_zero_replicas_do_not_hide_a_refusal_of_the_api_server():
     m = set_to(0)
     problem = WriteProblem(m.uid, "NameTaken", "Service m is another's")
     status = status_of(snapshot(node("b", mig_1g_10gb=7), problems=(problem,)), m)
@@ -251,7 +251,7 @@ def test_the_status_counts_pods_names_their_selector_and_says_who_set_the_number
     assert status_of(serving(m, 4, available=3, ready=3, total=5), m, status) == status
 
 
-def test_without_a_recorded_client_the_status_says_that():
+def test_the_status_says_that_the_client_is_not_recorded():
     status = status_of(serving(set_to(3)), set_to(3))
 
     assert "replicasSetBy" not in status
@@ -278,7 +278,7 @@ def written(m, count, generation=2):
 BEFORE = replace(intent(ttft=Objective(90, 1000), max_replicas=9), revision=Revision(1, "abc"))
 
 
-def test_it_is_no_rollout_and_ready_stands():
+def test_a_change_of_spec_replicas_is_no_rollout_and_ready_stays():
     observed = serving(BEFORE, 2)
     before = status_of(observed, BEFORE)
     status = status_of(observed, written(BEFORE, 5), before)
@@ -309,7 +309,7 @@ def test_a_shape_in_back_off_stays_in_back_off_for_it():
     assert decision.placed == 5
 
 
-def test_what_was_measured_stands():
+def test_measurements_stay_after_a_change_of_spec_replicas():
     before = status_of(serving(BEFORE, 2), BEFORE)
     before |= {"slo": {"time": "2026-11-21T09:59:50Z", "windowSeconds": 60, "samples": 3}}
     status = status_of(serving(BEFORE, 2), written(BEFORE, 5), before)

@@ -53,14 +53,14 @@ def begun(m, pool, replicas):
     return state
 
 
-def test_with_a_free_unit_one_more_is_started_first():
+def test_a_rollout_with_a_free_device_starts_a_surge_pod_first():
     m = intent_of(1)
     _, action = applied(snapshot_of(m, 8, begun(m, 8, 7)), m)
 
     assert action.max_unavailable == 0
 
 
-def test_in_a_full_pool_one_goes_first():
+def test_a_rollout_in_a_full_pool_stops_a_pod_first():
     m = intent_of(1)
     decision, action = applied(snapshot_of(m, 7, begun(m, 7, 7)), m)
 
@@ -68,7 +68,7 @@ def test_in_a_full_pool_one_goes_first():
     assert decision.placed_reason == "Placed"
 
 
-def test_at_the_minimum_nothing_goes_and_what_is_missing_is_told():
+def test_a_rollout_at_the_minimum_stops_no_pod_and_names_the_missing_device():
     m = intent_of(7)
     decision, action = applied(snapshot_of(m, 7, begun(m, 7, 7)), m)
 
@@ -78,14 +78,14 @@ def test_at_the_minimum_nothing_goes_and_what_is_missing_is_told():
 
 
 @pytest.mark.parametrize(("in_place", "expected"), [(True, 1), (False, 0)])
-def test_a_unit_that_comes_free_meanwhile_does_not_change_the_way(in_place, expected):
+def test_a_device_freed_during_a_rollout_does_not_change_its_strategy(in_place, expected):
     m = intent_of(1)
     _, action = applied(snapshot_of(m, 8, Rolling(8, 7), in_place=in_place), m)
 
     assert action.max_unavailable == expected
 
 
-def test_when_it_is_done_the_usual_way_returns():
+def test_the_default_strategy_returns_after_the_rollout():
     m = intent_of(1)
     done = Rolling(7, 7)
     done.old, done.new = 0, 7
@@ -103,14 +103,14 @@ def test_pods_that_are_still_to_come_are_no_rollout():
     assert action.max_unavailable == 0
 
 
-def test_replicas_that_a_lost_node_took_along_do_not_use_up_the_budget():
+def test_replicas_lost_with_a_node_do_not_use_the_disruption_budget():
     m = intent_of(1)
     _, action = applied(snapshot_of(m, 5, begun(m, 5, 7)), m)
 
     assert (action.replicas, action.max_unavailable) == (7, 3)
 
 
-def test_the_unit_for_one_more_is_kept_from_a_younger_one():
+def test_the_device_for_a_surge_pod_is_not_given_to_a_younger_llmdeployment():
     m, young = intent_of(1), intent("young", created_at=NOW)
     rolling = snapshot_of(m, 8, Rolling(8, 7))
     steady = replace(rolling, workloads=(replace(rolling.workloads[0], updated=7),))
@@ -124,7 +124,7 @@ def test_the_unit_for_one_more_is_kept_from_a_younger_one():
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 8), st.integers(1, 9))
 @settings(deadline=None)
-def test_every_rollout_ends_or_tells_what_it_waits_for_and_the_minimum_stays(pool, replicas, below, later):
+def test_every_rollout_ends_or_names_what_it_waits_for_and_keeps_the_minimum(pool, replicas, below, later):
     minimum = max(1, replicas - below)
     m = intent_of(minimum, 9)
     state, in_place, strategies = Rolling(pool, replicas), False, []
@@ -157,7 +157,7 @@ def resumptions(**changes):
     return [action for action in plan(observed, (m,), NOW).actions if isinstance(action, ResumeRollout)]
 
 
-def test_a_rollout_that_its_controller_has_seen_and_not_begun_is_looked_at():
+def test_a_rollout_that_its_controller_has_observed_but_not_begun_is_resumed():
     (action,) = resumptions()
 
     assert action.replicas == 3
@@ -168,5 +168,5 @@ def test_a_rollout_that_its_controller_has_seen_and_not_begun_is_looked_at():
     [{"settled": False}, {"updated": 1}, {"updated": 3}, {"replicas": 2}],
     ids=["its controller has not seen it", "it has begun", "it is over", "its size is about to change"],
 )
-def test_a_rollout_that_goes_on_is_left_to_its_controller(changes):
+def test_a_rollout_in_progress_is_left_to_its_controller(changes):
     assert resumptions(**changes) == []

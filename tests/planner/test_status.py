@@ -89,7 +89,7 @@ def measured(ready=1, problem="", now=NOW, **values):
 # --- shape of the whole
 
 
-def test_a_serving_deployment_reads_as_people_expect():
+def test_the_conditions_of_a_serving_deployment_are_true():
     m = intent(ttft=TTFT, max_replicas=3)
     status = status_of(serving(m), m, signal=measured())
 
@@ -138,7 +138,7 @@ def test_every_status_fits_the_crd_and_is_complete(name):
 
 
 @pytest.mark.parametrize("name", SITUATIONS)
-def test_the_same_again_writes_nothing_however_long_it_lasts(name):
+def test_an_unchanged_observation_never_changes_the_status(name):
     observed, owner = SITUATIONS[name]
     first = status_of(observed, owner, signal=measured())
 
@@ -150,7 +150,7 @@ def test_the_same_again_writes_nothing_however_long_it_lasts(name):
 
 
 @pytest.mark.parametrize("name", SITUATIONS)
-def test_what_is_not_true_says_since_when(name):
+def test_a_condition_that_is_not_true_says_since_when(name):
     observed, owner = SITUATIONS[name]
 
     for condition in status_of(observed, owner)["conditions"]:
@@ -177,11 +177,11 @@ def test_what_is_not_true_says_since_when(name):
         ("invalid", ("False", "InvalidSpec")),
     ],
 )
-def test_ready_has_the_reason_of_the_leaf_to_look_at(name, expected):
+def test_ready_has_the_reason_of_the_condition_that_causes_it(name, expected):
     assert condition_of(status_of(*SITUATIONS[name]), "Ready") == expected
 
 
-def test_the_younger_of_two_names_says_so():
+def test_the_younger_of_two_llmdeployments_with_one_name_reports_the_collision():
     old, young = intent("old", created_at=1.0, served_name="x"), intent("young", served_name="x")
     status = status_of(snapshot(node("b", mig_1g_10gb=2)), young, others=(old,))
 
@@ -191,7 +191,7 @@ def test_the_younger_of_two_names_says_so():
     assert condition_of(status, "Placed") == ("Unknown", "NotAccepted")
 
 
-def test_pods_that_do_not_start_are_told_in_the_clusters_words():
+def test_pods_that_do_not_start_are_reported_with_the_message_of_the_cluster():
     m = intent()
     status = status_of(serving(m, available=0, message="CrashLoopBackOff: exit 1"), m)
 
@@ -201,7 +201,7 @@ def test_pods_that_do_not_start_are_told_in_the_clusters_words():
     assert "CrashLoopBackOff: exit 1" in conditions(status)["Ready"]["message"]
 
 
-def test_pods_that_start_name_the_deployment_they_are_waited_for():
+def test_available_names_the_deployment_whose_pods_start():
     m = intent()
     status = status_of(serving(m, available=0), m)
 
@@ -210,7 +210,7 @@ def test_pods_that_start_name_the_deployment_they_are_waited_for():
 
 
 @pytest.mark.parametrize("reason", ["NameTaken", "Forbidden", "Rejected"])
-def test_what_the_api_server_refused_is_told(reason):
+def test_a_refusal_of_the_api_server_is_reported(reason):
     m = intent()
     observed = snapshot(node("b", gpu=1), problems=(WriteProblem(m.uid, reason, "a Service m is there"),))
     status = status_of(observed, m)
@@ -218,7 +218,7 @@ def test_what_the_api_server_refused_is_told(reason):
     assert condition_of(status, "Ready") == condition_of(status, "Available") == ("False", reason)
 
 
-def test_a_failed_checkpoint_keeps_its_reason_while_it_is_tried_again():
+def test_a_failed_checkpoint_keeps_its_reason_while_it_is_inspected_again():
     m = intent(uri=NEW)
     failed = snapshot(inspections=(job(InspectionFailure("NotFound", "no such directory", NOW)),))
     first = status_of(failed, m)
@@ -230,7 +230,7 @@ def test_a_failed_checkpoint_keeps_its_reason_while_it_is_tried_again():
     assert condition_of(fixed, "ModelReady") == ("True", "Inspected")
 
 
-def test_a_checkpoint_that_goes_on_failing_with_a_new_image_does_not_make_ready_flap():
+def test_ready_does_not_flap_while_a_checkpoint_fails_with_a_new_image():
     m = intent()
     key = FactsKey("ns", m.model_uri, "engine:2")
     running = Inspection(key, "ns", "tangram-inspect-1", "ju", NOW)
@@ -246,7 +246,7 @@ def test_a_checkpoint_that_goes_on_failing_with_a_new_image_does_not_make_ready_
     assert first == between == again
 
 
-def test_a_retried_inspection_that_is_stuck_tells_what_it_waits_for():
+def test_a_stuck_second_inspection_reports_what_it_waits_for():
     m = intent(uri=NEW)
     failed = snapshot(inspections=(job(InspectionFailure("InspectionFailed", "it ran too long", NOW)),))
     stuck = snapshot(inspections=(replace(job(), message="pod p: ErrImagePull: not found"),))
@@ -258,7 +258,7 @@ def test_a_retried_inspection_that_is_stuck_tells_what_it_waits_for():
     assert "ErrImagePull" in conditions(status)["Ready"]["message"]
 
 
-def test_another_uri_is_not_blamed_for_the_old_failure():
+def test_a_new_uri_does_not_keep_the_failure_of_the_old_one():
     failed = snapshot(inspections=(job(InspectionFailure("NotFound", "no such directory", NOW)),))
     first = status_of(failed, intent(uri=NEW))
 
@@ -280,7 +280,7 @@ def test_a_new_generation_is_not_ready_before_the_deployment_was_rewritten():
     assert condition_of(status, "Available") == ("True", "MinReplicasAvailable")
 
 
-def test_an_unobserved_write_is_not_ready_for_a_new_generation_but_changes_nothing_for_the_old():
+def test_an_unobserved_write_makes_only_a_new_generation_unready():
     m = intent()
     first = status_of(serving(m), m)
 
@@ -300,7 +300,7 @@ def test_pods_of_an_old_template_mean_a_rollout():
     )
 
 
-def test_a_rollout_that_the_minimum_forbids_tells_what_it_waits_for():
+def test_a_rollout_that_the_minimum_forbids_reports_what_it_waits_for():
     m = intent(min_replicas=4)
     status = status_of(serving(m, 4, total=5, updated=1, message="pod x: Unschedulable"), m)
 
@@ -331,7 +331,7 @@ def test_an_older_shape_that_serves_makes_it_available_but_not_ready():
     assert status["cost"]["perHour"] == "3.51"  # one GPU, and the slice that still serves
 
 
-def test_above_the_minimum_it_is_ready_though_not_wholly_placed():
+def test_ready_is_true_above_the_minimum_though_replicas_are_missing():
     m = intent(max_replicas=9)
     status = status_of(replace(serving(m, 4), desired=((m.uid, 6),)), m)
 
@@ -354,7 +354,7 @@ def test_a_condition_keeps_its_time_until_its_status_changes():
 # --- latency
 
 
-def test_a_missed_objective_is_told_with_the_edge_it_is_checked_at():
+def test_a_missed_objective_is_reported_with_its_bucket_edge():
     m = intent(ttft=Objective(90, 2000), max_replicas=2)
     status = status_of(serving(m), m, signal=measured(ttft_attainment=0.5))
 
@@ -363,7 +363,7 @@ def test_a_missed_objective_is_told_with_the_edge_it_is_checked_at():
     assert condition_of(status, "Ready")[0] == "True"
 
 
-def test_tpot_is_missed_when_tokens_are_late_though_no_request_has_ended():
+def test_late_tokens_miss_the_tpot_objective_before_a_request_ends():
     m = intent(tpot=tpot(60))
     signal = measured(tpot_attainment=None, itl_attainment=0.2)
 
@@ -381,20 +381,20 @@ def test_tpot_is_missed_when_tokens_are_late_though_no_request_has_ended():
         (measured(ttft_attainment=None), ("Unknown", "InsufficientSamples")),
     ],
 )
-def test_what_is_not_known_is_not_claimed(signal, expected):
+def test_slo_met_is_unknown_without_measurements(signal, expected):
     m = intent(ttft=TTFT)
 
     assert condition_of(status_of(serving(m), m, signal=signal), "SLOMet") == expected
 
 
-def test_without_an_objective_there_is_nothing_to_meet():
+def test_slo_met_is_unknown_without_objectives():
     assert condition_of(status_of(serving(intent()), intent(), signal=measured()), "SLOMet") == (
         "Unknown",
         "NoObjective",
     )
 
 
-def test_a_load_at_the_edge_changes_the_condition_at_most_once_a_minute():
+def test_a_load_at_the_objective_changes_slo_met_at_most_once_a_minute():
     m = intent(ttft=TTFT)
     status, changes = status_of(serving(m), m, signal=measured()), 0
     for second in range(15, 600, 15):
@@ -406,7 +406,7 @@ def test_a_load_at_the_edge_changes_the_condition_at_most_once_a_minute():
     assert 1 <= changes <= 10
 
 
-def test_what_was_measured_for_other_objectives_does_not_stand_for_a_new_generation():
+def test_measurements_for_old_objectives_do_not_count_for_a_new_generation():
     m = intent(ttft=TTFT)
     first = status_of(serving(m), m, signal=measured())
     m = replace(m, generation=2, ttft=Objective(90, 100))
@@ -418,7 +418,7 @@ def test_what_was_measured_for_other_objectives_does_not_stand_for_a_new_generat
     assert status["slo"]["ttftAttainment"] == "0.100"
 
 
-def test_losing_the_metrics_is_told_at_once():
+def test_lost_metrics_are_reported_at_once():
     m = intent(ttft=TTFT)
     first = status_of(serving(m), m, signal=measured())
     signal = classify(None, "connection refused", ready=1, params=PARAMS, now=NOW + 1)
@@ -445,7 +445,7 @@ def test_numbers_are_written_at_most_once_a_minute(readings):
     assert all(later - earlier >= 60 for earlier, later in itertools.pairwise(writes))
 
 
-def test_small_changes_of_numbers_are_no_news():
+def test_small_changes_of_measurements_are_not_written():
     m = intent(ttft=TTFT)
     first = status_of(serving(m), m, signal=measured())
     signal = measured(now=NOW + 300, ttft_attainment=0.975, ttft_s=0.43, requests=105.0)
@@ -484,7 +484,7 @@ def test_the_last_scaling_is_kept_until_the_next():
         (intent(max_replicas=2, paused=True), measured(), ("False", "Paused")),
     ],
 )
-def test_whether_the_number_can_follow_the_load_is_told(desired, signal, expected):
+def test_scaling_active_reports_whether_replicas_can_follow_the_load(desired, signal, expected):
     assert condition_of(status_of(serving(desired), desired, signal=signal), "ScalingActive") == expected
 
 
@@ -497,7 +497,7 @@ def test_replicas_that_never_start_stop_the_scaling():
     assert condition_of(status, "ScalingActive") == ("False", "ReplicasNotStarting")
 
 
-def test_an_objective_that_more_replicas_do_not_meet_is_told_with_its_numbers():
+def test_an_objective_that_more_replicas_do_not_meet_is_reported_with_numbers():
     m = intent(tpot=tpot(50), max_replicas=9)
     why = "a request alone on a replica is predicted to take 55 ms per token"
     decision = replace(scaled(NOW, 2, 2, "Steady"), unreachable=why)
@@ -510,7 +510,7 @@ def test_an_objective_that_more_replicas_do_not_meet_is_told_with_its_numbers():
     assert why in conditions(status)["ScalingActive"]["message"]
 
 
-def test_what_the_scaling_law_learned_is_kept():
+def test_the_status_keeps_what_the_scaling_law_learned():
     m = intent(max_replicas=9)
     learned = replace(scaled(), memory=ScalingMemory(subject="m", violated_rate=1.5))
 
@@ -520,7 +520,7 @@ def test_what_the_scaling_law_learned_is_kept():
     assert status_of(serving(m), m, previous=first)["scaling"] == first["scaling"]
 
 
-def test_reaching_the_maximum_is_told():
+def test_reaching_the_maximum_is_reported():
     m = intent(max_replicas=2)
     status = status_of(serving(m, 2), m, signal=measured(ready=2), scale=scaled(NOW, 2, 2, "AtMaximum"))
 
@@ -535,7 +535,7 @@ def advised(observed, m, advice):
     return render_status(decision, m, observed, None, None, {}, NOW, advice)
 
 
-def test_who_goes_short_reads_what_rules_it_out_and_what_would_serve_it():
+def test_the_status_explains_missing_replicas_and_the_change_that_would_serve_them():
     m = intent(min_replicas=3)
     advice = Advice("fp-1", 0.0, ("2 slices of 1g.10gb",), (RecommendedChange("GPUs", "add one 1g.10gb"),))
     status = advised(snapshot(node("b", mig_1g_10gb=2)), m, advice)
@@ -546,14 +546,14 @@ def test_who_goes_short_reads_what_rules_it_out_and_what_would_serve_it():
     assert [(r.dimension, r.text) for r in placement.relaxations] == [("GPUs", "add one 1g.10gb")]
 
 
-def test_whom_the_recommended_plan_says_nothing_about_has_no_word_of_it():
+def test_the_status_has_no_advice_if_the_recommended_plan_changes_nothing():
     m = intent()
     status = advised(serving(m), m, Advice("fp-1", 2.0))
 
     assert not {"plan", "because", "relaxations"} & set(status["placement"])
 
 
-def test_what_has_no_place_is_not_said_to_wait_for_pods():
+def test_available_does_not_wait_for_pods_that_have_no_placement():
     m = intent(min_replicas=3)
     observed = snapshot(
         node("b", mig_1g_10gb=2),
@@ -566,7 +566,7 @@ def test_what_has_no_place_is_not_said_to_wait_for_pods():
     assert condition["message"].startswith("2 of at least 3 available; the others wait for Placed")
 
 
-def test_another_layout_is_told_to_whom_this_one_has_no_place_for_and_to_nobody_else():
+def test_another_layout_is_recommended_only_for_missing_replicas():
     layout = RecommendedChange(LAYOUT, "FleetPlan fp-1 serves it whole: 1 GPUs cut anew")
     advice = Advice("fp-1", 0.0, (), (layout,))
     short = advised(snapshot(node("b", mig_1g_10gb=2)), intent(min_replicas=3), advice)
@@ -577,7 +577,7 @@ def test_another_layout_is_told_to_whom_this_one_has_no_place_for_and_to_nobody_
     assert not {"plan", "relaxations"} & set(advised(serving(m), m, advice)["placement"])
 
 
-def test_alternatives_say_how_many_would_be_needed_what_they_cost_and_why_not():
+def test_alternatives_state_replicas_cost_and_the_reason_of_rejection():
     m = intent(tpot=tpot(8))
     observed = snapshot(
         node("a", "GB200-186GB", gpu=1), node("b", mig_1g_10gb=1, gpu=1), node("c", "L4", gpu=1)
@@ -595,7 +595,7 @@ def test_alternatives_say_how_many_would_be_needed_what_they_cost_and_why_not():
 # --- a life
 
 
-def test_from_nothing_to_ready():
+def test_an_llmdeployment_goes_through_its_reasons_until_it_is_ready():
     m = intent(ttft=TTFT)
     cluster = Cluster(snapshot(node("b", mig_1g_10gb=1)), (m,))
     status, reasons = {}, []
@@ -610,7 +610,7 @@ def test_from_nothing_to_ready():
     assert reasons == ["ReplicasStarting", "ReplicasStarting", "AllReplicasReady", "AllReplicasReady"]
 
 
-def test_what_a_slice_costs_less_than_its_gpu_is_seen_in_the_status():
+def test_the_status_shows_the_saving_of_a_slice_against_its_gpu():
     whole = status_of(serving(intent(), at=WHOLE), intent())
 
     assert whole["cost"]["perHour"] == "3.07"

@@ -27,7 +27,7 @@ GROWING = Pool("growing", (("pool", "growing"),), max_nodes=4)
 FIXED = Pool("fixed", (("pool", "fixed"),))
 
 
-def test_the_default_limit_is_no_news() -> None:
+def test_the_default_time_limit_adds_no_message() -> None:
     assert accepted(fleet(), intent()) == "the spec is valid"
     assert accepted(fleet(pools=(FIXED,)), intent()) == "the spec is valid"
 
@@ -42,19 +42,19 @@ def test_the_default_limit_is_no_news() -> None:
         (600, (), False),
     ],
 )
-def test_a_grace_period_above_what_a_cluster_autoscaler_grants_is_told(
+def test_a_grace_period_above_that_of_the_cluster_autoscaler_is_reported(
     seconds: int, pools: tuple[Pool, ...], warned: bool
 ) -> None:
     message = accepted(fleet(pools=pools), intent(max_request_s=seconds))
     assert ("max-graceful-termination-sec" in message) is warned
 
 
-def test_a_cluster_autoscaler_that_is_kept_away_cuts_nothing() -> None:
+def test_no_message_if_the_cluster_autoscaler_may_not_remove_the_node() -> None:
     keeps_nodes = replace(fleet(pools=(GROWING,)), pod_needs=PodNeeds(keep_nodes=True))
     assert accepted(keeps_nodes, intent(max_request_s=3600)) == "the spec is valid"
 
 
-def test_pools_that_are_not_its_own_do_not_count() -> None:
+def test_growable_pools_that_are_not_used_add_no_message() -> None:
     owner = intent(pools=("fixed",))
     observed = replace(
         fleet(pools=(FIXED, GROWING)), nodes=(replace(node("a", gpu=8), labels=(("pool", "fixed"),)),)
@@ -63,14 +63,14 @@ def test_pools_that_are_not_its_own_do_not_count() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "warned"), [(600, True), (106, True), (105, False)])
-def test_spot_nodes_that_are_reclaimed_sooner_are_told(seconds: int, warned: bool) -> None:
+def test_spot_nodes_with_shorter_notice_are_reported(seconds: int, warned: bool) -> None:
     owner = intent(max_request_s=seconds)
     assert ("spot nodes" in accepted(fleet(spot=True), owner)) is warned
     assert "spot nodes" not in accepted(fleet(), owner)
 
 
 @pytest.mark.parametrize(("seconds", "warned"), [(10, True), (600, False)])
-def test_answers_that_are_expected_to_take_longer_are_told(seconds: int, warned: bool) -> None:
+def test_answers_expected_to_exceed_the_time_limit_are_reported(seconds: int, warned: bool) -> None:
     owner = intent(
         max_request_s=seconds, max_model_len=20_000, traffic=Traffic(None, around(1000), around(8000))
     )

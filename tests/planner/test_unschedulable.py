@@ -45,7 +45,7 @@ def later(observed, new_plan, **changes):
     return replace(observed, back_offs=back_offs, **changes)
 
 
-def test_before_the_deadline_it_is_told_with_the_deadline_and_nothing_moves():
+def test_before_the_deadline_unscheduled_pods_are_reported_and_nothing_moves():
     m = intent(min_replicas=2)
     _, decision, applied = planned(stuck(m, age=100), m)
 
@@ -59,13 +59,13 @@ def test_before_the_deadline_it_is_told_with_the_deadline_and_nothing_moves():
     assert "another shape is tried" in decision.placed_message
 
 
-def test_a_pod_that_has_just_come_is_no_news():
+def test_a_new_unscheduled_pod_adds_no_message():
     m = intent(min_replicas=2)
     _, decision, _ = planned(stuck(m, age=5), m)
     assert decision.placed_reason == "Placed"
 
 
-def test_after_the_deadline_the_next_shape_is_planned_and_the_pods_are_taken_away():
+def test_after_the_deadline_the_next_shape_is_planned_and_the_pods_are_stopped():
     m = intent(min_replicas=2)
     observed = stuck(m)
     new_plan, decision, applied = planned(observed, m)
@@ -78,7 +78,7 @@ def test_after_the_deadline_the_next_shape_is_planned_and_the_pods_are_taken_awa
     assert "2 Insufficient cpu" in lost.message
 
 
-def test_what_serves_stays_and_only_what_never_started_goes():
+def test_serving_replicas_stay_and_only_unscheduled_pods_are_stopped():
     m = intent(min_replicas=1, max_replicas=8)
     _, decision, applied = planned(stuck(m, pods=2, serving=3), m)
 
@@ -87,7 +87,7 @@ def test_what_serves_stays_and_only_what_never_started_goes():
     assert "3 of 5 replicas placed" in decision.placed_message
 
 
-def test_below_the_minimum_all_move_and_what_serves_stays_meanwhile():
+def test_below_the_minimum_all_replicas_move_and_serving_ones_stay_until_then():
     m = intent(min_replicas=4, max_replicas=4)
     new_plan, decision, applied = planned(stuck(m, pods=2, serving=2), m)
 
@@ -96,7 +96,7 @@ def test_below_the_minimum_all_move_and_what_serves_stays_meanwhile():
     assert not [a for a in new_plan.actions if isinstance(a, RemoveDeployment)]
 
 
-def test_where_no_unit_is_free_it_is_shortage_and_the_deployment_keeps_its_size():
+def test_without_a_free_device_it_is_a_shortage_and_the_deployment_keeps_its_size():
     m = intent(min_replicas=2)
     observed = replace(stuck(m), claims=claims(None, CHEAP, "a", 7))
     _, _, applied = planned(replace(observed, nodes=observed.nodes[:1]), m)
@@ -104,7 +104,7 @@ def test_where_no_unit_is_free_it_is_shortage_and_the_deployment_keeps_its_size(
     assert applied == {CHEAP: 2}
 
 
-def test_the_pod_that_a_rollout_starts_first_is_no_obstacle():
+def test_a_surge_pod_that_cannot_be_scheduled_is_no_obstacle():
     m = intent(min_replicas=2)
     surge = replace(stuck(m, pods=1, serving=2).workloads[0], replicas=2, total=3, updated=1)
     _, decision, _ = planned(replace(stuck(m), workloads=(surge,), claims=claims(m, CHEAP, "a", 2)), m)
@@ -116,7 +116,7 @@ GROWING = Pool("p", (("gpu", "yes"),), max_nodes=9)
 
 
 @pytest.mark.parametrize(("age", "given_up"), [(200, False), (1000, True)])
-def test_a_pool_that_may_grow_is_given_more_time(age, given_up):
+def test_a_growable_pool_gets_a_longer_deadline(age, given_up):
     m = intent(min_replicas=2)
     observed = stuck(m, age=age, pools=(GROWING,))
     observed = replace(observed, nodes=tuple(replace(n, labels=(("gpu", "yes"),)) for n in observed.nodes))
@@ -125,7 +125,7 @@ def test_a_pool_that_may_grow_is_given_more_time(age, given_up):
 
 
 @pytest.mark.parametrize(("leaves_at", "waits"), [(NOW + 60, True), (NOW - 300, False), (NOW + 10**6, False)])
-def test_a_terminating_pod_is_waited_for_but_not_one_that_never_goes(leaves_at, waits):
+def test_a_shape_waits_for_a_terminating_pod_but_not_for_a_stuck_one(leaves_at, waits):
     m = intent(min_replicas=2)
     observed = stuck(m)
     leaving = tuple(replace(c, leaves_at=leaves_at) for c in claims(None, CHEAP, "a"))
@@ -167,7 +167,7 @@ def test_back_offs_double_up_to_an_hour_and_survive_in_the_status():
     assert waits == [300, 600, 1200, 2400, 3600, 3600]
 
 
-def test_a_probe_that_found_a_node_ends_the_back_off():
+def test_a_probe_pod_that_is_scheduled_ends_the_back_off():
     m = intent(min_replicas=2)
     observed = replace(stuck(m), nodes=(node("a", mig_1g_10gb=7),))
     new_plan, decision, _ = planned(observed, m)
@@ -180,13 +180,13 @@ def test_a_probe_that_found_a_node_ends_the_back_off():
     assert (decision.back_offs, applied) == ((), {CHEAP: 2})
 
 
-def test_a_status_that_cannot_be_read_is_no_back_off():
+def test_an_unreadable_status_holds_no_back_off():
     odd = [{"sku": 3}, "text", {"sku": "L4", "until": -1}]
     obj = {"metadata": {"uid": "u"}, "status": {"backOffs": odd}}
     assert back_offs_from_status(obj) == ()
 
 
-def test_ready_says_what_placed_says_while_the_minimum_waits():
+def test_ready_repeats_placed_while_the_minimum_waits():
     m = intent(min_replicas=2)
     observed = stuck(m, age=100)
     _, decision, _ = planned(observed, m)
@@ -210,7 +210,7 @@ def serving(m, count):
     )
 
 
-def test_a_back_off_that_is_overtaken_takes_down_no_replica_that_serves():
+def test_an_obsolete_back_off_stops_no_serving_replica():
     """It was paused, say, and nothing was written while its pods came to be after all."""
     m = intent(min_replicas=4)
     _, decision, applied = planned(replace(serving(m, 4), back_offs=recorded(m)), m)
@@ -228,14 +228,14 @@ def test_pods_that_start_during_a_back_off_are_left_to_start():
 
 
 @pytest.mark.parametrize("odd", [{"reason": "Bogus"}, {"until": float(2**40)}, {"until": NOW + 400}])
-def test_a_back_off_that_this_operator_cannot_have_recorded_is_no_obstacle(odd):
+def test_an_implausible_recorded_back_off_is_ignored(odd):
     m = intent(min_replicas=2)
     new_plan, decision, applied = planned(replace(serving(m, 2), back_offs=recorded(m, **odd)), m)
 
     assert (new_plan.faults, decision.back_offs, applied) == ((), (), {CHEAP: 2})
 
 
-def test_a_move_leaves_nothing_waiting_on_the_shape_that_is_in_back_off():
+def test_a_move_leaves_no_waiting_pod_on_the_shape_in_back_off():
     """Else the pods that wait there and the replicas that are given its room want the same units."""
     m = intent(min_replicas=4, max_replicas=4)
     new_plan, decision, _ = planned(stuck(m, pods=3, serving=1), m)
@@ -244,7 +244,7 @@ def test_a_move_leaves_nothing_waiting_on_the_shape_that_is_in_back_off():
     assert [a.replicas for a in new_plan.actions if isinstance(a, ScaleDeployment)] == [1]
 
 
-def test_refused_replicas_go_although_the_last_node_of_their_shape_is_gone():
+def test_refused_replicas_are_stopped_though_the_last_node_of_their_shape_is_gone():
     """Else they are refused for ever, and each refusal is one more attempt in the status."""
     m = intent(min_replicas=2)
     refused = workload(m, CHEAP, 2, available=0, total=0, refused="FailedCreate: exceeded quota: q, used")
