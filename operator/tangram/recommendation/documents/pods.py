@@ -75,12 +75,12 @@ def with_holders(gpus: Iterable[GPUState], pods: Iterable[DeviceHolder]) -> tupl
             units = free.get((holder.node, resource), deque())
             assigned = [units.popleft() for _ in range(min(count, len(units)))]
             for gpu, instance in assigned:
-                whole = resource == resource_name(WHOLE_GPU) and count > 1
-                gang = holder.name if whole else None
+                gang = holder.name if resource == resource_name(WHOLE_GPU) and count > 1 else None
                 held_instance = replace(instance, owner=holder.owner, movable=holder.movable, gang=gang)
-                held.setdefault(gpu, {})[held_instance.start] = held_instance
+                held.setdefault(gpu, {})[instance.start] = held_instance
             if len(assigned) < count and holder.owner != UNHEALTHY:
-                notes.append(_too_many(holder, resource))
+                held_text = f"pod {holder.name} holds {count} {resource}"
+                notes.append(f"{held_text}, more than node {holder.node} has left")
     return [_with_instances(gpu, held.get(gpu.id, {})) for gpu in by_id.values()], notes
 
 
@@ -105,8 +105,3 @@ def _with_instances(gpu: GPUState, held: Mapping[int, Instance]) -> GPUState:
         return gpu
     instances = tuple(held.get(instance.start, instance) for instance in gpu.instances)
     return replace(gpu, instances=instances or tuple(held.values()), convertible=False)
-
-
-def _too_many(holder: DeviceHolder, resource: str) -> str:
-    total = dict(holder.counts)[resource]
-    return f"pod {holder.name} holds {total} {resource}, more than node {holder.node} has left"

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tangram.catalog import InputError
 from tangram.catalog.prices import Prices
@@ -21,24 +21,12 @@ from tangram.recommendation.documents.pools import under_pool_policy
 FOREIGN_OWNER = "(others)"  # of pods without an LLMDeployment; no LLMDeployment can have this name
 
 
-@dataclass(frozen=True, slots=True)
-class ObservedGPUs:
-    """The GPUs of the nodes that can be planned."""
-
-    gpus: tuple[GPUState, ...]  # sorted by id
-    notes: tuple[str, ...]  # GPUs and pods that are left out, and why
-
-    def nodes_of(self, pool: str) -> int:
-        """Return how many of a pool's nodes have GPUs that can be planned."""
-        return len({gpu.node for gpu in self.gpus if gpu.pool == pool})
-
-
 def observed_gpus(
     snapshot: FleetSnapshot, names: Mapping[str, str], unplanned: frozenset[str]
-) -> ObservedGPUs:
-    """Return every GPU with its holders; foreign pods, and those of the `unplanned`, do not move.
+) -> tuple[tuple[GPUState, ...], tuple[str, ...]]:
+    """Return every GPU that can be planned with its holders, sorted by id, and notes on what is left out.
 
-    `names`: LLMDeployments by uid.
+    Foreign pods, and those of the `unplanned`, do not move. `names`: LLMDeployments by uid.
     """
     notes = left_out_notes(snapshot.nodes)
     nodes = sorted(snapshot.nodes, key=lambda node: node.name)
@@ -51,7 +39,7 @@ def observed_gpus(
     occupied, _ = with_holders(occupied, _unscheduled_replicas(occupied, snapshot, names, unplanned))
     pools = {pool.name: pool for pool in snapshot.pools}
     gpus = sorted((under_pool_policy(gpu, pools) for gpu in occupied), key=lambda gpu: gpu.id)
-    return ObservedGPUs(tuple(gpus), (*notes, *overflow_notes))
+    return tuple(gpus), (*notes, *overflow_notes)
 
 
 def _claim_order(claim: Claim) -> tuple[str, str, str, int]:

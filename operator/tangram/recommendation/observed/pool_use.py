@@ -1,5 +1,7 @@
 """Count the GPUs of each GPUPool that are in use, and what they cost. Pure."""
 
+from collections import defaultdict
+
 from tangram.catalog.prices import Prices
 from tangram.fleet import FleetSnapshot, PoolUse
 from tangram.packing import GPUState
@@ -8,12 +10,11 @@ from tangram.recommendation.documents.fleet_input import FleetInput
 
 def pool_use(fleet_input: FleetInput, snapshot: FleetSnapshot) -> tuple[tuple[str, PoolUse], ...]:
     """Return the use of each GPUPool by name. GPUs on nodes that take no pods are not counted."""
-    prices = Prices(dict(snapshot.prices))
-    gpus_by_pool: dict[str, list[GPUState]] = {pool.name: [] for pool in snapshot.pools}
+    prices, gpus_by_pool = Prices(dict(snapshot.prices)), defaultdict[str, list[GPUState]](list)
     for gpu in fleet_input.gpus:
-        if gpu.pool in gpus_by_pool:
-            gpus_by_pool[gpu.pool].append(gpu)
-    return tuple((name, _use(gpus, prices)) for name, gpus in sorted(gpus_by_pool.items()))
+        gpus_by_pool[gpu.pool].append(gpu)
+    names = sorted({pool.name for pool in snapshot.pools})
+    return tuple((name, _use(gpus_by_pool[name], prices)) for name in names)
 
 
 def _use(gpus: list[GPUState], prices: Prices) -> PoolUse:

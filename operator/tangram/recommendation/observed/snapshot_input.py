@@ -3,6 +3,7 @@
 It never raises: nodes and LLMDeployments that cannot be read are left out, with a note about each.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -27,9 +28,10 @@ from tangram.fleet import (
     claiming_pools,
     describe,
 )
+from tangram.packing import GPUState
 from tangram.recommendation.documents.fleet_input import FleetInput, PlanTerms
 from tangram.recommendation.documents.pools import growable_pool
-from tangram.recommendation.observed.observed_gpus import ObservedGPUs, observed_gpus
+from tangram.recommendation.observed.observed_gpus import observed_gpus
 
 
 def snapshot_input(
@@ -42,29 +44,29 @@ def snapshot_input(
     ordered = by_age(intents)
     deployments, unplanned, notes = _deployments(snapshot, ordered, models or {})
     names = {intent.uid: identity(intent.namespace, intent.name) for intent in ordered}
-    fleet = observed_gpus(snapshot, names, unplanned)
-    pools, conflicts = _pools(snapshot, fleet)
+    gpus, left_out = observed_gpus(snapshot, names, unplanned)
+    pools, conflicts = _pools(snapshot, gpus)
     return FleetInput(
-        gpus=fleet.gpus,
+        gpus=gpus,
         deployments=deployments,
         pools=pools,
         pods_listed=True,
         terms=PlanTerms(prices=tuple(sorted(snapshot.prices)), reachable=True),
-        inferred=frozenset(gpu.id for gpu in fleet.gpus),
-        notes=(*fleet.notes, *conflicts, *notes),
+        inferred=frozenset(gpu.id for gpu in gpus),
+        notes=(*left_out, *conflicts, *notes),
     )
 
 
-def _pools(snapshot: FleetSnapshot, fleet: ObservedGPUs) -> tuple[tuple[Pool, ...], list[str]]:
+def _pools(snapshot: FleetSnapshot, gpus: tuple[GPUState, ...]) -> tuple[tuple[Pool, ...], list[str]]:
     """Return the pools, without growth where the GPU model or price of new nodes is not known, and notes."""
     pools, notes = [], []
     for pool in sorted(snapshot.pools):
         if pool.max_nodes is not None:  # nodes whose GPUs are left out count, too
             nodes = sum(claiming_pools(node, snapshot.pools)[:1] == (pool.name,) for node in snapshot.nodes)
-            left_out = nodes - fleet.nodes_of(pool.name)
+            left_out = nodes - len({gpu.node for gpu in gpus if gpu.pool == pool.name})
             pool = replace(pool, max_nodes=max(0, pool.max_nodes - left_out))  # noqa: PLW2901
         try:
-            growable_pool(pool, fleet.gpus, dict(snapshot.prices))
+            growable_pool(pool, gpus, dict(snapshot.prices))
         except InputError as error:
             notes.append(f"{error.field} {error.problem}: it is planned without growth")
             pool = replace(pool, max_nodes=None)  # noqa: PLW2901
@@ -77,36 +79,30 @@ def _deployments(
 ) -> tuple[tuple[ServingRequirements, ...], frozenset[str], list[str]]:
     """Return the planned LLMDeployments, the uids of the others, and a note with the reason of each."""
     verdicts = acceptance(ordered, snapshot.pod_needs)
-    facts, desired, evaluation_reports = (
-        dict(snapshot.facts),
-        dict(snapshot.desired),
-        reports_by_checkpoint(reports(snapshot)),
-    )
-    desired_shapes = dict(snapshot.desired_of)
+    facts, desired, desired_shapes = dict(snapshot.facts), dict(snapshot.desired), dict(snapshot.desired_of)
+    evaluation_reports = reports_by_checkpoint(reports(snapshot))
     faulted = {fault.owner_uid: fault.error for fault in snapshot.faults}
-    workloads: dict[str, list[Workload]] = {}
+    workloads = defaultdict[str, list[Workload]](list)
     for workload in snapshot.workloads:
-        workloads.setdefault(workload.owner_uid, []).append(workload)
+        workloads[workload.owner_uid].append(workload)
     deployments, unplanned, notes = [], set(), []
     for intent in ordered:
         accepted, _, reason = verdicts[intent.uid]
         if accepted and isinstance(intent, Intent):
             uid = intent.uid
             inspected = facts.get(FactsKey(intent.namespace, intent.model_uri, snapshot.engine_image))
-            own_workloads = workloads.get(uid, [])
-            present = _desired_replicas(intent, own_workloads, desired.get(uid), desired_shapes.get(uid))
+            model, needs = models.get(uid), snapshot.pod_needs
             planned: ServingRequirements | str
             if uid in faulted:
                 planned = faulted[uid]
             elif intent.is_off and not intent.paused:  # its pods end by themselves
                 planned = OFF
             else:
-                planned = _requirements(
-                    intent, models.get(uid), inspected, evaluation_reports, snapshot.pod_needs
-                )
+                planned = _requirements(intent, model, inspected, evaluation_reports, needs)
             if isinstance(planned, ServingRequirements):
+                present = _desired_replicas(intent, workloads[uid], desired.get(uid), desired_shapes.get(uid))
                 pools = (*planned.pools, *_contained_pools(planned.pools, snapshot))
-                formats = _running_formats(own_workloads)
+                formats = _running_formats(workloads[uid])
                 deployments.append(replace(planned, pools=pools, present=present, formats_running=formats))
                 continue
             reason = planned
