@@ -23,10 +23,10 @@ _MOST_GPUS = 100_000
 
 def with_change(inputs: FleetInput, text: str) -> FleetInput:
     """Return the input with the change of `text`. Raises `InputError` where it cannot be read."""
-    kind, equals, rest = text.partition("=")
-    change = _CHANGES.get(kind)
-    if change is None or not equals or not rest:
-        raise InputError(FLAG, f"{text!r} is none of {', '.join(_FORMS)}")
+    kind, _, rest = text.partition("=")
+    change = next((change for form, change in _CHANGES.items() if form.partition("=")[0] == kind), None)
+    if change is None or not rest:
+        raise InputError(FLAG, f"{text!r} is none of {', '.join(_CHANGES)}")
     return change(inputs, rest)
 
 
@@ -99,19 +99,16 @@ def _price(inputs: FleetInput, text: str) -> FleetInput:
 def _objective(inputs: FleetInput, text: str) -> FleetInput:
     name, key, value = _setting(text, ("ttft", "tpot"))
 
-    def with_objective(requirements: ServingRequirements) -> ServingRequirements:
-        request = requirements.request
-        request = replace(request, ttft_ms=value) if key == "ttft" else replace(request, tpot_ms=value)
-        return replace(requirements, request=request)
+    def with_objective(d: ServingRequirements) -> ServingRequirements:
+        request = replace(d.request, ttft_ms=value) if key == "ttft" else replace(d.request, tpot_ms=value)
+        return replace(d, request=request)
 
     return _with_deployment(inputs, name, with_objective)
 
 
 def _traffic(inputs: FleetInput, text: str) -> FleetInput:
-    name, _, value = _setting(text, ("rps",))
-    return _with_deployment(
-        inputs, name, lambda w: replace(w, rps=value, request=replace(w.request, rps=value))
-    )
+    name, _, rps = _setting(text, ("rps",))
+    return _with_deployment(inputs, name, lambda d: replace(d, rps=rps, request=replace(d.request, rps=rps)))
 
 
 def _setting(text: str, keys: tuple[str, ...]) -> tuple[str, str, float]:
@@ -150,19 +147,11 @@ def _number(text: str, where: str) -> float:
     return value
 
 
-_FORMS = (
-    "add-gpu=SKU:N,node=NAME",
-    "remove-gpu=ID",
-    "remove-node=NAME",
-    "price=SKU:USD",
-    "objective=NAME:ttft=MS",
-    "traffic=NAME:rps=N",
-)
 _CHANGES: dict[str, Callable[[FleetInput, str], FleetInput]] = {
-    "add-gpu": _add_gpu,
-    "remove-gpu": _remove_gpu,
-    "remove-node": _remove_node,
-    "price": _price,
-    "objective": _objective,
-    "traffic": _traffic,
+    "add-gpu=SKU:N,node=NAME": _add_gpu,
+    "remove-gpu=ID": _remove_gpu,
+    "remove-node=NAME": _remove_node,
+    "price=SKU:USD": _price,
+    "objective=NAME:ttft=MS": _objective,
+    "traffic=NAME:rps=N": _traffic,
 }
