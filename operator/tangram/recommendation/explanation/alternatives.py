@@ -5,7 +5,7 @@ from typing import Any
 
 from tangram.capacity.sizing import Rejection, ServingShape
 from tangram.eligibility.shapes.serving_shapes import AssessedShapes
-from tangram.fleet import Shape
+from tangram.fleet import Shape, ShapeKey
 from tangram.packing import Choice, Demand
 from tangram.packing.problem.mix import UNMET, on_any_fleet
 from tangram.recommendation.explanation.no_serving_shape import changes_settings_only
@@ -39,13 +39,11 @@ def alternatives(
     return documents + [_rejected(assessed, r) for r in nearest_rejections[: _MOST - len(documents)]]
 
 
-def _one_per_shape(rejected: list[Rejection], serving: set[Any]) -> list[Rejection]:
-    serving_shapes = {(shape.sku, shape.profile, shape.tensor_parallel) for shape in serving}
-    by_shape: dict[tuple[str, str, int], Rejection] = {}
+def _one_per_shape(rejected: list[Rejection], serving: set[ShapeKey]) -> list[Rejection]:
+    by_shape: dict[ShapeKey, Rejection] = {}
     for rejection in rejected:
-        shape = (rejection.shape.sku, rejection.shape.profile, rejection.shape.tensor_parallel)
-        if shape not in serving_shapes:
-            by_shape.setdefault(shape, rejection)
+        if rejection.shape.key not in serving:
+            by_shape.setdefault(rejection.shape.key, rejection)
     return list(by_shape.values())
 
 
@@ -90,13 +88,11 @@ def _own_limit(
 ) -> tuple[str, str] | None:
     """Return the reason against a shape whatever the rest of the fleet does; None: there is none."""
     requirements, cost = assessed.requirements, count * offer.price_per_hour
+    budget = requirements.intent.budget_per_hour
     if requirements.most is not None and count > requirements.most:
         return "MaxReplicas", f"needs {count} replicas, scaling.maxReplicas allows {requirements.most}"
-    if requirements.intent.budget_per_hour is not None and cost > requirements.intent.budget_per_hour:
-        return (
-            "Budget",
-            f"costs {cost:.2f} $/h, placement.budgetPerHour is {requirements.intent.budget_per_hour:.2f}",
-        )
+    if budget is not None and cost > budget:
+        return "Budget", f"costs {cost:.2f} $/h, placement.budgetPerHour is {budget:.2f}"
     most = bounds.inside(requirements.pools).of(offer.key)
     if count > most:
         return "NotEnoughGPUs", f"needs {count} replicas, the fleet has room for {most} if it were empty"
@@ -106,17 +102,13 @@ def _own_limit(
 
 
 def _rejected(assessed: AssessedShapes, rejection: Rejection) -> dict[str, Any]:
-    relaxation = assessed.relaxation(rejection)
+    relaxation, count = assessed.relaxation(rejection), max(1, assessed.requirements.least)
     document = {
-        "chosen": [shape_document(rejection.shape, max(1, assessed.requirements.least))],
-        "costPerHour": 0.0,
+        "chosen": [shape_document(rejection.shape, count)],
+        "costPerHour": round(count * assessed.price(rejection.shape), 6),
         "rejectedBecause": rejection.constraint.reason,
         "message": rejection.message,
     }
-    shape = rejection.shape
-    price = assessed.prices.replica_hour(*shape.key)
-    if price is not None:
-        document["costPerHour"] = round(max(1, assessed.requirements.least) * price, 6)
     if math.isfinite(rejection.excess):
         document["excess"] = round(rejection.excess, 4)
     # The engine of the cluster serves the stored format on one GPU: another format or more GPUs do not help.

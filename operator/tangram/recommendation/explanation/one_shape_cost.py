@@ -69,21 +69,17 @@ def _text(cost: Mapping[str, Any], demands: int) -> str:
 
 
 def _difference(packing: Packing, free: Packing) -> dict[str, Any]:
+    """Return the first stage that differs, else the last: stages are comparable only after equal ones."""
     free_stages = {stage.name: stage for stage in free.stages}
-    compared_stages = [
-        stage for stage in packing.stages if stage.name == "dollars" or stage.name.startswith("unmet[")
-    ]
-    difference: dict[str, Any] = {}
-    for stage in compared_stages:
-        difference = _stage(stage, free_stages)
-        # Later stages are comparable only where this one is equal.
-        if difference["difference"] > _EQUAL:
-            break
+    difference: dict[str, Any] = {"difference": 0.0}
+    for stage in packing.stages:
+        compared = stage.name == "dollars" or stage.name.startswith("unmet[")
+        if compared and difference["difference"] <= _EQUAL:
+            difference = _stage(stage, free_stages[stage.name])
     return difference
 
 
-def _stage(stage: Stage, free_stages: Mapping[str, Stage]) -> dict[str, Any]:
-    free_stage = free_stages[stage.name]
+def _stage(stage: Stage, free_stage: Stage) -> dict[str, Any]:
     # One shape is a mix, too: free mixes are never worse.
     free_value, free_bound = min(free_stage.value, stage.value), min(free_stage.bound, stage.value)
     difference = stage.value - free_bound

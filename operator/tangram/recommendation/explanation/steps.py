@@ -1,9 +1,10 @@
 """Ordered steps from the fleet as it is to the plan, or what they are blocked by."""
 
+from dataclasses import asdict
 from typing import Any
 
 from tangram.packing import Packing
-from tangram.packing.transition import Missing, Pace, Spare, Step, transition
+from tangram.packing.transition import Missing, Pace, Step, transition
 from tangram.recommendation.problem.pack import PlanTimeLimit
 from tangram.recommendation.problem.problem import FleetProblem
 
@@ -52,11 +53,7 @@ def _missing(missing: Missing) -> dict[str, Any]:
     return {
         "text": str(missing),
         "blocked": list(missing.blocked),
-        "spares": [_spare(spare) for spare in missing.spares],
+        "spares": [asdict(spare) for spare in missing.spares],
         "minAvailable": [{"name": name, "replicas": n} for name, n in missing.min_available],
         "reasons": list(missing.reasons),
     }
-
-
-def _spare(spare: Spare) -> dict[str, Any]:
-    return {"sku": spare.sku, "profile": spare.profile, "count": spare.count}

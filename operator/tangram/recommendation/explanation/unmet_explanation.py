@@ -1,7 +1,7 @@
 """Explain an unmet demand by solving again: binding constraints, and the smallest changes that serve it."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tangram.catalog import InputError
@@ -49,8 +49,9 @@ def unmet_explanations(
         if built > _BUILT or (remaining.wall_s is not None and remaining.wall_s <= LEAST_S):
             break
         solves_of_item = min(_MOST_SOLVES, solves // (len(explained) - number))
-        explanations[item.demand], work = _explanation(fleet, packing, item.demand, remaining, solves_of_item)
-        built, solves = built + work.built, solves - work.solves
+        explanation = _explanation(fleet, packing, item.demand, remaining, solves_of_item)
+        explanations[item.demand] = explanation[0]
+        built, solves = built + explanation[1], solves - explanation[2]
     return explanations
 
 
@@ -59,50 +60,36 @@ def unmet_explanation(fleet: FleetProblem, packing: Packing, demand_id: str) -> 
     return _explanation(fleet, packing, demand_id, None, _MOST_SOLVES)[0]
 
 
-@dataclass(frozen=True, slots=True)
-class _ExplanationWork:
-    """What an explanation took."""
-
-    built: int = 0  # shapes in the models made for it
-    solves: int = 0
-
-
 def _explanation(
     fleet: FleetProblem, packing: Packing, demand_id: str, limits: PlanTimeLimit | None, solves: int
-) -> tuple[dict[str, Any], _ExplanationWork]:
-    """Return the explanation and its work. `solves`: the most changes to try, where there are limits."""
+) -> tuple[dict[str, Any], int, int]:
+    """Return the explanation, the shapes in the models that it took, and its solves.
+
+    `solves`: the most changes to try, where there are limits.
+    """
     if not any(u.demand == demand_id and u.share > 0 for u in packing.unmet):
-        return {}, _ExplanationWork()
+        return {}, 0, 0
     from tangram.packing.explanation.explain import infeasible_core  # noqa: PLC0415 - loads the solver
     from tangram.packing.explanation.question import ExplanationBudget, size  # noqa: PLC0415
     from tangram.packing.explanation.sufficient_changes import relaxations  # noqa: PLC0415
 
     assessed = fleet.assessed.get(demand_id)
     if assessed is not None and (missing := no_gpu_in_pools(assessed, fleet)):
-        return {"because": [f"placement: {missing}"], "relaxations": []}, _ExplanationWork()
+        return {"because": [f"placement: {missing}"], "relaxations": []}, 0, 0
     if assessed is not None and not assessed.serving:
-        document = {
-            "because": nearest_shape_shortfall(assessed),
-            "relaxations": list(_serving_settings(fleet, assessed, limits)),
-        }
-        return document, _ExplanationWork(_MOST_SETTINGS * _MODELS_PER_SOLVE * size(fleet.problem))
+        changes = list(_serving_settings(fleet, assessed, limits))
+        document = {"because": nearest_shape_shortfall(assessed), "relaxations": changes}
+        return document, _MOST_SETTINGS * _MODELS_PER_SOLVE * size(fleet.problem), 0
     problem = _with_all_offers(fleet, demand_id)
     for_core, for_changes = ExplanationBudget(), ExplanationBudget()
     if limits is not None:
         expired = limits.started().expired
-        for_core, for_changes = (
-            ExplanationBudget(_QUESTION_S, _QUESTION_S / 4, solves=solves, late=expired) for _ in range(2)
-        )
+        for_core = ExplanationBudget(_QUESTION_S, _QUESTION_S / 4, solves=solves, late=expired)
+        for_changes = replace(for_core)
     solves_before = for_changes.solves
     constraints = infeasible_core(problem, packing, demand_id, for_core)
-    changes = relaxations(
-        problem,
-        packing,
-        demand_id,
-        _objective_changes(fleet, demand_id),
-        for_changes,
-        _solve_limits(fleet, limits),
-    )
+    objectives, solve_limits = _objective_changes(fleet, demand_id), _solve_limits(fleet, limits)
+    sufficient = relaxations(problem, packing, demand_id, objectives, for_changes, solve_limits)
     document = {
         "because": [] if constraints is None else [str(binding) for binding in constraints.bindings],
         "relaxations": [
@@ -113,11 +100,10 @@ def _explanation(
                 "text": str(change),
                 "fleetCostPerHour": round(change.cost_per_hour, 6),
             }
-            for change in changes
+            for change in sufficient
         ],
     }
-    built = for_core.built + for_changes.built
-    return document, _ExplanationWork(built, solves_before - for_changes.solves)
+    return document, for_core.built + for_changes.built, solves_before - for_changes.solves
 
 
 def _serving_settings(
@@ -180,7 +166,7 @@ def _objective_changes(fleet: FleetProblem, demand_id: str) -> list["ObjectiveCh
 def _demand_with(fleet: FleetProblem, demand_id: str, changes: Mapping[str, Any]) -> Demand:
     """Return a demand with changed fields of its request."""
     requirements, prices = fleet.assessed[demand_id].requirements, fleet.assessed[demand_id].prices
-    skus = {gpu.sku for gpu in fleet.problem.gpus} | {pool.sku for pool in fleet.problem.growable}
+    skus = fleet.problem.skus
     hourly = {sku: price for sku in skus if (price := prices.gpu_hour(sku)) is not None}
     changed = replace(requirements, request=replace(requirements.request, **changes))
     try:

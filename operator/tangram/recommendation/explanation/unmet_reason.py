@@ -29,14 +29,10 @@ def _impossible_alone(
     requirements = assessed.requirements
     demand = next(d for d in fleet.problem.demands if d.id == item.demand)
     if demand.offers and least_unmet(demand) > 0:
-        return (
-            f"scaling.maxReplicas allows {requirements.most} replicas, too few for its traffic on any shape"
-        )
-    if (
-        requirements.intent.budget_per_hour is not None
-        and _least_price(assessed) > requirements.intent.budget_per_hour * _ROUNDING
-    ):
-        budget = requirements.intent.budget_per_hour
+        most = requirements.most
+        return f"scaling.maxReplicas allows {most} replicas, too few for its traffic on any shape"
+    budget = requirements.intent.budget_per_hour
+    if budget is not None and _least_price(assessed) > budget * _ROUNDING:
         return f"placement.budgetPerHour of {budget:.2f} $/h is too little for all of it"
     inside = bounds.inside(requirements.pools)
 
@@ -81,7 +77,7 @@ def no_gpu_in_pools(assessed: AssessedShapes, fleet: FleetProblem) -> str:
 def _no_board(fleet: FleetProblem, name: str) -> str:
     """Return the sentence that no GPU of the fleet has the requested slices, empty where one has."""
     request = next(r for r in fleet.inputs.requests if r.name == name)
-    skus = {gpu.sku for gpu in fleet.problem.gpus} | {pool.sku for pool in fleet.problem.growable}
+    skus = fleet.problem.skus
     if request.sku is not None:
         return "" if request.sku in skus else f"this fleet has no {request.sku}"
     divisible = any(profiles.board_has(sku, profiles.full_name(sku, request.profile)) for sku in skus)

@@ -3,7 +3,6 @@
 Hundreds of owners would tell GPUs apart that are alike; what each costs to move is kept, so nothing is lost.
 """
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from tangram.packing import GPULayout, GPUState, Instance, Move, Packing, Placed, Problem
@@ -28,7 +27,12 @@ def merged(problem: Problem) -> Problem:
 def named(packing: Packing, problem: Problem) -> Packing:
     """Return the packing of `merged(problem)` with the owners that `problem` names."""
     was = {(gpu.id, i.profile, i.start): i.owner for gpu in problem.gpus for i in gpu.instances}
-    moves = tuple(sorted(_moves(packing.moves, was), key=lambda m: (m.owner, m.source, m.target)))
+
+    def with_owner(move: Move) -> Move:
+        source = (move.source.gpu, move.source.profile, move.source.start)
+        return replace(move, owner=was[source] or "") if move.owner == FOREIGN_OWNER else move
+
+    moves = tuple(sorted(map(with_owner, packing.moves), key=lambda m: (m.owner, m.source, m.target)))
     came = {(m.target.gpu, m.target.profile, m.target.start): m.owner for m in moves}
     by_gang = {m.target.gang: m.owner for m in moves if m.target.gang is not None}
 
@@ -43,12 +47,3 @@ def named(packing: Packing, problem: Problem) -> Packing:
         return replace(found, instances=instances)
 
     return replace(packing, layouts=tuple(map(layout, packing.layouts)), moves=moves)
-
-
-def _moves(moves: Iterable[Move], was: dict[tuple[str, str, int], str | None]) -> Iterable[Move]:
-    for move in moves:
-        if move.owner == FOREIGN_OWNER:
-            source = move.source
-            yield replace(move, owner=was[source.gpu, source.profile, source.start] or "")
-        else:
-            yield move

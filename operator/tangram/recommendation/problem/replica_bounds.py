@@ -14,7 +14,7 @@ Slots = tuple[tuple[str, int], ...]  # (profile, start)
 class ReplicaBounds:
     """The GPUs of a problem, counted by what they leave room for."""
 
-    def __init__(self, problem: Problem, planned: Collection[str] = ()) -> None:
+    def __init__(self, problem: Problem, planned: Collection[str]) -> None:
         """`planned`: owners whose instances count as room: they may be asked about."""
         self.problem = problem
         self._planned = frozenset(planned)
@@ -26,9 +26,9 @@ class ReplicaBounds:
         whole: Counter[tuple[str, str, bool]] = Counter()  # GPUs by node, SKU and NVLink
         sizes = Counter(gpu.node for gpu in problem.gpus)
         for gpu in problem.gpus:
-            strangers = tuple(i for i in gpu.instances if self._stays(i))
-            uncut = not strangers and (gpu.convertible or not gpu.mig_enabled)
-            self._gpus[gpu.sku, self._slots(gpu, strangers), uncut] += 1
+            staying = tuple(i for i in gpu.instances if self._stays(i))
+            uncut = not staying and (gpu.convertible or not gpu.mig_enabled)
+            self._gpus[gpu.sku, self._slots(gpu, staying), uncut] += 1
             if uncut:
                 whole[gpu.node, gpu.sku, gpu.nvlink] += 1
         self._whole = Counter((sku, link, n, sizes[node]) for (node, sku, link), n in whole.items())
@@ -69,12 +69,12 @@ class ReplicaBounds:
     def _stays(self, instance: Instance) -> bool:
         return instance.owner is not None and not instance.movable and instance.owner not in self._planned
 
-    def _slots(self, gpu: GPUState, strangers: tuple[Instance, ...]) -> Slots | None:
+    def _slots(self, gpu: GPUState, staying: tuple[Instance, ...]) -> Slots | None:
         """Return what stays on a GPU that may be cut; None: it may not, and its slices are counted."""
         if gpu.convertible or (gpu.mig_enabled and gpu.cuttable):
-            return tuple((i.profile, i.start) for i in strangers)
+            return tuple((i.profile, i.start) for i in staying)
         if gpu.mig_enabled:
-            self._fixed.update(ShapeKey(gpu.sku, i.profile) for i in gpu.instances if i not in strangers)
+            self._fixed.update(ShapeKey(gpu.sku, i.profile) for i in gpu.instances if i not in staying)
         return None
 
     def _cut_value(self, sku: str, slots: Slots | None, values: Mapping[ShapeKey, float]) -> float:
@@ -82,32 +82,26 @@ class ReplicaBounds:
         board = self.problem.board(sku)
         if board is None or slots is None or not any(key.sku == sku for key in values):
             return 0.0
-        sums = []
-        for layout in maximal_layouts(board):
-            instances = {(placed.profile, placed.start) for placed in layout}
-            if instances.issuperset(slots):
-                sums.append(
-                    sum(values.get(ShapeKey(sku, profile), 0.0) for profile, _ in instances - {*slots})
-                )
+        layouts = ({(placed.profile, placed.start) for placed in layout} for layout in maximal_layouts(board))
+        free = (layout - {*slots} for layout in layouts if layout.issuperset(slots))
+        sums = (sum(values.get(ShapeKey(sku, profile), 0.0) for profile, _ in slices) for slices in free)
         return max(sums, default=0.0)
 
     def _mig_slices(self, key: ShapeKey) -> int:
         count = self._fixed[key]
-        for (sku, strangers, _), gpus in self._gpus.items():
-            if sku == key.sku and strangers is not None:
-                count += gpus * self._beside(key, strangers)
-        new = sum(
-            p.max_nodes * p.node_size for p in self.problem.growable if p.sku == key.sku and p.mig_enabled
-        )
-        return count + new * self._beside(key, ())
+        for (sku, staying, _), gpus in self._gpus.items():
+            if sku == key.sku and staying is not None:
+                count += gpus * self._beside(key, staying)
+        new = (p for p in self.problem.growable if p.sku == key.sku and p.mig_enabled)
+        return count + sum(p.max_nodes * p.node_size for p in new) * self._beside(key, ())
 
-    def _beside(self, key: ShapeKey, strangers: Slots) -> int:
+    def _beside(self, key: ShapeKey, staying: Slots) -> int:
         """Slices of one profile that fit on one GPU beside those that stay."""
         board = self.problem.board(key.sku)
         options = board.options if board else ()
         used, count = 0, 0
         for option in options:
-            if (option.profile, option.start) in strangers:
+            if (option.profile, option.start) in staying:
                 used |= option.mask
         for option in sorted(options, key=lambda o: o.start):
             if option.profile == key.profile and not option.mask & used:

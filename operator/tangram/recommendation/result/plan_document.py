@@ -7,6 +7,7 @@ from typing import Any
 from tangram.capacity.hardware import hardware
 from tangram.eligibility.shapes.serving_requirements import ServingRequirements
 from tangram.eligibility.shapes.serving_shapes import AssessedShapes
+from tangram.fleet import Shape, ShapeKey
 from tangram.packing import Choice, GPULayout, GPUState, Move, Packing, Placed, Site
 from tangram.recommendation.documents.document_fields import has_nvlink
 from tangram.recommendation.documents.fleet_input import FleetInput
@@ -126,16 +127,10 @@ def _deployment(
     }
 
 
-def _chosen(shape: Any, count: int, assessed: AssessedShapes) -> dict[str, Any]:
+def _chosen(shape: ShapeKey, count: int, assessed: AssessedShapes) -> dict[str, Any]:
     offer = assessed.offer(shape)
     if offer is None:  # it runs now, though no assessment says that it serves
-        return {
-            "sku": shape.sku,
-            "profile": shape.profile,
-            "tensorParallel": shape.tensor_parallel,
-            "precision": "unknown",
-            "replicas": count,
-        }
+        return shape_document(Shape(*shape, precision="unknown"), count)
     return shape_document(offer.shape, count) | {
         "requestsPerSecond": float(f"{offer.rate * count:.4g}"),
         "unverified": list(offer.unverified),
