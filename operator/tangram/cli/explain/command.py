@@ -15,8 +15,8 @@ from tangram.cli.options.prices import prices_option
 from tangram.cli.output import document, output_option
 from tangram.cli.plan.applied_documents import AppliedSnapshot, models_by_uid
 from tangram.cli.plan.input_files import PlanSource, read_fleet
-from tangram.recommendation.documents.command_line_terms import with_command_line_terms
 from tangram.recommendation.documents.fleet_input import PlanTerms
+from tangram.recommendation.documents.merge_documents import with_command_line_terms
 from tangram.recommendation.observed.snapshot_input import snapshot_input
 from tangram.recommendation.problem.pack import PlanTimeLimit
 

@@ -12,8 +12,8 @@ from tangram.cli.output import document, output_option
 from tangram.cli.plan.document import plan_document
 from tangram.cli.plan.input_files import read_fleet
 from tangram.cli.plan.table import show
-from tangram.recommendation.documents.command_line_terms import with_command_line_terms
 from tangram.recommendation.documents.fleet_input import PlanTerms
+from tangram.recommendation.documents.merge_documents import with_command_line_terms
 from tangram.recommendation.problem.pack import PlanTimeLimit
 
 

@@ -5,8 +5,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
+from tangram.api.common.old_forms import HINT, old_parts
 from tangram.api.common.values import decimal_number
 from tangram.api.llm_deployment.facts import Facts
 from tangram.capacity.sizing.candidate_shapes import TENSOR_PARALLEL
@@ -29,6 +30,30 @@ def closed(fields: Fields, keys: Iterable[str]) -> None:
             near = difflib.get_close_matches(str(key), names, n=1)
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(names)}"
             raise fields.error(str(key), f"is unknown; {hint}")
+
+
+def refuse_old_forms(kind: str, document: Mapping[str, Any], where: str) -> None:
+    """Raise `InputError` for the first field of the old form, with the new one."""
+    for form in old_parts(kind, document):
+        raise InputError(f"{where}: {form.shown}", f"{form.advice}; {HINT}")
+
+
+def refuse_unknown_keys(spec: Fields, model: type[BaseModel]) -> None:
+    """Raise `InputError` for the first key, at any depth, that `model` does not have."""
+    names = {field.alias or name: field.annotation for name, field in model.model_fields.items()}
+    closed(spec, names)
+    for name, annotation in names.items():
+        inner = _model(annotation)
+        if inner is not None and isinstance(spec.values.get(name), Mapping):
+            refuse_unknown_keys(Fields(spec.values[name], f"{spec.where}: {name}"), inner)
+
+
+def _model(annotation: Any) -> type[BaseModel] | None:
+    """Return the model of a field's annotation, also of `Model | None`."""
+    for candidate in (annotation, *getattr(annotation, "__args__", ())):
+        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+            return candidate
+    return None
 
 
 def duplicate(names: Iterable[str]) -> str | None:

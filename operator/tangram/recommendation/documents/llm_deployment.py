@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tangram.api import PriorityClasses, classes_of_files, parse
+from tangram.api.llm_deployment.spec import LLMDeploymentSpec
 from tangram.capacity.memory.from_facts import architecture_from_facts
 from tangram.catalog import Architecture, InputError, known_model
 from tangram.catalog.reading.fields import Fields
@@ -17,7 +18,6 @@ from tangram.eligibility.shapes.serving_requirements import (
 )
 from tangram.fleet import Intent, InvalidIntent, Lengths
 from tangram.recommendation.documents import document_fields as read
-from tangram.recommendation.documents import unknown_keys
 
 # Schemes that the operator does not fetch yet; a plan needs only the model's name.
 _FETCHED = ("hf://", "s3://", "oci://")
@@ -46,8 +46,8 @@ def read_llm_deployment(
     spec = Fields(document, where).under("spec")
     if spec is None:
         raise InputError(f"{where}: spec", "is missing")
-    unknown_keys.refuse_old_forms("LLMDeployment", document, where)
-    unknown_keys.refuse_unknown_keys(spec)
+    read.refuse_old_forms("LLMDeployment", document, where)
+    read.refuse_unknown_keys(spec, LLMDeploymentSpec)
     intent, notes = _intent(document, name, namespace, where, classes)
     intent = replace(intent, traffic=counted_lengths(intent.traffic, length_counts))
     architecture = (

@@ -1,4 +1,4 @@
-"""Merge the inputs of several documents; GPUPools select their nodes, contradictions are refused."""
+"""Merge the inputs of several documents and of the command line; contradictions are refused."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -86,3 +86,15 @@ def _terms(all_terms: list[PlanTerms]) -> PlanTerms:
         move_budget=only_value("move_budget", "moveBudget"),
         horizon_h=only_value("horizon_h", "horizonHours"),
     )
+
+
+def with_command_line_terms(inputs: FleetInput, flags: PlanTerms) -> FleetInput:
+    """Return `inputs` with the terms of the command line over its own. Raises `InputError`."""
+    for flag, value, least, most in (
+        ("--move-cost", flags.move_cost, 0, read.MOST_USD_OF_A_MOVE),
+        ("--move-budget", flags.move_budget, 0, 10**9),
+        ("--horizon", flags.horizon_h, *read.HORIZON_RANGE_H),
+    ):
+        if value is not None and not least <= value <= most:
+            raise InputError(flag, f"must be between {least:g} and {most:g}, not {value:g}")
+    return replace(inputs, terms=inputs.terms.overridden_by(flags))

@@ -11,7 +11,6 @@ from tangram.catalog.reading.fields import Fields
 from tangram.fleet import InvalidPool, Node, Pool, PoolPolicy, claiming_pools
 from tangram.packing import GPUState, GrowablePool, Instance, board
 from tangram.recommendation.documents import document_fields as read
-from tangram.recommendation.documents import unknown_keys
 
 _NO_NODE = {"tangram.dev/none": ""}
 
@@ -24,9 +23,9 @@ def read_pool(document: Mapping[str, Any], where: str) -> Pool:
     name = read.name_of(document, where)
     if name is None:
         raise InputError(f"{where}: metadata: name", "is missing")
-    unknown_keys.refuse_old_forms("GPUPool", document, f"{where} {name}")
+    read.refuse_old_forms("GPUPool", document, f"{where} {name}")
     fields = Fields(document, where).under("spec") or Fields({}, f"{where}: spec")
-    unknown_keys.refuse_unknown_keys(fields, GPUPoolSpec)
+    read.refuse_unknown_keys(fields, GPUPoolSpec)
     selector = fields.under("nodeSelector")
     values = {} if selector is None else (selector.under("matchLabels") or selector).values
     pool = parse_pool(
