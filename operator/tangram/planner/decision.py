@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from tangram.capacity.memory.from_facts import architecture_from_facts
 from tangram.catalog import InputError
@@ -27,11 +28,7 @@ from tangram.planner.decision_draft import DecisionDraft, drafts
 from tangram.planner.jobs.evaluations import plan_evaluations
 from tangram.planner.jobs.inspections import inspection_actions, observe_inspections
 from tangram.planner.observe.back_off import Obstacles, observe_obstacles
-from tangram.planner.observe.free_capacity import (
-    FreeDevices,
-    observe_free_devices,
-    reserve_for_missing_pods,
-)
+from tangram.planner.observe.free_capacity import FreeDevices, observe_free_devices, reserve_for_missing_pods
 from tangram.planner.observe.node_offers import NodeOffers, node_shapes, offers
 from tangram.planner.placement.placement_demand import PlacementDemand, ReplicaLimit
 from tangram.planner.placement.placement_targets import PlacementTarget, placement_targets
@@ -39,6 +36,7 @@ from tangram.planner.placement.quotas import Quotas
 from tangram.planner.placement.replica_limits import replica_limits
 from tangram.planner.rollout.deployment_placement import deployment_placement
 
+_uid = attrgetter("uid")
 _REMOVALS = (RemoveDeployment, ScaleDeployment)  # performed after everything that is created
 
 
@@ -106,21 +104,13 @@ def _plan(snapshot: FleetSnapshot, intents: tuple[ParsedIntent, ...], now: float
     actions.sort(key=lambda action: isinstance(action, _REMOVALS))  # stable
     back_offs = {uid: tuple(b for b in snapshot.back_offs if b.owner_uid == uid) for uid in faulted}
     back_offs |= obstacles.back_offs
-    decisions = (
-        replace(
-            decision,
-            back_offs=back_offs.get(decision.owner_uid, ()),
-            placed_message="; ".join(
-                filter(None, (decision.placed_message, evaluations.notes.get(decision.owner_uid)))
-            ),
-        )
-        for decision, _ in decided
-    )
-    return Plan(tuple(decisions), (*actions, *evaluations.starts))
 
+    def completed(decision: Decision) -> Decision:
+        uid = decision.owner_uid
+        message = "; ".join(filter(None, (decision.placed_message, evaluations.notes.get(uid))))
+        return replace(decision, back_offs=back_offs.get(uid, ()), placed_message=message)
 
-def _uid(intent: ParsedIntent) -> str:
-    return intent.uid
+    return Plan(tuple(completed(decision) for decision, _ in decided), (*actions, *evaluations.starts))
 
 
 def _max_replicas(
@@ -158,13 +148,7 @@ def _demand(
     except InputError as error:
         return Infeasible(f"{error.field} {error.problem}")
     return PlacementDemand(
-        intent,
-        facts,
-        shapes,
-        draft.workloads,
-        draft.desired,
-        draft.desired_shape,
-        draft.is_refused,
+        intent, facts, shapes, draft.workloads, draft.desired, draft.desired_shape, draft.is_refused
     )
 
 
@@ -189,5 +173,6 @@ def _decide(
     if isinstance(demand, Infeasible):
         message = f"{demand.message}; what runs is left as it is"
         return draft.decision(Reason.INFEASIBLE, message), service
-    placement = deployment_placement(demand, targets[demand.uid], node_offers, devices, obstacles)
-    return draft.decision(placement.reason, placement.message, placement), [*service, *placement.actions]
+    undecided, target = draft.decision(Reason.PLACED, ""), targets[demand.uid]
+    decision, actions = deployment_placement(demand, undecided, target, node_offers, devices, obstacles)
+    return decision, [*service, *actions]

@@ -8,7 +8,6 @@ from tangram.eligibility.isolation import Faulted, RoundStep, for_each
 from tangram.eligibility.reasons import Reason
 from tangram.fleet import Decision, Fault, FleetSnapshot, Intent, InvalidIntent, ParsedIntent, Shape, Workload
 from tangram.planner.jobs.inspections import Inspections, ModelState, model_state
-from tangram.planner.rollout.deployment_placement import DeploymentPlacement
 
 FAULT_TEXTS: Mapping[str, str] = {
     RoundStep.READ: "its objects could not be read",
@@ -48,11 +47,8 @@ class DecisionDraft:
         """Replicas whose pods may be on the way: the desired ones; if it is left as it is, all there are."""
         return max(self.desired, replicas_of(self.workloads)) if self.fault else self.desired
 
-    def decision(
-        self, reason: Reason, message: str, placement: DeploymentPlacement | None = None
-    ) -> Decision:
-        """Return the decision with this condition `Placed`."""
-        placement = placement or DeploymentPlacement(reason, message, desired=self.desired)
+    def decision(self, reason: Reason, message: str) -> Decision:
+        """Return the decision with this condition `Placed`, without a shape."""
         return Decision(
             owner_uid=self.intent.uid,
             accepted=self.acceptance.accepted,
@@ -62,14 +58,8 @@ class DecisionDraft:
             model_message=self.model.message,
             placed_reason=reason,
             placed_message=message,
-            shape=placement.shape,
-            desired=placement.desired,
-            placed=placement.placed,
-            price_per_hour=placement.price_per_hour,
-            alternatives=placement.alternatives,
+            desired=self.desired,
             facts=self.model.facts,
-            predicted_tpot_ms=placement.predicted_tpot_ms,
-            rollout_waits=placement.rollout_waits,
         )
 
     def decision_without_actions(self) -> Decision | None:
@@ -84,10 +74,7 @@ class DecisionDraft:
 
 
 def drafts(
-    snapshot: FleetSnapshot,
-    intents: tuple[ParsedIntent, ...],
-    inspections: Inspections,
-    faulted: Faulted,
+    snapshot: FleetSnapshot, intents: tuple[ParsedIntent, ...], inspections: Inspections, faulted: Faulted
 ) -> Mapping[str, DecisionDraft]:
     """Return the drafts by uid, in the order of `intents`. Raises `StepsFailed`."""
     accepted = acceptance(by_age(intents), snapshot.pod_needs)

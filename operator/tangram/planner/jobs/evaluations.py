@@ -172,19 +172,17 @@ def _start(
     if more == 0:
         return f"its evaluation waits for {binding}"
     nodes = node_selection(uid, pools, shape, None, 1, node_offers, devices)
-    selectors = node_offers.selectors(pools)
-    if not nodes or (pools and not selectors):
+    if not nodes:
         return f"its evaluation waits for a node with {shape.sku}"
     devices.free[free[0]] -= 1
-    return StartEvaluation(uid, key, shape, nodes.products, selectors, nodes.declared)
+    return StartEvaluation(uid, key, shape, nodes.products, nodes.selectors, nodes.declared)
 
 
 def _running(candidate: Rejection, job: Evaluation | None, refusal: str) -> str:
     what = f"{candidate.shape.described} is evaluated"
-    if job is None and refusal:
-        return f"the evaluation of {candidate.shape.described} waits: its Job is refused: {refusal}"
     if job is None:
-        return f"{what}: its Job is about to start"
+        refused = f"the evaluation of {candidate.shape.described} waits: its Job is refused: {refusal}"
+        return refused if refusal else f"{what}: its Job is about to start"
     waits = f", which waits: {job.message}" if job.message else ""
     return f"{what} by Job {job.key.namespace}/{job.job_name}, started {rfc3339(job.started_at)}{waits}"
 

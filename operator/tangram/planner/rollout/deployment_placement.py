@@ -1,7 +1,7 @@
 """Actions that bring one LLMDeployment to its target, make before break, and the condition `Placed`."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 
 from tangram import catalog
 from tangram.capacity.memory.budget import model_length
@@ -9,11 +9,10 @@ from tangram.capacity.sizing import ServingShape
 from tangram.eligibility.reasons import Reason
 from tangram.fleet import (
     Action,
-    Alternative,
     ApplyDeployment,
+    Decision,
     RemoveDeployment,
     ScaleDeployment,
-    Shape,
     Workload,
 )
 from tangram.fleet.times import rfc3339
@@ -28,36 +27,27 @@ from tangram.planner.rollout.pod_replacement import Rollout, device_name, resume
 from tangram.planner.rollout.shape_moves import kept_replicas
 
 
-@dataclass(frozen=True, slots=True)
-class DeploymentPlacement:
-    """Where one LLMDeployment runs, and the actions for it."""
-
-    reason: Reason
-    message: str
-    shape: Shape | None = None
-    desired: int = 0
-    placed: int = 0
-    price_per_hour: float = 0.0
-    alternatives: tuple[Alternative, ...] = ()
-    predicted_tpot_ms: float | None = None
-    rollout_waits: str = ""
-    actions: tuple[Action, ...] = ()
-
-
 def deployment_placement(
     demand: PlacementDemand,
+    decision: Decision,
     target: PlacementTarget,
     node_offers: NodeOffers,
     devices: FreeDevices,
     obstacles: Obstacles,
-) -> DeploymentPlacement:
-    """Return what to do for `demand`. What `target` assigns is taken from `devices` already."""
+) -> tuple[Decision, tuple[Action, ...]]:
+    """Return `decision` with the placement of `demand`, and the actions for it.
+
+    What `target` assigns is taken from `devices` already.
+    """
     chosen, workloads = target.candidate, demand.workloads
-    others_considered = alternatives(demand, target, devices)
-    if chosen is None:
+    decision = replace(decision, alternatives=alternatives(demand, target, devices))
+    if chosen is None or not demand.usable:  # what runs stays, whatever objective it misses
         reason, message = why_none_serves(demand, node_offers)
         message += _still_serving(workloads)
-        return DeploymentPlacement(reason, message, desired=demand.desired, alternatives=others_considered)
+    else:
+        reason, message = _placed_condition(demand, target, chosen, node_offers, obstacles)
+    if chosen is None:
+        return replace(decision, placed_reason=reason, placed_message=message), ()
     current = demand.workload_on(chosen.shape)
     others = tuple(workload for workload in workloads if workload.shape != chosen.shape)
     replicas = _replicas(target, current)
@@ -66,13 +56,6 @@ def deployment_placement(
     kept = [(kept_by_uid[w.uid], w.shape.described) for w in others if kept_by_uid[w.uid]]
     kept_text = " and ".join(f"{count} replica{'s' * (count != 1)} on {shape}" for count, shape in kept)
     until = f"until enough replicas of {chosen.shape.described} are available"
-    reason, message = _placed_condition(demand, target, chosen, node_offers)
-    unscheduled = obstacles.unscheduled_messages.get((demand.uid, chosen.shape))
-    if unscheduled and reason == Reason.PLACED:
-        reason, message = Reason.UNSCHEDULABLE, unscheduled
-    if not demand.usable:  # what runs stays, although no shape meets the objectives any more
-        reason, message = why_none_serves(demand, node_offers)
-        message += _still_serving(workloads)
     failure = f"assigned by priority: the joint decision failed ({target.failure}); please report this"
     notes = (
         _waits_for_minimum(demand, target, current, others),
@@ -80,21 +63,21 @@ def deployment_placement(
         failure if target.failure else "",
         f"keeps {kept_text} {until}" if kept_text else "",
     )
-    return DeploymentPlacement(
-        reason=reason,
-        message="; ".join(filter(None, (message, *notes))),
+    decision = replace(
+        decision,
+        placed_reason=reason,
+        placed_message="; ".join(filter(None, (message, *notes))),
         shape=chosen.shape,
         desired=target.desired,
         placed=target.replicas,
         price_per_hour=target.replicas * chosen.price_per_hour,
-        alternatives=others_considered,
         predicted_tpot_ms=_idle_tpot_ms(demand, chosen),
         rollout_waits=pod_rollout.waits,
-        actions=(
-            *_apply(demand, node_offers, devices, chosen, replicas, pod_rollout, current),
-            *resumed(current, replicas),
-            *_end_replicas(others, kept_by_uid),
-        ),
+    )
+    return decision, (
+        *_apply(demand, node_offers, devices, chosen, replicas, pod_rollout, current),
+        *resumed(current, replicas),
+        *_end_replicas(others, kept_by_uid),
     )
 
 
@@ -139,12 +122,10 @@ def _apply(
     intent = demand.intent
     pods = replicas + (current is not None and current.is_rolling)
     nodes = node_selection(demand.uid, intent.pools, chosen.shape, current, pods, node_offers, devices)
-    selectors = node_offers.selectors(intent.pools)
-    no_node = not nodes or (intent.pools and not selectors)
-    if no_node and current is not None and replicas < current.replicas:  # pods without a node hold no quota
+    if not nodes and current is not None and replicas < current.replicas:  # pods without a node hold no quota
         return (ScaleDeployment(current.owner_uid, current.namespace, current.name, current.uid, replicas),)
     # A Deployment that the API server refused is tried without replicas: that takes no device.
-    if no_node or (replicas == 0 and current is None and not demand.is_refused):
+    if not nodes or (replicas == 0 and current is None and not demand.is_refused):
         return ()
     return (
         ApplyDeployment(
@@ -155,21 +136,27 @@ def _apply(
             model_length(demand.facts, intent.max_model_len),
             pod_rollout.max_unavailable,
             intent.spread,
-            selectors,
+            nodes.selectors,
             nodes.declared,
         ),
     )
 
 
 def _placed_condition(
-    demand: PlacementDemand, target: PlacementTarget, chosen: ServingShape, node_offers: NodeOffers
+    demand: PlacementDemand,
+    target: PlacementTarget,
+    chosen: ServingShape,
+    node_offers: NodeOffers,
+    obstacles: Obstacles,
 ) -> tuple[Reason, str]:
     placed, desired, intent = target.replicas, target.desired, demand.intent
     if placed == desired:
         limit = demand.limits.get(chosen.shape)
         if limit is not None and limit.is_probe and limit.replicas <= placed:
             return limit.reason, limit.message
-        return Reason.PLACED, _placed_message(demand, target, chosen)
+        unscheduled = obstacles.unscheduled_messages.get((demand.uid, chosen.shape))
+        placed_condition = Reason.PLACED, _placed_message(demand, target, chosen)
+        return (Reason.UNSCHEDULABLE, unscheduled) if unscheduled else placed_condition
     count = f"{placed} of {desired} replicas placed"
     if target.limit is not None:
         return target.limit.reason, f"{count}; {target.limit.message}{_next_try(demand)}"

@@ -15,10 +15,11 @@ from tangram.planner.observe.node_offers import NodeOffers
 
 @dataclass(frozen=True, slots=True)
 class NodeSelection:
-    """Where pods may run. Empty: no node is known."""
+    """Where pods may run. False: on no node that is known."""
 
-    products: tuple[str, ...]  # values of the product label, sorted
-    declared: tuple[NodeSelector, ...]  # of nodes without the label, in GPUPools that declare the SKU; sorted
+    products: tuple[str, ...] = ()  # values of the product label, sorted
+    declared: tuple[NodeSelector, ...] = ()  # without the label, in GPUPools that declare the SKU; sorted
+    selectors: tuple[NodeSelector, ...] = ()  # of the GPUPools that the LLMDeployment names, sorted
 
     def __bool__(self) -> bool:
         return bool(self.products or self.declared)
@@ -37,6 +38,9 @@ def node_selection(
 
     Product labels that a person added to the template of `workload` stay if they are labels of the SKU.
     """
+    selectors = node_offers.selectors(pools)
+    if pools and not selectors:
+        return NodeSelection()
     products = set(node_offers.products.get(shape.sku, ()))
     declaring = node_offers.declaring(shape.sku, pools)
     if workload is not None:
@@ -45,7 +49,7 @@ def node_selection(
         reachable = devices.count_selected(uid, shape, products, selected.values())
         if reachable >= pods or reachable == devices.count_selected(uid, shape, products, declaring.values()):
             declaring = selected
-    return NodeSelection(tuple(sorted(products)), tuple(sorted(declaring)))
+    return NodeSelection(tuple(sorted(products)), tuple(sorted(declaring)), selectors)
 
 
 def _is_of(product: str, sku: str) -> bool:
