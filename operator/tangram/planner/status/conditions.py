@@ -1,6 +1,6 @@
 """The conditions of one LLMDeployment, except SLOMet: status, reason and message, without times."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tangram.eligibility.reasons import OFF, Reason
 from tangram.fleet import Decision, FleetSnapshot, Intent, InvalidIntent, ParsedIntent, Workload, WriteProblem
@@ -92,18 +92,13 @@ def condition_inputs(
 ) -> ConditionInputs:
     """Return the inputs that concern `intent`."""
     own = (w for w in snapshot.workloads if w.owner_uid == intent.uid)
+    workloads = tuple(sorted(own, key=lambda w: (w.shape, w.name, w.uid)))
     problems = (p for p in snapshot.problems if p.owner_uid == intent.uid)
-    return ConditionInputs(
-        decision,
-        intent,
-        tuple(sorted(own, key=lambda w: (w.shape, w.name, w.uid))),
-        min(problems, key=lambda p: (p.reason, p.message), default=None),
-        signal,
-        scale,
-        (*intent.warnings, *time_limit_warnings(intent, decision, snapshot))
-        if isinstance(intent, Intent)
-        else (),
-    )
+    problem = min(problems, key=lambda p: (p.reason, p.message), default=None)
+    warnings: tuple[str, ...] = ()
+    if isinstance(intent, Intent):
+        warnings = (*intent.warnings, *time_limit_warnings(intent, decision, snapshot))
+    return ConditionInputs(decision, intent, workloads, problem, signal, scale, warnings)
 
 
 def accepted(inputs: ConditionInputs) -> ConditionState:
@@ -135,11 +130,12 @@ def placed(inputs: ConditionInputs) -> ConditionState:
 def available(inputs: ConditionInputs) -> ConditionState:
     """Whether the minimum of replicas is available, of any shape and generation."""
     if inputs.is_off or inputs.available >= inputs.minimum:
-        return _enough(inputs)
+        enough = Reason.MIN_REPLICAS_AVAILABLE, f"at least {inputs.minimum} available"
+        return ConditionState(TRUE, *((Reason.SCALED_TO_ZERO, OFF) if inputs.is_off else enough))
     if inputs.problem:
         return ConditionState(FALSE, inputs.problem.reason, inputs.problem.message)
     if not inputs.workloads:
-        return _not_begun(inputs)
+        return _without_deployment(inputs)
     messages = sorted({w.message for w in inputs.workloads if w.message})
     count = f"{inputs.available} of at least {inputs.minimum} available"
     if messages:
@@ -151,13 +147,7 @@ def available(inputs: ConditionInputs) -> ConditionState:
     return ConditionState(FALSE, Reason.REPLICAS_STARTING, text)
 
 
-def _enough(inputs: ConditionInputs) -> ConditionState:
-    if inputs.is_off:
-        return ConditionState(TRUE, Reason.SCALED_TO_ZERO, OFF)
-    return ConditionState(TRUE, Reason.MIN_REPLICAS_AVAILABLE, f"at least {inputs.minimum} available")
-
-
-def _not_begun(inputs: ConditionInputs) -> ConditionState:
+def _without_deployment(inputs: ConditionInputs) -> ConditionState:
     if inputs.decision.placed:
         return ConditionState(FALSE, Reason.REPLICAS_STARTING, f"waits for a Deployment on {inputs.shape}")
     return ConditionState(FALSE, Reason.WAITING_FOR_PLACEMENT, "waits for Placed")
@@ -186,11 +176,10 @@ def _fixed(intent: Intent) -> ConditionState:
         text = "scaling.minReplicas equals scaling.maxReplicas: the number is fixed"
         return ConditionState(FALSE, Reason.DISABLED, text)
     manager = intent.replicas_set_by
-    through = f" ({manager.subresource})" if manager and manager.subresource else ""
-    at = f" at {manager.time}" if manager and manager.time else ""
-    setter = (
-        f", set by {manager.manager}{through}{at}" if manager else " (set by a client that is not recorded)"
-    )
+    setter = " (set by a client that is not recorded)"
+    if manager:
+        through = f" ({manager.subresource})" if manager.subresource else ""
+        setter = f", set by {manager.manager}{through}" + (f" at {manager.time}" if manager.time else "")
     command = f"tangram scale {intent.name} -n {intent.namespace} --auto"
     text = f"spec.replicas is {intent.replicas}{setter}; without it Tangram scales: {command}"
     return ConditionState(FALSE, Reason.REPLICAS_SET, text)
@@ -274,16 +263,15 @@ def _rollout(
     While the Deployment controller has not observed the last write, the previous condition of this generation
     stands, and a new generation counts as not rolled out.
     """
-    waits = ConditionState(
-        FALSE, Reason.ROLLOUT_IN_PROGRESS, f"waits for Deployment {target.name} to replace its pods"
-    )
+    text = f"waits for Deployment {target.name} to replace its pods"
+    waits = ConditionState(FALSE, Reason.ROLLOUT_IN_PROGRESS, text)
     if target.owner_generation != inputs.rendered_generation:
         return waits
     if not target.settled:
         return previous or waits
     if target.is_rolling:
         why = inputs.decision.rollout_waits or target.message
-        return ConditionState(waits.status, waits.reason, f"{waits.message}: {why}" if why else waits.message)
+        return replace(waits, message=f"{text}: {why}") if why else waits
     return None
 
 
@@ -293,6 +281,5 @@ def _serving(inputs: ConditionInputs) -> ConditionState:
         return ConditionState(TRUE, Reason.ALL_REPLICAS_READY, f"{desired} of {desired} replicas are ready")
     condition = placed(inputs)
     why = f"; {condition.message}" if condition.status == FALSE else ""
-    return ConditionState(
-        TRUE, Reason.MIN_REPLICAS_READY, f"at least {inputs.minimum} of {desired} replicas are ready{why}"
-    )
+    text = f"at least {inputs.minimum} of {desired} replicas are ready{why}"
+    return ConditionState(TRUE, Reason.MIN_REPLICAS_READY, text)

@@ -17,8 +17,8 @@ def transitions(old_status: Mapping[str, Any], new_status: Mapping[str, Any]) ->
         *_placement(old_status, new_status, new),
         *_scaled(old_status, new_status),
         *_metrics(old, new),
-        *_slo(old, new),
-        *_ready(old, new),
+        *_turned(old, new, "SLOMet", "SLORecovered", "SLOViolated", unknown_as="True"),
+        *_turned(old, new, "Ready", "Ready", "NotReady", unknown_as="False"),
     ]
     return tuple(notes)
 
@@ -77,19 +77,12 @@ def _metrics(old: Conditions, new: Conditions) -> list[EventNote]:
     return []
 
 
-def _slo(old: Conditions, new: Conditions) -> list[EventNote]:
-    before, after = _state(old, "SLOMet")[0], _state(new, "SLOMet")[0]
-    if after == "False" and before != "False":
-        return [EventNote(_WARNING, "SLOViolated", new["SLOMet"]["message"])]
-    if after == "True" and before == "False":
-        return [EventNote(_NORMAL, "SLORecovered", new["SLOMet"]["message"])]
-    return []
-
-
-def _ready(old: Conditions, new: Conditions) -> list[EventNote]:
-    before, after = _state(old, "Ready")[0], _state(new, "Ready")[0]
-    if after == "True" and before != "True":
-        return [EventNote(_NORMAL, "Ready", new["Ready"]["message"])]
-    if after == "False" and before == "True":
-        return [EventNote(_WARNING, "NotReady", new["Ready"]["message"])]
-    return []
+def _turned(
+    old: Conditions, new: Conditions, kind: str, if_true: str, if_false: str, *, unknown_as: str
+) -> list[EventNote]:
+    """A condition that turned True or False. An unknown one before counts as `unknown_as`."""
+    before, after = (_state(conditions, kind)[0] for conditions in (old, new))
+    if after in ("Unknown", unknown_as if before == "Unknown" else before):
+        return []
+    severity, reason = (_NORMAL, if_true) if after == "True" else (_WARNING, if_false)
+    return [EventNote(severity, reason, new[kind]["message"])]

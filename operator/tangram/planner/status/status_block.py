@@ -12,7 +12,6 @@ from tangram.eligibility.shapes.evaluation_reports import reports
 from tangram.fleet import (
     Advice,
     Alternative,
-    CheckpointFacts,
     Decision,
     FleetSnapshot,
     Intent,
@@ -21,6 +20,7 @@ from tangram.fleet import (
     engine_selector,
 )
 from tangram.fleet.times import rfc3339
+from tangram.packing.problem.codec import camel, to_json
 from tangram.planner.jobs.inspections import key_of
 from tangram.planner.status import conditions
 from tangram.planner.status.conditions import FALSE, TRUE, ConditionInputs, ConditionState
@@ -140,12 +140,9 @@ def _model_ready(
     """
     new = conditions.model_ready(inputs)
     model = previous_status.get("model", {})
-    if (
-        old is None
-        or old["status"] != FALSE
-        or new.reason != Reason.INSPECTING
-        or not isinstance(inputs.intent, Intent)
-    ):
+    if old is None or old["status"] != FALSE or new.reason != Reason.INSPECTING:
+        return new
+    if not isinstance(inputs.intent, Intent):
         return new
     if (model.get("uri"), model.get("engineImage")) != (inputs.intent.model_uri, snapshot.engine_image):
         return new
@@ -188,7 +185,7 @@ def _model(
         return previous_status.get("model")
     facts = inputs.decision.facts or dict(snapshot.facts).get(key_of(inputs.intent, snapshot.engine_image))
     block: dict[str, Any] = {"uri": inputs.intent.model_uri, "engineImage": snapshot.engine_image}
-    block |= {"facts": _camel(facts)} if facts else {}
+    block |= {"facts": to_json(facts, camel)} if facts else {}
     evaluated = [
         evaluation_block(key, report)
         for key, report in sorted(reports(snapshot).items(), key=lambda item: item[0])
@@ -196,15 +193,6 @@ def _model(
         and (facts is None or key.digest == facts.digest)
     ]
     return block | ({"evaluations": evaluated[:_MAX_ITEMS]} if evaluated else {})
-
-
-def _camel(facts: CheckpointFacts) -> dict[str, Any]:
-    return {_camel_name(name): value for name, value in asdict(facts).items()}
-
-
-def _camel_name(name: str) -> str:
-    head, *rest = name.split("_")
-    return head + "".join(part.capitalize() for part in rest)
 
 
 def _placement(inputs: ConditionInputs, advice: Advice | None) -> dict[str, Any] | None:
@@ -232,24 +220,20 @@ def _placement(inputs: ConditionInputs, advice: Advice | None) -> dict[str, Any]
 
 
 def _alternative(alternative: Alternative) -> dict[str, Any]:
-    block = {
+    return {
         "shape": str(alternative.shape),
         "precision": alternative.shape.precision,
         "replicas": alternative.replicas,
-        "costPerHour": f"{alternative.cost_per_hour:.2f}",
+        # 0: no price is known
+        **({"costPerHour": f"{alternative.cost_per_hour:.2f}"} if alternative.cost_per_hour else {}),
         "rejectedBecause": alternative.rejected_because,
         "message": alternative.message[:_MESSAGE_LIMIT],
     }
-    if not alternative.cost_per_hour:  # no price is known
-        del block["costPerHour"]
-    return block
 
 
 def _advice(advice: Advice | None, *, short: bool) -> dict[str, Any]:
     """What the recommended plan has about it: why it is `short` of replicas, and what would serve it."""
-    if advice is None or not short:
-        return {}
-    if not (advice.because or advice.relaxations):
+    if advice is None or not short or not (advice.because or advice.relaxations):
         return {}
     block: dict[str, Any] = {"plan": advice.plan}
     if advice.because:
@@ -269,14 +253,11 @@ def _decimal(value: float) -> str:
 
 def _cost(inputs: ConditionInputs, snapshot: FleetSnapshot) -> float:
     """USD per hour: placed replicas, those that serve without being placed, and those of other shapes."""
-    prices, unplaced = Prices(dict(snapshot.prices)), 0.0
+    prices, decision, unplaced = Prices(dict(snapshot.prices)), inputs.decision, 0.0
     for w in inputs.workloads:
-        count = (
-            w.replicas if w.shape != inputs.decision.shape else max(0, w.available - inputs.decision.placed)
-        )
-        price = prices.replica_hour(*w.shape.key)
-        unplaced += count * (price or 0.0)
-    return inputs.decision.price_per_hour + unplaced
+        count = w.replicas if w.shape != decision.shape else max(0, w.available - decision.placed)
+        unplaced += count * (prices.replica_hour(*w.shape.key) or 0.0)
+    return decision.price_per_hour + unplaced
 
 
 def _set_by(intent: ParsedIntent) -> dict[str, str] | None:
@@ -301,9 +282,4 @@ def _scaling(scale: ScalingDecision | None, previous_status: Mapping[str, Any]) 
 def _last_scale(scale: ScalingDecision | None, previous_status: Mapping[str, Any]) -> dict[str, Any] | None:
     if scale is None or scale.replicas == scale.previous:
         return previous_status.get("lastScale")
-    return {
-        "time": rfc3339(scale.at),
-        "from": scale.previous,
-        "to": scale.replicas,
-        "reason": scale.reason,
-    }
+    return {"time": rfc3339(scale.at), "from": scale.previous, "to": scale.replicas, "reason": scale.reason}
