@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from tangram.eligibility.host_resources import over_limit
 from tangram.eligibility.reasons import Reason
-from tangram.fleet import Intent, InvalidIntent, ParsedIntent, PodNeeds
+from tangram.fleet import InvalidIntent, ParsedIntent, PodNeeds
 
 _WHOLE_GPU_SHARE = 1.0  # the engine runs on one GPU or slice
 
@@ -49,12 +49,7 @@ def _accept(intent: ParsedIntent, needs: PodNeeds, oldest: dict[tuple[str, str],
         remedy = "request less, or let an administrator raise the setting; what runs is left as it is"
         return Acceptance(False, Reason.ABOVE_LIMIT, f"{excess}; {remedy}")
     if owner != intent.name:
-        return Acceptance(False, Reason.MODEL_NAME_COLLISION, _collision(intent, owner))
+        collision = f"the older LLMDeployment {owner} of this namespace already serves {intent.served_name!r}"
+        remedy = "set another spec.model.servedName, or delete one of the two"
+        return Acceptance(False, Reason.MODEL_NAME_COLLISION, f"{collision}; {remedy}")
     return Acceptance(True, Reason.VALID, "the spec is valid")
-
-
-def _collision(intent: Intent, owner: str) -> str:
-    return (
-        f"the older LLMDeployment {owner} of this namespace already serves {intent.served_name!r}; "
-        "set another spec.model.servedName, or delete one of the two"
-    )

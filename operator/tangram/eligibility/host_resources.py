@@ -30,11 +30,6 @@ def memory_bytes(requests: HostResources, shape: Shape, needs: PodNeeds) -> floa
     return float(math.ceil(needs.memory_per_gpu * _share(shape) / _MIB) * _MIB)
 
 
-def minimum_share(requests: HostResources, needs: PodNeeds) -> float:
-    """Return the share of a GPU above which a replica may request as much; from 1 on no shape suffices."""
-    return max((limit.minimum_share for limit in _limits(requests, needs)), default=0.0)
-
-
 def over_limit(requests: HostResources, needs: PodNeeds, share: float, where: str) -> str:
     """Return the requests that exceed what a `share` of a GPU allows; the empty string if none does."""
     return "; ".join(
@@ -62,12 +57,11 @@ class HostLimit:
 
 
 def _limits(requests: HostResources, needs: PodNeeds) -> Iterator[HostLimit]:
-    if requests.cpu_milli is not None and needs.max_cpu_per_gpu is not None:
-        yield HostLimit("cpu", "maxCPUPerGPU", requests.cpu_milli, needs.max_cpu_per_gpu * 1000, _cores)
-    if requests.memory_mib is not None and needs.max_memory_per_gpu is not None:
-        yield HostLimit(
-            "memory", "maxMemoryPerGPU", requests.memory_mib, needs.max_memory_per_gpu / _MIB, _bytes
-        )
+    cores, memory = needs.max_cpu_per_gpu, needs.max_memory_per_gpu
+    if requests.cpu_milli is not None and cores is not None:
+        yield HostLimit("cpu", "maxCPUPerGPU", requests.cpu_milli, cores * 1000, _cores)
+    if requests.memory_mib is not None and memory is not None:
+        yield HostLimit("memory", "maxMemoryPerGPU", requests.memory_mib, memory / _MIB, _bytes)
 
 
 def _cores(milli: float) -> str:

@@ -37,9 +37,7 @@ class StepsFailed(Exception):
 
     def __init__(self, faults: Iterable[Fault]) -> None:
         self.faults = tuple(faults)
-        super().__init__(
-            "; ".join(f"{fault.step} of {fault.owner_uid}: {fault.error}" for fault in self.faults)
-        )
+        super().__init__("; ".join(f"{f.step} of {f.owner_uid}: {f.error}" for f in self.faults))
 
 
 def fault_of(uid: str, step: RoundStep, error: Exception) -> Fault:

@@ -136,9 +136,8 @@ def _reconfigured(facts: NodeFacts, _board: LabelledBoard, _capacity: Mapping[st
             f"label {STATE_LABEL}={state}: mig-manager has not finished; wait for success, and where it"
             f" does not come set {CONFIG_LABEL} to another value and back",
         )
-    paused = sorted(
-        k for k, v in facts.labels.items() if k.startswith(DEPLOY_PREFIX) and v.startswith("paused")
-    )
+    deployed = {k: v for k, v in facts.labels.items() if k.startswith(DEPLOY_PREFIX)}
+    paused = sorted(key for key, value in deployed.items() if value.startswith("paused"))
     if paused:
         yield (
             LeftOutReason.PAUSED,
@@ -216,8 +215,7 @@ def _remedy(facts: NodeFacts) -> str:
 def _shared_or_dra(facts: NodeFacts, board: LabelledBoard, capacity: Mapping[str, int]) -> LeftOutNotes:
     if board.product.endswith("-SHARED"):
         yield LeftOutReason.SHARED, _shared_message(f"label {PRODUCT_LABEL}={board.product}")
-    clients = facts.number(GKE_CLIENTS_LABEL)
-    if facts.label(GKE_STRATEGY_LABEL) or (clients is not None and clients > 1):
+    if facts.label(GKE_STRATEGY_LABEL) or (facts.number(GKE_CLIENTS_LABEL) or 0) > 1:
         key = GKE_STRATEGY_LABEL if facts.label(GKE_STRATEGY_LABEL) else GKE_CLIENTS_LABEL
         yield LeftOutReason.SHARED, _shared_message(f"label {key}={facts.label(key)}")
     if facts.label(DRA_LABEL) == "true" and capacity:
@@ -278,10 +276,9 @@ def _left_out_of_resource(
 ) -> Iterator[LeftOut]:
     unshared_name = resource.removesuffix(SHARED_SUFFIX)
     if unshared_name != resource:
-        shared = _shared_message(f"{count} {resource}")
-        yield LeftOut(LeftOutReason.SHARED, shared, resource)
         # The device plugin has renamed the resource: the one with the old name is stale.
-        yield LeftOut(LeftOutReason.SHARED, shared, unshared_name)
+        for name in (resource, unshared_name):
+            yield LeftOut(LeftOutReason.SHARED, _shared_message(f"{count} {resource}"), name)
         return
     if (sharing := _sharing_label(facts, resource)) is not None:
         yield LeftOut(LeftOutReason.SHARED, _shared_message(sharing), resource)
@@ -306,8 +303,8 @@ def _sharing_label(facts: NodeFacts, resource: str) -> str | None:
     strategy, replicas = f"{resource}.sharing-strategy", f"{resource}.replicas"
     if facts.label(strategy) not in {"", "none"}:
         return f"label {strategy}={facts.label(strategy)}"
-    number = facts.number(replicas)
-    return f"label {replicas}={number}" if number is not None and number > 1 else None
+    number = facts.number(replicas) or 0
+    return f"label {replicas}={number}" if number > 1 else None
 
 
 def _hidden_slices(facts: NodeFacts) -> str | None:

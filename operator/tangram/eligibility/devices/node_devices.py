@@ -26,7 +26,6 @@ from tangram.eligibility.devices.tolerations import (
 )
 from tangram.fleet import LeftOut, Node
 from tangram.fleet.labels import ZONE_LABEL
-from tangram.fleet.pod_requests import SHARED_SUFFIX
 
 _BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
 
@@ -54,10 +53,8 @@ def gpu_node(facts: NodeFacts, added: Iterable[Toleration] = (), selected: Itera
     back; it never holds devices that are left out one by one.
     """
     offered = offered_devices(facts.allocatable)
-    capacity = offered_devices(facts.capacity) or offered
-    capacity = {r: max(capacity.get(r, 0), n) for r, n in offered.items()} | {
-        r: n for r, n in capacity.items() if r not in offered
-    }
+    capacity = offered_devices(facts.capacity)
+    capacity |= {r: max(n, capacity.get(r, 0)) for r, n in offered.items()}
     board = LabelledBoard.of(facts)
     has_gpus = bool(capacity or board.product or any(map(is_gpu, facts.allocatable)))
     taints = tuple(_closing_taints(facts, board, capacity, tuple(added))) if has_gpus else ()
@@ -70,9 +67,7 @@ def gpu_node(facts: NodeFacts, added: Iterable[Toleration] = (), selected: Itera
     else:
         on_devices += tuple(left_out_devices(facts, board, offered, capacity))
     unusable = {left_out.resource for left_out in on_devices if left_out.reason not in PARTLY}
-    allocatable = {
-        r: n for r, n in offered.items() if n and r not in unusable and not r.endswith(SHARED_SUFFIX)
-    }
+    allocatable = {r: n for r, n in offered.items() if n and r not in unusable and is_gpu(r)}
     # A slice that is held has its place in the layout, like one that is unhealthy: neither given nor cut.
     held = {left_out.resource for left_out in taints if left_out.resource}
     missing = {r: n - (0 if r in held else offered.get(r, 0)) for r, n in capacity.items() if is_gpu(r)}
@@ -115,10 +110,9 @@ _MAX_NAMES = 3
 
 
 def _listed(names: list[str]) -> str:
-    if len(names) == 1:
-        return f"node {names[0]}"
     more = len(names) - _MAX_NAMES
-    return f"nodes {', '.join(names[:_MAX_NAMES])}" + (f" and {more} more" if more > 0 else "")
+    shown = ", ".join(names[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
+    return f"node{'s' * (len(names) > 1)} {shown}"
 
 
 def _left_out_node(facts: NodeFacts, board: LabelledBoard, capacity: Mapping[str, int]) -> Iterator[LeftOut]:
@@ -137,9 +131,8 @@ def _closing_taints(
     """Yield what taints leave out: the node, or the resources whose engine pods do not tolerate them."""
     resources = {r for r in capacity if is_gpu(r)}
     for taint in facts.taints:
-        if taint.get("effect") not in _BLOCKING_EFFECTS:
-            continue
-        if facts.unschedulable and taint.get("key") == "node.kubernetes.io/unschedulable":
+        is_cordon = facts.unschedulable and taint.get("key") == "node.kubernetes.io/unschedulable"
+        if is_cordon or taint.get("effect") not in _BLOCKING_EFFECTS:
             continue
         if any(tolerates(toleration, taint) for toleration in (*GPU_TAINTS, *added)):
             continue  # engine pods on every resource tolerate it

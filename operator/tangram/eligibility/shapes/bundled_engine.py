@@ -20,8 +20,7 @@ def lacks(intent: Intent, architecture: Architecture) -> str:
             f"placement.tensorParallel asks for {degrees} GPUs per replica; the engine runs on one GPU or"
             f" slice: add {_DEGREE} to it, or leave it out"
         )
-    own = architecture.precision
-    quantised = _quantised(own)
+    own, *quantised = served_formats(architecture)
     if intent.precision not in {ANY, AS_STORED, own, *quantised}:
         others = f", or quantised to {' or '.join(quantised)}" if quantised else ""
         return (
@@ -37,14 +36,10 @@ def lacks(intent: Intent, architecture: Architecture) -> str:
     return ""
 
 
-def _quantised(own: str) -> tuple[str, ...]:
-    """Return the formats that the engine quantises a checkpoint to: one of 16 bits only."""
-    return QUANTISED if own in ("bf16", "fp16") else ()
-
-
 def served_formats(architecture: Architecture) -> tuple[str, ...]:
-    """Return the formats in which the engine serves a checkpoint, its own first."""
-    return (architecture.precision, *_quantised(architecture.precision))
+    """Return the formats in which the engine serves a checkpoint, its own first: it quantises 16 bits."""
+    own = architecture.precision
+    return (own, *QUANTISED) if own in ("bf16", "fp16") else (own,)
 
 
 def kv_precision(dtype: str) -> str:

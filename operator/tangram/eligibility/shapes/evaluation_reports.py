@@ -52,6 +52,5 @@ def report_rejection(shape: Shape, verdicts: Iterable[Verdict]) -> Rejection | N
     if missed is None:
         text = f"{shape.precision} is not evaluated on {shape.sku} yet"
         return Rejection(shape, Constraint.EVALUATION, text, excess=1.0)
-    return (
-        Rejection(shape, Constraint.TOLERANCE, f"{shape.precision}: {missed}", excess=1.0) if missed else None
-    )
+    text = f"{shape.precision}: {missed}"
+    return Rejection(shape, Constraint.TOLERANCE, text, excess=1.0) if missed else None

@@ -78,12 +78,11 @@ def assessed_shapes(
     serving: list[ServingShape] = []
     rejected: list[Rejection] = []
     for shape in shapes:
-        rule = _broken_rule(requirements, shape)
-        assessed = (
-            Rejection(shape, Constraint.PLACEMENT, rule)
-            if rule
-            else assessments.assessed(shape, priced, lambda shape: _unproven(requirements, shape))
-        )
+        assessed: ServingShape | Rejection
+        if rule := _broken_rule(requirements, shape):
+            assessed = Rejection(shape, Constraint.PLACEMENT, rule)
+        else:
+            assessed = assessments.assessed(shape, priced, lambda shape: _unproven(requirements, shape))
         if isinstance(assessed, Rejection):
             rejected.append(assessed)
         else:
