@@ -1,7 +1,7 @@
 """The plan for the whole fleet: observe, assess shapes, place replicas, and collect decisions and actions."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 
 from tangram.capacity.memory.from_facts import architecture_from_facts
@@ -73,7 +73,7 @@ def _plan(snapshot: FleetSnapshot, intents: tuple[ParsedIntent, ...], now: float
     active = tuple(intent for intent in valid if draft_of[intent.uid].is_active)
     idle = tuple(intent for intent in valid if not draft_of[intent.uid].is_active)
 
-    def demand(intent: Intent) -> PlacementDemand | Infeasible | None:
+    def demand(intent: Intent) -> PlacementDemand | str | None:
         return _demand(intent, draft_of[intent.uid], node_offers, by_checkpoint)
 
     assessed = dict(zip(map(_uid, active), for_each(RoundStep.ASSESSMENT, active, _uid, demand), strict=True))
@@ -123,17 +123,13 @@ def _max_replicas(
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Infeasible:
-    """Why no shape is assessed for an LLMDeployment: none could serve what its spec asks for."""
-
-    message: str
-
-
 def _demand(
     intent: Intent, draft: DecisionDraft, node_offers: NodeOffers, by_checkpoint: CheckpointReports
-) -> PlacementDemand | Infeasible | None:
-    """Assess every shape for one LLMDeployment. None: it is off, or its checkpoint is not known yet."""
+) -> PlacementDemand | str | None:
+    """Assess every shape for one LLMDeployment, or return why none could serve what its spec asks for.
+
+    None: it is off, or its checkpoint is not known yet.
+    """
     facts = draft.model.facts
     if intent.is_off or facts is None:
         return None
@@ -141,12 +137,12 @@ def _demand(
         architecture = architecture_from_facts(facts)
         missing = lacks(intent, architecture)
         if missing:
-            return Infeasible(missing)
+            return missing
         about = by_checkpoint.get((intent.namespace, intent.model_uri, facts.digest), ())
         requirements = on_bundled_engine(requirements_of(intent, architecture), about, node_offers.needs)
         shapes = node_shapes(requirements, node_offers, [workload.shape for workload in draft.workloads])
     except InputError as error:
-        return Infeasible(f"{error.field} {error.problem}")
+        return f"{error.field} {error.problem}"
     return PlacementDemand(
         intent, facts, shapes, draft.workloads, draft.desired, draft.desired_shape, draft.is_refused
     )
@@ -154,7 +150,7 @@ def _demand(
 
 def _decide(
     draft: DecisionDraft,
-    demand: PlacementDemand | Infeasible | None,
+    demand: PlacementDemand | str | None,
     targets: Mapping[str, PlacementTarget],
     node_offers: NodeOffers,
     devices: FreeDevices,
@@ -170,9 +166,8 @@ def _decide(
         return draft.decision(Reason.SCALED_TO_ZERO, OFF), [*service, *removals]
     if demand is None:
         return draft.decision(Reason.WAITING_FOR_MODEL, "waits for ModelReady"), service
-    if isinstance(demand, Infeasible):
-        message = f"{demand.message}; what runs is left as it is"
-        return draft.decision(Reason.INFEASIBLE, message), service
+    if isinstance(demand, str):
+        return draft.decision(Reason.INFEASIBLE, f"{demand}; what runs is left as it is"), service
     undecided, target = draft.decision(Reason.PLACED, ""), targets[demand.uid]
     decision, actions = deployment_placement(demand, undecided, target, node_offers, devices, obstacles)
     return decision, [*service, *actions]

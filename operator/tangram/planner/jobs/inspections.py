@@ -106,12 +106,8 @@ def inspection_actions(
         if job.key not in left_alone and not (is_best and needed and not _may_retry(job, now)):
             owner = owners.get(job.key, "")
             actions.append(FinishInspection(owner, job.namespace, job.job_name, job.job_uid))
-    actions += [
-        StartInspection(uid, key)
-        for key, uid in owners.items()
-        if key not in inspections.recorded and key not in inspections.best
-    ]
-    return actions
+    uninspected = owners.keys() - inspections.recorded.keys() - inspections.best.keys()
+    return actions + [StartInspection(uid, key) for key, uid in owners.items() if key in uninspected]
 
 
 def _may_retry(job: Inspection, now: float) -> bool:

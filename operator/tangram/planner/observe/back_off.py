@@ -58,11 +58,6 @@ class Obstacles:
 _QUOTA = re.compile(r"exceeded quota: ([^\s,]+)")  # as in messages of the API server
 
 
-def _quota_of(message: str) -> str:
-    match = _QUOTA.search(message)
-    return match[1] if match else ""
-
-
 def _open_quotas(snapshot: FleetSnapshot) -> frozenset[tuple[str, str]]:
     """ResourceQuotas, as (namespace, name), with something left of every resource."""
     quotas = {(q.namespace, q.quota) for q in snapshot.quotas}
@@ -94,16 +89,13 @@ def observe_obstacles(
         back_offs = []
         for shape in sorted(shapes[intent.uid]):
             workload, previous = workloads.get((intent.uid, shape)), recorded.get((intent.uid, shape))
-            previous = previous if previous is not None and _is_valid(previous, intent, now) else None
             obstacle: Obstacle | None = None
             if workload is not None:
                 obstacle, message = _observed(workload, snapshot, intent, devices, now)
                 if message:
                     unscheduled_messages[(intent.uid, shape)] = message
-            if previous is not None and (intent.namespace, _quota_of(previous.message)) in open_quotas:
-                # The quota has room again: the shortest back-off suffices.
-                shortest = _last_attempt(previous) + RULES[previous.reason].first_s
-                previous = replace(previous, until=min(previous.until, shortest))
+            if previous is not None:
+                previous = _valid_back_off(previous, intent, open_quotas, now)
             back_off = _next(previous, obstacle, intent, shape, workload, devices, now)
             back_offs += [back_off] if back_off is not None else []
         back_offs.sort(key=lambda b: (-b.until, b.shape))
@@ -169,13 +161,23 @@ def _next(
     return None if arrived > previous.replicas else previous
 
 
-def _is_valid(recorded: BackOff, intent: Intent, now: float) -> bool:
-    """Whether a recorded back-off is of this spec, and has a known reason and a possible end: an operator of
-    another version, or with another clock, may have recorded it.
+def _valid_back_off(
+    recorded: BackOff, intent: Intent, open_quotas: frozenset[tuple[str, str]], now: float
+) -> BackOff | None:
+    """Return a recorded back-off of this spec with a known reason and a possible end, else None: an operator
+    of another version, or with another clock, may have recorded it.
     """
     rule = RULES.get(recorded.reason)
-    is_possible = rule is not None and recorded.until <= now + rule.longest_s
-    return is_possible and recorded.generation == intent.rendered_generation
+    if rule is None or recorded.until > now + rule.longest_s:
+        return None
+    if recorded.generation != intent.rendered_generation:
+        return None
+    quota = _QUOTA.search(recorded.message)
+    if quota is None or (intent.namespace, quota[1]) not in open_quotas:
+        return recorded
+    # The quota has room again: the shortest back-off suffices.
+    last_attempt = recorded.until - _delay_s(recorded.reason, recorded.attempts)
+    return replace(recorded, until=min(recorded.until, last_attempt + rule.first_s))
 
 
 def _started(workload: Workload | None) -> int:
@@ -189,11 +191,6 @@ def _started(workload: Workload | None) -> int:
 def _delay_s(reason: str, attempts: int) -> float:
     rule = RULES[reason]
     return min(rule.longest_s, rule.first_s * float(2 ** min(max(attempts, 1) - 1, 20)))
-
-
-def _last_attempt(back_off: BackOff) -> float:
-    """Return when the last attempt failed."""
-    return back_off.until - _delay_s(back_off.reason, back_off.attempts)
 
 
 def _may_grow(snapshot: FleetSnapshot, intent: Intent, shape: Shape) -> bool:

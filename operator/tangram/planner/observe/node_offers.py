@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from tangram import catalog
 from tangram.capacity.sizing.candidate_shapes import Device, candidate_shapes
@@ -41,10 +42,8 @@ class NodeOffers:
     left_out: tuple[tuple[PoolNames, Node], ...] = ()  # nodes with devices that no newcomer is given
     # By SKU: where nodes without the product label have the SKU that a pool declares.
     unlabelled: Mapping[str, frozenset[PoolNames]] = field(default_factory=dict)
-    _devices: dict[PoolNames, tuple[Device, ...]] = field(default_factory=dict, compare=False, repr=False)
-    _prices: dict[tuple[str, str, PoolNames], float | None] = field(
-        default_factory=dict, compare=False, repr=False
-    )
+    _devices: dict[PoolNames, tuple[Device, ...]] = field(default_factory=dict)  # computed so far
+    _prices: dict[tuple[str, str, PoolNames], float | None] = field(default_factory=dict)
 
     def devices(self, pools: PoolNames, beside: Iterable[Device] = ()) -> tuple[Device, ...]:
         """Return what nodes in `pools` offer of the catalog, and the devices `beside`: the cheapest first,
@@ -174,19 +173,16 @@ def node_shapes(
     """Assess the shapes on the devices of nodes and those that run at present, the cheapest first."""
     pools, formats, degrees = requirements.pools, requirements.formats, requirements.tensor_parallel
     own = [s.key[:2] for s in present if s.tensor_parallel in degrees and s.precision in formats]
-    shapes = candidate_shapes(
-        requirements.architecture, node_offers.devices(pools, own), tuple(sorted(formats)), degrees
-    )
-    return assessed_shapes(
-        requirements, shapes, node_offers.prices, lambda shape: node_offers.replica_hour(shape, pools)
-    )
+    devices = node_offers.devices(pools, own)
+    shapes = candidate_shapes(requirements.architecture, devices, tuple(sorted(formats)), degrees)
+    price_of = partial(node_offers.replica_hour, pools=pools)
+    return assessed_shapes(requirements, shapes, node_offers.prices, price_of)
 
 
 def _is_known(device: Device) -> bool:
     sku, profile = device
-    return catalog.gpu(sku) is not None and (
-        profile == WHOLE_GPU or catalog.profile(sku, profile) is not None
-    )
+    is_profile = profile == WHOLE_GPU or catalog.profile(sku, profile) is not None
+    return catalog.gpu(sku) is not None and is_profile
 
 
 def _profile_name(sku: str, resource: str) -> str | None:

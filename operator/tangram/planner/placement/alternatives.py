@@ -40,17 +40,14 @@ def alternatives(
             reason, message = _binding_constraint(demand, candidate, target, count, devices)
             cost = count * candidate.price_per_hour
             others.append(Alternative(candidate.shape, count, cost, reason, message))
-    count, rejections = demand.intent.min_replicas, {r.shape: r for r in demand.shapes.rejected}
-    for shape, rejection in rejections.items():
+    count, rejected = demand.intent.min_replicas, {r.shape: r for r in demand.shapes.rejected}
+    for shape, rejection in rejected.items():
         cost = count * demand.shapes.price(shape)
         others.append(Alternative(shape, count, cost, rejection.constraint.reason, ""))
     others.sort(key=lambda a: (_FIT_ORDER.get(a.rejected_because, len(_FIT_ORDER)), a.cost_per_hour, a.shape))
-    return tuple(
-        replace(other, message=_rejection_message(demand, rejections[other.shape]))
-        if other.shape in rejections
-        else other
-        for other in others[:_MOST]
-    )
+    best = others[:_MOST]
+    messages = {a.shape: _rejection_message(demand, rejected[a.shape]) for a in best if a.shape in rejected}
+    return tuple(replace(a, message=messages.get(a.shape, a.message)) for a in best)
 
 
 def _binding_constraint(

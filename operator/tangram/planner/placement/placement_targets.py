@@ -66,10 +66,7 @@ def placement_targets(
     groups = tuple(sorted(devices.free))
     index = {group: number for number, group in enumerate(groups)}
     choices = for_each(
-        RoundStep.TARGET,
-        demands,
-        lambda d: d.uid,
-        lambda d: _placement_choice(d, devices, index),
+        RoundStep.TARGET, demands, lambda d: d.uid, lambda d: _placement_choice(d, devices, index)
     )
     short = [choice for choice in choices if choice.needs_devices]
     assignments = _assigned(short, groups, node_offers, _free_after_surge(choices, devices))
@@ -110,10 +107,9 @@ def _free_after_surge(choices: list[PlacementChoice], devices: FreeDevices) -> M
             continue
         if workload.in_place and choice.options[0].held > demand.intent.min_replicas:
             continue
-        for group in devices.groups(demand.uid, workload.shape):
-            if free[group]:
-                free[group] -= 1
-                break
+        group = next((g for g in devices.groups(demand.uid, workload.shape) if free[g]), None)
+        if group is not None:
+            free[group] -= 1
     return free
 
 

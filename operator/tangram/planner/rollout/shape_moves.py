@@ -39,10 +39,8 @@ def kept_replicas(
         if full_load is None and missing_load:
             needed = old.replicas
         # Replicas in back-off have never started, and their devices are assigned to others.
-        kept_by_uid[old.uid] = min(
-            old.replicas, demand.max_replicas(old.shape), max(needed, missing_replicas)
-        )
-        carrying = min(old.available, kept_by_uid[old.uid])
+        staying = min(old.replicas, demand.max_replicas(old.shape), max(needed, missing_replicas))
+        kept_by_uid[old.uid], carrying = staying, min(old.available, staying)
         missing_load = max(0.0, missing_load - (carrying / full_load if full_load else 0.0))
         missing_replicas = max(0, missing_replicas - carrying)
     return kept_by_uid

@@ -10,12 +10,8 @@ SPOT_GRACE_S = 120
 
 def time_limit_warnings(intent: Intent, decision: Decision, snapshot: FleetSnapshot) -> tuple[str, ...]:
     """Return one sentence per limit that the spec exceeds, with what to change."""
-    warnings = (
-        _autoscaler(intent, snapshot),
-        _spot(intent, decision, snapshot),
-        _long_answers(intent, decision),
-    )
-    return tuple(warning for warning in warnings if warning)
+    of_nodes = _autoscaler(intent, snapshot), _spot(intent, decision, snapshot)
+    return tuple(filter(None, (*of_nodes, _long_answers(intent, decision))))
 
 
 def _autoscaler(intent: Intent, snapshot: FleetSnapshot) -> str:
@@ -23,9 +19,8 @@ def _autoscaler(intent: Intent, snapshot: FleetSnapshot) -> str:
     grace_s = intent.termination_grace_s
     named = [pool for pool in snapshot.pools if not intent.pools or pool.name in intent.pools]
     grows = any(pool.max_nodes is not None for pool in named)
-    if grace_s <= AUTOSCALER_GRACE_S or not (grows or intent.max_request_s > DEFAULT_REQUEST_S):
-        return ""
-    if snapshot.pod_needs.keep_nodes:
+    may_remove = (grows or intent.max_request_s > DEFAULT_REQUEST_S) and not snapshot.pod_needs.keep_nodes
+    if grace_s <= AUTOSCALER_GRACE_S or not may_remove:
         return ""
     return (
         f"pods get {grace_s} s to end, and a cluster autoscaler that removes their node grants "
