@@ -100,6 +100,14 @@ def word(fields: Fields, key: str) -> str:
     return value
 
 
+def required(fields: Fields, key: str) -> Fields:
+    """Return the object under a key that has to be there."""
+    inner = fields.under(key)
+    if inner is None:
+        raise fields.error(key, "is missing")
+    return inner
+
+
 def optional_word(fields: Fields, key: str) -> str | None:
     """Return `word`, None where the key is absent or null."""
     return word(fields, key) if fields.has(key) else None

@@ -37,22 +37,16 @@ def read_llm_deployment(
     `models`: by the name or id of their LLMDeployment, over the document's. `classes`: the PriorityClasses
     that it may name. `length_counts`: counted lengths of its requests, over their means.
     """
-    outer = Fields(document, where)
-    meta = outer.under("metadata")
-    if meta is None:
-        raise outer.error("metadata", "is missing")
+    meta = read.required(Fields(document, where), "metadata")
     name, namespace = read.word(meta, "name"), read.optional_word(meta, "namespace") or "default"
     where = f"{where} {identity(namespace, name)}"
-    spec = Fields(document, where).under("spec")
-    if spec is None:
-        raise InputError(f"{where}: spec", "is missing")
+    spec = read.required(Fields(document, where), "spec")
     read.refuse_old_forms("LLMDeployment", document, where)
     read.refuse_unknown_keys(spec, LLMDeploymentSpec)
     intent, notes = _intent(document, name, namespace, where, classes)
     intent = replace(intent, traffic=counted_lengths(intent.traffic, length_counts))
-    architecture = (
-        models.get(identity(namespace, name)) or models.get(name) or _architecture(document, intent, where)
-    )
+    named = models.get(identity(namespace, name)) or models.get(name)
+    architecture = named or _architecture(document, intent, where)
     try:
         requirements = requirements_of(intent, architecture)
     except InputError as error:

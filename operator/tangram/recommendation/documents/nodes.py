@@ -39,9 +39,7 @@ def read_node(document: Mapping[str, Any], where: str) -> NodeFacts:
     Engine pods have their default tolerations; the settings of an operator may add more.
     """
     outer = Fields(document, where)
-    meta = outer.under("metadata")
-    if meta is None:
-        raise outer.error("metadata", "is missing")
+    meta = read.required(outer, "metadata")
     spec = outer.under("spec") or Fields({}, f"{where}: spec")
     status = outer.under("status") or Fields({}, f"{where}: status")
     ready = [c for c in read.objects(status, "conditions") if c.values.get("type") == "Ready"]

@@ -34,9 +34,7 @@ class DeviceHolder:
 def read_pod(document: Mapping[str, Any], where: str) -> DeviceHolder | None:
     """Read one Pod; None: it requests no GPU, or does not run."""
     outer = Fields(document, where)
-    meta, spec = outer.under("metadata"), outer.under("spec")
-    if meta is None or spec is None:
-        raise outer.error("metadata" if meta is None else "spec", "is missing")
+    meta, spec = read.required(outer, "metadata"), read.required(outer, "spec")
     status = outer.under("status")
     done = status is not None and status.values.get("phase") in FINISHED_PHASES
     if not spec.has("nodeName") or done:

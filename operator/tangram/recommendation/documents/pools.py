@@ -40,9 +40,8 @@ def pool_of(node: Node, pools: Iterable[Pool]) -> str:
     """Return the name of a node's pool, empty for none. Raises `InputError` where two pools select it."""
     names = claiming_pools(node, pools)
     if len(names) > 1:
-        raise InputError(
-            f"GPUPool {names[1]}", f"claims node {node.name}, which belongs to GPUPool {names[0]}"
-        )
+        problem = f"claims node {node.name}, which belongs to GPUPool {names[0]}"
+        raise InputError(f"GPUPool {names[1]}", problem)
     return names[0] if names else ""
 
 

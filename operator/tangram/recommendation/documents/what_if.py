@@ -31,33 +31,28 @@ def with_change(inputs: FleetInput, text: str) -> FleetInput:
 
 
 def _add_gpu(inputs: FleetInput, text: str) -> FleetInput:
-    gpus, *more = text.split(",")
-    name, _, count = gpus.partition(":")
+    first, *more = text.split(",")
+    name, _, count = first.partition(":")
     settings = dict(setting.partition("=")[::2] for setting in more)
     unknown = sorted(set(settings) - {"node", "pool"})
     if unknown:
         raise InputError(FLAG, f"add-gpu has no {unknown[0]!r}; it has node and pool")
     sku = gpu_of_name(name, FLAG).sku
     node = settings.get("node") or f"what-if-{sku}"
-    n = _gpu_count(count or "1", text)
-    gpu_ids = {gpu.id for gpu in inputs.gpus}
-    pools = {pool.name: pool for pool in inputs.pools}
-    new = [
-        under_pool_policy(
-            GPUState(
-                id=_free_name(f"{node}/{i}", gpu_ids),
-                node=node,
-                sku=sku,
-                zone=next((gpu.zone for gpu in inputs.gpus if gpu.node == node), ""),
-                pool=settings.get("pool", ""),
-                convertible=board(sku) is not None,
-                nvlink=has_nvlink(sku),
-            ),
-            pools,
-        )
-        for i in range(n)
-    ]
-    return replace(inputs, gpus=tuple(sorted((*inputs.gpus, *new), key=lambda gpu: gpu.id)))
+    new = GPUState(
+        id=node,
+        node=node,
+        sku=sku,
+        zone=next((gpu.zone for gpu in inputs.gpus if gpu.node == node), ""),
+        pool=settings.get("pool", ""),
+        convertible=board(sku) is not None,
+        nvlink=has_nvlink(sku),
+    )
+    new = under_pool_policy(new, {pool.name: pool for pool in inputs.pools})
+    ids = {gpu.id for gpu in inputs.gpus}
+    names = [_free_name(f"{node}/{i}", ids) for i in range(_gpu_count(count or "1", text))]
+    gpus = (*inputs.gpus, *(replace(new, id=name) for name in names))
+    return replace(inputs, gpus=tuple(sorted(gpus, key=lambda gpu: gpu.id)))
 
 
 def _free_name(name: str, names: set[str]) -> str:

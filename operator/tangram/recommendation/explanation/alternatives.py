@@ -63,17 +63,12 @@ def _serving(
 ) -> dict[str, Any]:
     requirements, count = assessed.requirements, replicas(assessed.requirements, offer)
     cost = count * offer.price_per_hour
-    alone = Demand(
-        requirements.id,
-        offers=(packing_offer(offer),),
-        rate=requirements.rps or 0.0,
-        min_replicas=requirements.least,
-    )
+    rate, least = requirements.rps or 0.0, requirements.least
+    alone = Demand(requirements.id, offers=(packing_offer(offer),), rate=rate, min_replicas=least)
     unmet = on_any_fleet(alone).unmet({offer.key: count}) / UNMET
-    reason, message = _own_limit(assessed, offer, count, choice, bounds) or (
-        "Fleet",
-        _FLEET[proved] + (" with one shape per LLMDeployment" if requirements.uniform else ""),
-    )
+    one_shape = " with one shape per LLMDeployment" if requirements.uniform else ""
+    own_limit = _own_limit(assessed, offer, count, choice, bounds)
+    reason, message = own_limit or ("Fleet", _FLEET[proved] + one_shape)
     return {
         "chosen": [shape_document(offer.shape, count)],
         "costPerHour": round(cost, 6),

@@ -22,75 +22,72 @@ def size_all(
     deployments: Iterable[ServingRequirements],
     skus: frozenset[str],
     prices: Mapping[str, float],
-    there: frozenset[Device] = frozenset(),
+    existing: frozenset[Device] = frozenset(),
 ) -> dict[str, AssessedShapes]:
     """Size every LLMDeployment that is neither paused nor set to no replica, by id."""
     assessed_by_id: dict[str, AssessedShapes] = {}
     for requirements in deployments:
-        if not (requirements.intent.paused or requirements.intent.is_off):
-            try:
-                assessed = fleet_shapes(requirements, skus, prices, there)
-                loaded = _loaded(assessed)
-                assessed_by_id[requirements.id] = (
-                    assessed if loaded == requirements else fleet_shapes(loaded, skus, prices, there)
-                )
-            except InputError as error:
-                raise InputError(
-                    f"LLMDeployment {requirements.id}", f"{error.field} {error.problem}"
-                ) from error
+        if requirements.intent.paused or requirements.intent.is_off:
+            continue
+        try:
+            assessed = fleet_shapes(requirements, skus, prices, existing)
+            if (loaded := _loaded(assessed)) != requirements:
+                assessed = fleet_shapes(loaded, skus, prices, existing)
+        except InputError as error:
+            raise InputError(f"LLMDeployment {requirements.id}", f"{error.field} {error.problem}") from error
+        assessed_by_id[requirements.id] = assessed
     return assessed_by_id
 
 
-def _loaded(each: AssessedShapes) -> ServingRequirements:
-    """Return what is wanted with the load that its replicas carry now.
+def _loaded(assessed: AssessedShapes) -> ServingRequirements:
+    """Return the requirements with the load that the desired replicas of the shape at present carry.
 
-    So many replicas of the shape that it runs on are wanted: another shape gets the number that carries the
-    same rate. Where nothing tells that rate, another shape gets the same number.
+    Another shape gets the number that carries the same rate; if the rate is not known, the same number.
     """
-    requirements = each.requirements
+    requirements = assessed.requirements
     if requirements.present is None:
         return requirements
     shape, count = requirements.present
-    offer = each.offer(shape)
+    offer = assessed.offer(shape)
     if offer is not None and (count > requirements.least or requirements.rps is not None):
         return replace(requirements, rps=count * offer.rate)
-    return (
-        requirements
-        if requirements.rps is not None
-        else replace(requirements, least=max(requirements.least, count))
-    )
+    least = requirements.least if requirements.rps is not None else max(requirements.least, count)
+    return replace(requirements, least=least)
 
 
-def demand(each: AssessedShapes, rooms: ReplicaBounds, running: Running) -> Demand:
+def demand(assessed: AssessedShapes, bounds: ReplicaBounds, running: Running) -> Demand:
     """Return one LLMDeployment for the solver; without offers where no other replica could be carried out."""
-    whole_demand = offered(each, running)
-    return replace(whole_demand, offers=()) if cannot_move(each, rooms, running) else whole_demand
+    whole_demand = offered(assessed, running)
+    return replace(whole_demand, offers=()) if cannot_move(assessed, bounds, running) else whole_demand
 
 
-def cannot_move(each: AssessedShapes, rooms: ReplicaBounds, running: Running) -> bool:
-    """Whether replicas run, and the fleet has no place for any shape that serves: what runs stays."""
-    inside, own_replicas = rooms.inside(each.requirements.pools), running.get(each.requirements.id, {})
+def cannot_move(assessed: AssessedShapes, bounds: ReplicaBounds, running: Running) -> bool:
+    """Whether replicas run, and the fleet has room for no shape that serves: the replicas stay."""
+    inside, own_replicas = (
+        bounds.inside(assessed.requirements.pools),
+        running.get(assessed.requirements.id, {}),
+    )
     # A gang that runs may go on where no new one of its size would be put, on a part of a node.
     gangs = {shape for shape in own_replicas if shape.tensor_parallel > 1}
-    placeable = any(offer.key in gangs or inside.of(offer.key) for offer in each.serving)
-    return each.requirements.uniform and bool(own_replicas) and not placeable
+    placeable = any(offer.key in gangs or inside.of(offer.key) for offer in assessed.serving)
+    return assessed.requirements.uniform and bool(own_replicas) and not placeable
 
 
-def offered(each: AssessedShapes, running: Running) -> Demand:
+def offered(assessed: AssessedShapes, running: Running) -> Demand:
     """Return one LLMDeployment with everything that serves it, whether the fleet has room for that or not."""
-    requirements = each.requirements
+    requirements = assessed.requirements
     return Demand(
         id=requirements.id,
         priority=requirements.intent.priority,
         spread=requirements.intent.spread,
         budget_per_hour=requirements.intent.budget_per_hour,
         pools=requirements.pools,
-        offers=tuple(sorted(packing_offer(shape) for shape in each.serving if shape.rate > 0)),
+        offers=tuple(sorted(packing_offer(shape) for shape in assessed.serving if shape.rate > 0)),
         rate=requirements.rps or 0.0,
         min_replicas=requirements.least,
         max_replicas=requirements.most,
         uniform=requirements.uniform,
-        protected=_protected(each, running.get(requirements.id, {})),
+        protected=_protected(assessed, running.get(requirements.id, {})),
     )
 
 
@@ -110,10 +107,10 @@ def existing_slices(fleet: Problem) -> frozenset[Device]:
     return frozenset(slices)
 
 
-def _protected(each: AssessedShapes, running: Mapping[ShapeKey, int]) -> tuple[Part, ...]:
-    """Return what runs of the minimum: a budget does not take it down, here as in the cluster."""
-    least = each.requirements.least
-    if not (each.requirements.uniform and least):
+def _protected(assessed: AssessedShapes, running: Mapping[ShapeKey, int]) -> tuple[Part, ...]:
+    """Return the running replicas of the minimum, which no budget ends, here as in the cluster."""
+    least = assessed.requirements.least
+    if not (assessed.requirements.uniform and least):
         return ()
     return tuple(Part(*key, min(count, least)) for key, count in sorted(running.items()))
 

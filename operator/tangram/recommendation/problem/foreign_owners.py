@@ -1,4 +1,4 @@
-"""Owners whom no demand names are interchangeable: one owner for the solver, their own names after.
+"""Owners that no demand names are interchangeable: one owner for the solver, their own names after.
 
 Hundreds of owners would tell GPUs apart that are alike; what each costs to move is kept, so nothing is lost.
 """
@@ -15,8 +15,8 @@ def merged(problem: Problem) -> Problem:
     demands = {demand.id for demand in problem.demands}
 
     def merge(instance: Instance) -> Instance:
-        known = instance.owner is None or instance.owner in demands or not instance.movable
-        return instance if known else replace(instance, owner=FOREIGN_OWNER)
+        keeps_owner = instance.owner is None or instance.owner in demands or not instance.movable
+        return instance if keeps_owner else replace(instance, owner=FOREIGN_OWNER)
 
     def state(gpu: GPUState) -> GPUState:
         return replace(gpu, instances=tuple(map(merge, gpu.instances))) if gpu.instances else gpu
@@ -42,8 +42,8 @@ def named(packing: Packing, problem: Problem) -> Packing:
         site = (gpu, placed.profile, placed.start)
         return by_gang.get(placed.gang or "") or came.get(site) or was.get(site)
 
-    def layout(found: GPULayout) -> GPULayout:
-        instances = tuple(replace(p, owner=owner(found.id, p)) for p in found.instances)
-        return replace(found, instances=instances)
+    def with_owners(layout: GPULayout) -> GPULayout:
+        instances = tuple(replace(p, owner=owner(layout.id, p)) for p in layout.instances)
+        return replace(layout, instances=instances)
 
-    return replace(packing, layouts=tuple(map(layout, packing.layouts)), moves=moves)
+    return replace(packing, layouts=tuple(map(with_owners, packing.layouts)), moves=moves)

@@ -143,10 +143,10 @@ def _is_without_price(sku: str) -> bool:
 def _full_name(request: SliceRequest, skus: frozenset[str] | set[str]) -> str:
     if not profiles.is_short(request.profile):
         return request.profile
-    found = {name for sku in skus if (name := profiles.profile_of_short_name(sku, request.profile))}
-    if len(found) != 1:
-        which = f"is {' and '.join(sorted(found))} on these GPUs" if found else "is no profile of these GPUs"
+    names = {name for sku in skus if (name := profiles.profile_of_short_name(sku, request.profile))}
+    if len(names) != 1:
+        which = f"is {' and '.join(sorted(names))} on these GPUs" if names else "is no profile of these GPUs"
         raise InputError(
             f"SliceRequest {request.name}: profile", f"{request.profile} {which}; name one in full"
         )
-    return found.pop()
+    return names.pop()
