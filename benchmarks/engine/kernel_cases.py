@@ -111,23 +111,25 @@ def silu_mul(inputs: Inputs) -> tuple[Any, ...]:
 
 
 def store_kv(inputs: Inputs) -> tuple[Any, ...]:
-    """qkv, q_norm, k_norm, eps, rope, rows, positions, tables, pool of the layer."""
+    """qkv, rotation of its heads, pages."""
+    from tangram_engine.kernels.store_kv import HeadRotation, Pages  # noqa: PLC0415
+
     shape = inputs.shape
     qkv = inputs.random(inputs.batch, (shape.heads + 2 * shape.kv_heads) * shape.head_dim)
     angles = inputs.random(inputs.context + 1, shape.head_dim // 2, dtype=torch.float32)
     pool, tables, rows, positions = inputs.cache()
     rope = torch.cat((angles.cos(), angles.sin()), -1)
-    return qkv, None, None, EPS, rope, rows, positions, tables, pool
+    return qkv, HeadRotation(None, None, EPS, rope), Pages(rows, positions, tables, pool)
 
 
 def decode_attention(inputs: Inputs) -> tuple[Any, ...]:
     """Arguments of `store_kv`, scratch."""
     from tangram_engine.kernels.decode_attention import scratch_size  # noqa: PLC0415
 
-    shape, arguments = inputs.shape, store_kv(inputs)
-    longest = arguments[-2].shape[1] * BLOCK_SIZE
+    shape, (qkv, rotation, pages) = inputs.shape, store_kv(inputs)
+    longest = pages.tables.shape[1] * BLOCK_SIZE
     size = scratch_size(inputs.batch, longest, shape.heads, shape.head_dim)
-    return *arguments, torch.empty(size, device=inputs.device)
+    return qkv, rotation, pages, torch.empty(size, device=inputs.device)
 
 
 def sample(inputs: Inputs, *, drawn: bool) -> tuple[Any, ...]:
@@ -183,7 +185,7 @@ def _of_a_layer(batch: int) -> Iterator[KernelCase]:
         yield KernelCase("fp8_rows", "fp8_rows", batch, fp8_rows, "fp8", sweep=(256,))
     yield KernelCase("store_kv", "store_kv", batch, store_kv, sweep=(256,))
     yield KernelCase(
-        "decode_attention", "decode_attention", batch, decode_attention, scratch=(9,), sweep=(1, 64, 256)
+        "decode_attention", "decode_attention", batch, decode_attention, scratch=(3,), sweep=(1, 64, 256)
     )
 
 

@@ -130,9 +130,11 @@ def check(case: KernelCase, inputs: Inputs) -> float:
 
 
 def tensors_in(argument: object) -> list[Tensor]:
-    """The argument itself, or what a namespace of tensors holds."""
+    """The argument itself, or what a namespace or tuple of tensors holds."""
     if isinstance(argument, SimpleNamespace):
         return list(vars(argument).values())
+    if isinstance(argument, tuple):
+        return [value for value in argument if isinstance(value, Tensor)]
     return [argument] if isinstance(argument, Tensor) else []
 
 
@@ -141,7 +143,7 @@ def compare(launch, reference, arguments, tolerance, scratch) -> float:  # noqa:
 
     Arguments whose numbers are in `scratch` are not compared. Raises AssertionError beyond the tolerance.
     """
-    copied = (Tensor, SimpleNamespace)
+    copied = (Tensor, SimpleNamespace, tuple)
     copies = [tuple(deepcopy(a) if isinstance(a, copied) else a for a in arguments) for _ in range(2)]
     results = [call(*args) for call, args in zip((launch, reference), copies, strict=True)]
     both = [

@@ -6,6 +6,7 @@ import torch
 from tangram_engine.kernels import decode_attention as attention
 from tangram_engine.kernels import store_kv as storing
 from tangram_engine.kernels.language import launch, tl, triton
+from tangram_engine.kernels.store_kv import HeadRotation, Pages
 
 EPS = 1e-5
 NAN = float("nan")
@@ -47,10 +48,10 @@ def short_splits(monkeypatch):
 
 
 def norms_and_angles(size, norm, positions, dtype):
-    """Weights of queries and keys or None, eps, and cosines beside sines of some angles."""
+    """Rotation with or without random norms, and with cosines beside sines of some angles."""
     weights = [torch.rand(size, dtype=dtype) + 0.5 if norm else None for _ in range(2)]
     angles = torch.arange(positions).float()[:, None] * torch.rand(size // 2)
-    return *weights, EPS, torch.cat((angles.cos(), angles.sin()), -1)
+    return HeadRotation(*weights, EPS, torch.cat((angles.cos(), angles.sin()), -1))
 
 
 @pytest.mark.parametrize(
@@ -77,9 +78,9 @@ def test_decode_attention_is_that_of_torch(
     expected_pool = pool.clone()
     scratch = scratch_for(len(positions), tables, block_size, heads, size)
 
-    got = attention.decode_attention(qkv, *how, rows, at, tables, pool, scratch)
+    got = attention.decode_attention(qkv, how, Pages(rows, at, tables, pool), scratch)
 
-    expected = attention.reference(qkv, *how, rows, at, tables, expected_pool, scratch)
+    expected = attention.reference(qkv, how, Pages(rows, at, tables, expected_pool), scratch)
     rtol, atol = attention.TOLERANCE[dtype]
     assert expected.isfinite().all()
     torch.testing.assert_close(got, expected, rtol=rtol, atol=atol)
@@ -93,7 +94,7 @@ def test_a_token_attends_to_itself_as_its_page_holds_it():
     how = norms_and_angles(16, True, 1, torch.float32)
 
     got = attention.decode_attention(
-        qkv, *how, int32([0]), int32([0]), tables, pool, scratch_for(1, tables, 4, 4, 16)
+        qkv, how, Pages(int32([0]), int32([0]), tables, pool), scratch_for(1, tables, 4, 4, 16)
     )
 
     value = pool[tables[0, 0], 1, :, 0].float()  # alone, a token attends to nothing but its own value
@@ -110,7 +111,7 @@ def test_a_row_does_not_depend_on_the_batch_around_it(short_splits):
     pages = [pool.clone() for _ in positions]
     alone = [
         attention.decode_attention(
-            qkv[row : row + 1], *how, int32([row]), int32([n]), tables, pages[row], scratch
+            qkv[row : row + 1], how, Pages(int32([row]), int32([n]), tables, pages[row]), scratch
         )
         for row, n in enumerate(positions)
     ]
@@ -119,7 +120,7 @@ def test_a_row_does_not_depend_on_the_batch_around_it(short_splits):
     rows = int32([*order, padding, padding])
     at = int32([*(positions[row] for row in order), 0, 0])
     batched = attention.decode_attention(
-        torch.cat((qkv[order], qkv[:2])), *how, rows, at, tables, pool, scratch.fill_(NAN)
+        torch.cat((qkv[order], qkv[:2])), how, Pages(rows, at, tables, pool), scratch.fill_(NAN)
     )
 
     for place, row in enumerate(order):
@@ -154,7 +155,7 @@ def test_scratch_that_is_too_small_is_refused():
     how = norms_and_angles(16, False, 300, torch.float32)
     with pytest.raises(ValueError, match="too small for 1 rows"):
         attention.decode_attention(
-            torch.randn(1, 6 * 16), *how, int32([0]), int32([299]), tables, pool, torch.empty(10)
+            torch.randn(1, 6 * 16), how, Pages(int32([0]), int32([299]), tables, pool), torch.empty(10)
         )
 
 
@@ -176,9 +177,9 @@ def test_queries_are_rotated_and_keys_and_values_are_in_their_pages(dtype, size,
     positions = int32([*range(tokens - 2), 8, 0])
     expected_pool = pool.clone()
 
-    got = storing.store_kv(qkv, *how, rows, positions, tables, pool)
+    got = storing.store_kv(qkv, how, Pages(rows, positions, tables, pool))
 
-    expected = storing.reference(qkv, *how, rows, positions, tables, expected_pool)
+    expected = storing.reference(qkv, how, Pages(rows, positions, tables, expected_pool))
     rtol, atol = storing.TOLERANCE[dtype]
     torch.testing.assert_close(got, expected, rtol=rtol, atol=atol)
     torch.testing.assert_close(pool, expected_pool, rtol=rtol, atol=atol, equal_nan=True)

@@ -34,7 +34,7 @@ from torch.nn import functional
 
 from tangram_engine.kernels import store_kv
 from tangram_engine.kernels.language import CompileCase, launch, tl, triton
-from tangram_engine.kernels.store_kv import rotated
+from tangram_engine.kernels.store_kv import HeadRotation, Pages, rotated
 from tangram_engine.kernels.tiles import hardware, tile
 
 TOLERANCE = {torch.float32: (2e-5, 2e-5), torch.float16: (4e-3, 2e-3), torch.bfloat16: (3.2e-2, 1.6e-2)}
@@ -200,25 +200,14 @@ def scratch_size(max_num_seqs: int, max_model_len: int, heads: int, size: int) -
     return max_num_seqs * splits * heads * (size + 1)
 
 
-def decode_attention(
-    qkv: Tensor,
-    q_norm: Tensor | None,
-    k_norm: Tensor | None,
-    eps: float,
-    rope: Tensor,
-    rows: Tensor,
-    positions: Tensor,
-    tables: Tensor,
-    pool_layer: Tensor,
-    scratch: Tensor,
-) -> Tensor:
+def decode_attention(qkv: Tensor, rotation: HeadRotation, pages: Pages, scratch: Tensor) -> Tensor:
     """Store the keys and values of B tokens, and attend from each to its row's up to its own. [B, H, D].
 
     scratch float32 [`scratch_size`], all else as in `tangram_engine.kernels.store_kv`; no row twice but the
     padding row. Raises ValueError where the scratch is too small.
     """
-    _, _, kv_heads, block_size, size = pool_layer.shape
-    batch, heads = qkv.shape[0], qkv.shape[1] // size - 2 * kv_heads
+    _, _, kv_heads, block_size, size = pages.pool.shape
+    batch, heads, tables = qkv.shape[0], qkv.shape[1] // size - 2 * kv_heads, pages.tables
     out = qkv.new_empty(batch, heads, size)
     if not batch:
         return out
@@ -240,14 +229,8 @@ def decode_attention(
         _attend,
         (min(programs, batch * kv_heads * MAX_SPLITS),),
         qkv,
-        qkv if q_norm is None else q_norm,
-        qkv if k_norm is None else k_norm,
-        eps,
-        rope,
-        rows,
-        positions,
-        tables,
-        pool_layer,
+        *rotation.arguments(qkv),
+        *pages,
         partial,
         sums,
         out,
@@ -258,39 +241,29 @@ def decode_attention(
         GROUP=heads // kv_heads,
         GROUP_PADDED=max(16, triton.next_power_of_2(heads // kv_heads)),
         BLOCK_SIZE=block_size,
-        NORM=q_norm is not None,
+        NORM=rotation.q_norm is not None,
         TILE=max(16, min(64, TILE_BYTES // (padded * qkv.element_size()))),
         DOT=DOT_TYPES[qkv.dtype],
         STAGES=sizes["num_stages"],
         **shared,
         **sizes,
     )
-    launch(_combine, (batch, heads), positions, partial, sums, out, HEADS=heads, num_warps=4, **shared)
+    launch(_combine, (batch, heads), pages.positions, partial, sums, out, HEADS=heads, num_warps=4, **shared)
     return out
 
 
 DOT_TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 
 
-def reference(
-    qkv: Tensor,
-    q_norm: Tensor | None,
-    k_norm: Tensor | None,
-    eps: float,
-    rope: Tensor,
-    rows: Tensor,
-    positions: Tensor,
-    tables: Tensor,
-    pool_layer: Tensor,
-    scratch: Tensor,
-) -> Tensor:
+def reference(qkv: Tensor, rotation: HeadRotation, pages: Pages, scratch: Tensor) -> Tensor:
     """The same in plain torch, on any device; it reads every block that a table has room for."""
-    q = store_kv.reference(qkv, q_norm, k_norm, eps, rope, rows, positions, tables, pool_layer)
+    q = store_kv.reference(qkv, rotation, pages)
+    rows, positions, tables, pool_layer = pages
     batch, heads, size = q.shape
     _, _, kv_heads, block_size, _ = pool_layer.shape
     tokens = tables.shape[1] * block_size
-    pages = pool_layer[tables[rows.long()].long()]  # [B, blocks, 2, K, block size, D]
-    keys, values = pages.permute(2, 0, 3, 1, 4, 5).reshape(2, batch, kv_heads, tokens, size).float()
+    blocks = pool_layer[tables[rows.long()].long()]  # [B, blocks, 2, K, block size, D]
+    keys, values = blocks.permute(2, 0, 3, 1, 4, 5).reshape(2, batch, kv_heads, tokens, size).float()
     visible = (torch.arange(tokens, device=q.device) <= positions[:, None])[:, None]
     keys, values = (x.where(visible[..., None], 0.0) for x in (keys, values))
     grouped = q.float().view(batch, kv_heads, heads // kv_heads, size)

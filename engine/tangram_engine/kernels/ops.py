@@ -22,6 +22,7 @@ from tangram_engine.kernels import (
 )
 from tangram_engine.kernels.rms_norm import RmsNorm
 from tangram_engine.kernels.small_linear import StoredWeight
+from tangram_engine.kernels.store_kv import HeadRotation, Pages
 from tangram_engine.sample.sampler import TokenSampler
 
 logger = logging.getLogger(__name__)
@@ -31,12 +32,8 @@ logger = logging.getLogger(__name__)
 RmsNormed = Callable[[Tensor, Tensor, float], Tensor]
 SiluMul = Callable[[Tensor], Tensor]
 SmallLinear = Callable[[Tensor, StoredWeight, Tensor | None, RmsNorm | None, bool, Tensor | None], Tensor]
-StoreKV = Callable[
-    [Tensor, Tensor | None, Tensor | None, float, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor
-]
-DecodeAttention = Callable[
-    [Tensor, Tensor | None, Tensor | None, float, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor
-]
+StoreKV = Callable[[Tensor, HeadRotation, Pages], Tensor]
+DecodeAttention = Callable[[Tensor, HeadRotation, Pages, Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True)

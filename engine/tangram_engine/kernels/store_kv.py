@@ -11,6 +11,8 @@ tokens of an 8B model (H = 32, K = 8, D = 128, bf16) 1.6 MB: 0.4 us at 4.3 TB/s;
 and 48 us.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -20,6 +22,29 @@ from tangram_engine.kernels.tiles import tile
 
 TOLERANCE = {torch.float32: (1e-5, 1e-5), torch.float16: (4e-3, 4e-3), torch.bfloat16: (3.2e-2, 3.2e-2)}
 FEW_TOKENS = 64  # up to here a program per head: the launch is short of programs, not of bytes
+
+
+class HeadRotation(NamedTuple):
+    """How heads are normalised and rotated: the norms of a model that has them, and angles by position."""
+
+    q_norm: Tensor | None  # [D]; both norms or neither
+    k_norm: Tensor | None
+    eps: float
+    rope: Tensor  # float32 [positions, D], cosines beside sines
+
+    def arguments(self, qkv: Tensor) -> tuple[Tensor, Tensor, float, Tensor]:
+        """Those of a kernel; any address stands for a norm that there is not."""
+        norms = (qkv, qkv) if self.q_norm is None or self.k_norm is None else (self.q_norm, self.k_norm)
+        return *norms, self.eps, self.rope
+
+
+class Pages(NamedTuple):
+    """Where T tokens lie in one layer of the KV pool."""
+
+    rows: Tensor  # int32 [T], of the tables
+    positions: Tensor  # int32 [T]
+    tables: Tensor  # int32 [R, blocks of a row]
+    pool: Tensor  # [blocks, 2, K, block size, D]
 
 
 @triton.jit
@@ -84,23 +109,9 @@ def _store_kv(
     tl.store(to_pool, turned.to(pool.dtype.element_ty), mask=inside & ~is_query)
 
 
-def store_kv(
-    qkv: Tensor,
-    q_norm: Tensor | None,
-    k_norm: Tensor | None,
-    eps: float,
-    rope: Tensor,
-    rows: Tensor,
-    positions: Tensor,
-    tables: Tensor,
-    pool_layer: Tensor,
-) -> Tensor:
-    """Write the keys and values of T tokens into the pool and return their queries. [T, H, D].
-
-    qkv [T, (H + 2 K) D]; q_norm and k_norm [D], both or neither; rope float32 [P, D], cosines beside sines;
-    rows and positions int32 [T]; tables int32 [R, blocks of a row]; pool_layer [blocks, 2, K, block size, D].
-    """
-    _, _, kv_heads, block_size, size = pool_layer.shape
+def store_kv(qkv: Tensor, rotation: HeadRotation, pages: Pages) -> Tensor:
+    """Write the keys and values of qkv [T, (H + 2 K) D] into their pages; return queries [T, H, D]."""
+    _, _, kv_heads, block_size, size = pages.pool.shape
     tokens, heads = qkv.shape[0], qkv.shape[1] // size - 2 * kv_heads
     out = qkv.new_empty(tokens, heads, size)
     sizes = dict(tile("store_kv", qkv.device))
@@ -111,39 +122,25 @@ def store_kv(
             _store_kv,
             (tokens, -(-(heads + 2 * kv_heads) // sizes["HEADS"])),
             qkv,
-            qkv if q_norm is None else q_norm,
-            qkv if k_norm is None else k_norm,
-            eps,
-            rope,
-            rows,
-            positions,
-            tables,
-            pool_layer,
+            *rotation.arguments(qkv),
+            *pages,
             out,
-            tables.shape[1],
+            pages.tables.shape[1],
             QUERY_HEADS=heads,
             KV_HEADS=kv_heads,
             D=size,
             D_PADDED=triton.next_power_of_2(size),
             BLOCK_SIZE=block_size,
-            NORM=q_norm is not None,
+            NORM=rotation.q_norm is not None,
             **sizes,
         )
     return out
 
 
-def reference(
-    qkv: Tensor,
-    q_norm: Tensor | None,
-    k_norm: Tensor | None,
-    eps: float,
-    rope: Tensor,
-    rows: Tensor,
-    positions: Tensor,
-    tables: Tensor,
-    pool_layer: Tensor,
-) -> Tensor:
+def reference(qkv: Tensor, rotation: HeadRotation, pages: Pages) -> Tensor:
     """The same in plain torch, on any device."""
+    q_norm, k_norm, eps, rope = rotation
+    rows, positions, tables, pool_layer = pages
     _, _, kv_heads, block_size, size = pool_layer.shape
     heads = qkv.shape[1] // size - 2 * kv_heads
     q, k, v = qkv.view(-1, heads + 2 * kv_heads, size).split_with_sizes((heads, kv_heads, kv_heads), 1)

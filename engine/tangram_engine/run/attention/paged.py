@@ -14,6 +14,7 @@ from torch import Tensor
 from tangram_engine.checkpoint import DecoderSpec
 from tangram_engine.kernels import decode_attention
 from tangram_engine.kernels.ops import Ops
+from tangram_engine.kernels.store_kv import HeadRotation, Pages
 from tangram_engine.models.rope import cos_sin
 from tangram_engine.models.weights import LayerWeights
 from tangram_engine.run.attention.paged_prefill import (
@@ -93,15 +94,16 @@ class PagedAttention:
 
     def attend(self, index: int, qkv: Tensor, layer: LayerWeights) -> Tensor:
         """See `tangram_engine.models.decoder.Attend`. Keys are stored before any row attends."""
-        norms = layer.q_norm, layer.k_norm, self._spec.rms_norm_eps, self._rope
-        paged = self._tables, self._layers[index]
-        rows, positions, singles = self._rows, self._positions, self._singles
+        rotation = HeadRotation(layer.q_norm, layer.k_norm, self._spec.rms_norm_eps, self._rope)
+        rows, positions, singles, pool = self._rows, self._positions, self._singles, self._layers[index]
+
+        def inputs(tokens: slice) -> tuple[Tensor, HeadRotation, Pages]:
+            return qkv[tokens], rotation, Pages(rows[tokens], positions[tokens], self._tables, pool)
+
         parts = []
         if self._chunked:
-            q = self._ops.store_kv(qkv[singles:], *norms, rows[singles:], positions[singles:], *paged)
-            parts.append(self._prefill.attend(q, self._layers[index]))
+            q = self._ops.store_kv(*inputs(slice(singles, None)))
+            parts.append(self._prefill.attend(q, pool))
         if singles:
-            where = rows[:singles], positions[:singles]
-            decoded = self._ops.decode_attention(qkv[:singles], *norms, *where, *paged, self._scratch)
-            parts.insert(0, decoded)
+            parts.insert(0, self._ops.decode_attention(*inputs(slice(singles)), self._scratch))
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).flatten(1)
