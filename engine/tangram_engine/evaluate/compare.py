@@ -9,7 +9,7 @@ models meet a few rows at a time, over the whole vocabulary.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -26,6 +26,7 @@ from tangram_engine.models.weights import (
     LayerWeights,
     MakeProjection,
     Projection,
+    ReadMatrix,
     Weights,
     assemble,
     in_place,
@@ -146,7 +147,7 @@ def _hidden(
 def _when_needed(make: MakeProjection) -> MakeProjection:
     """Return projections that are read and made for each call, and kept nowhere."""
 
-    def later(read: Callable[[], tuple[Tensor, Tensor | None]], ops: Ops) -> Projection:
+    def later(read: ReadMatrix, ops: Ops) -> Projection:
         def multiply(x: Tensor, norm: RmsNorm | None = None, **options: Any) -> Tensor:
             return make(read, ops)(x, norm, **options)
 

@@ -1,7 +1,6 @@
 """Projections with weights in 8 or 4 bits: which product computes how many rows."""
 
 import logging
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -11,7 +10,7 @@ from tangram_engine.kernels import fp8_rows, int4_gemm
 from tangram_engine.kernels.ops import Ops
 from tangram_engine.kernels.rms_norm import RmsNorm
 from tangram_engine.models.linear import FusedLinear, Linear, multiply
-from tangram_engine.models.weights import MakeProjection, Projection
+from tangram_engine.models.weights import MakeProjection, Projection, ReadMatrix
 from tangram_engine.quantize import Fp8Weight, Int4Weight, QuantizedWeight, quantizable, quantize, to_fp8
 
 logger = logging.getLogger(__name__)
@@ -105,7 +104,7 @@ def quantized_on_load(
     buffer = torch.empty(largest_projection(spec), dtype=dtype, device=device)
     scaled = form == "fp8" and has_scaled_product(dtype, device)
 
-    def make(read: Callable[[], tuple[Tensor, Tensor | None]], ops: Ops) -> Projection:
+    def make(read: ReadMatrix, ops: Ops) -> Projection:
         weight, bias = read()
         if not _has_format(form, weight):
             return Linear(weight, bias, ops)

@@ -45,8 +45,7 @@ class Rope:
     """
 
     def __init__(self, spec: DecoderSpec, positions: int, dtype: torch.dtype, device: torch.device) -> None:
-        angles = torch.arange(positions).float()[:, None] * inverse_frequencies(spec)
-        cos, sin = angles.cos(), angles.sin()
+        cos, sin = cos_sin(spec, positions, torch.device("cpu")).chunk(2, -1)
         table = torch.stack((torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)))
         self._table = table[:, :, None].to(device, dtype)  # [2, P, 1, D]
 

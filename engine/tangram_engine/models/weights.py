@@ -53,23 +53,13 @@ class Weights:
     head: Projection  # hidden -> vocabulary
 
 
-class TensorSource(Protocol):
-    """Where tensors come from by name."""
-
-    def __call__(self, name: str) -> Tensor:
-        """The tensor as stored."""
-        ...
+TensorSource = Callable[[str], Tensor]  # a tensor as it is stored, by its name
+ReadMatrix = Callable[[], tuple[Tensor, Tensor | None]]  # weight [out, in] and bias [out], on the device
+# How a layer's matrices become projections: in place, quantised, or read when they are needed.
+MakeProjection = Callable[[ReadMatrix, Ops], Projection]
 
 
-class MakeProjection(Protocol):
-    """How a layer's matrices become projections: in place, quantised, or read when they are needed."""
-
-    def __call__(self, read: Callable[[], tuple[Tensor, Tensor | None]], ops: Ops) -> Projection:
-        """Return the projection whose weight [out, in] and bias [out] `read` returns, on the device."""
-        ...
-
-
-def in_place(read: Callable[[], tuple[Tensor, Tensor | None]], ops: Ops) -> Projection:
+def in_place(read: ReadMatrix, ops: Ops) -> Projection:
     """Return a projection that keeps its weight as it is stored."""
     return Linear(*read(), ops)
 

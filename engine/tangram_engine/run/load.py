@@ -20,6 +20,7 @@ from tangram_engine.models import (
     quantized_on_load,
 )
 from tangram_engine.models.rope import Rope
+from tangram_engine.models.weights import MakeProjection
 from tangram_engine.run import host
 from tangram_engine.run.attention.paged import PagedAttention
 from tangram_engine.run.attention.reference import TorchAttention
@@ -232,14 +233,15 @@ def _allocate_pool(plan: _LoadPlan, runner: Runner) -> int:
 
 
 def _weights(plan: _LoadPlan) -> Weights:
-    config, dtype, device = plan.config, plan.buffers.dtype, plan.device
-    checkpoint, ops, make = plan.checkpoint, plan.ops or reference_ops(), in_place
+    config, spec, dtype, device = plan.config, plan.checkpoint.spec, plan.buffers.dtype, plan.device
+    ops = plan.ops or reference_ops()
+    make: MakeProjection = in_place
     if config.quantize is not None:
-        make = quantized_on_load(checkpoint.spec, config.quantize, dtype, device)
+        make = quantized_on_load(spec, config.quantize, dtype, device)
     if config.load_format != DUMMY:
-        return load_weights(checkpoint, dtype, device, ops, make)
+        return load_weights(plan.checkpoint, dtype, device, ops, make)
     logger.warning("--load-format dummy: the weights are random, and so is every answer; for benchmarks only")
-    return dummy_weights(checkpoint.spec, dtype, device, config.seed, ops, make)
+    return dummy_weights(spec, dtype, device, config.seed, ops, make)
 
 
 def _available_bytes(config: EngineConfig, memory: DeviceMemory | None) -> int:
