@@ -1,4 +1,4 @@
-"""config.json of a closed list of architectures -> ModelSpec. `auto_map` and the like are never executed.
+"""config.json of a closed list of architectures -> DecoderSpec. `auto_map` and the like are never executed.
 
 Accepts the spellings of transformers 4 (rope_theta, rope_scaling, torch_dtype) and 5 (rope_parameters).
 Whatever would change the mathematics and is not implemented is refused by name, never ignored.

@@ -6,31 +6,17 @@ import torch
 from torch import Tensor
 
 from tangram_engine.checkpoint import DecoderSpec, expected_shapes
-from tangram_engine.kernels.ops import Ops
-from tangram_engine.models.weights import MakeProjection, TensorSource, Weights, assemble, in_place
+from tangram_engine.models.weights import TensorSource
 
-STD = (
-    0.02  # as real weights are initialised: activations stay finite, and the GPU draws the power of real work
-)
-
-
-def dummy_weights(
-    spec: DecoderSpec,
-    dtype: torch.dtype,
-    device: torch.device,
-    seed: int,
-    ops: Ops,
-    make: MakeProjection = in_place,
-) -> Weights:
-    """Weights of that shape, drawn on the device: the same for the same seed, on devices of one kind."""
-    return assemble(spec, dummy_source(spec, dtype, device, seed), dtype, device, ops, make)
+# As real weights are initialised: activations stay finite, and the GPU draws the power of real work.
+STD = 0.02
 
 
 def dummy_source(spec: DecoderSpec, dtype: torch.dtype, device: torch.device, seed: int) -> TensorSource:
-    """Norms are 1, biases 0, all else is normal with standard deviation 0.02.
+    """Norms are 1, biases 0, all else is normal: the same for the same seed, on devices of one kind.
 
-    What is added to the residual stream (the output and down projections) is scaled by 1 / sqrt(2 x layers),
-    as GPT-2 and its successors are initialised: the stream does not grow with the depth.
+    The standard deviation is `STD`. What is added to the residual stream (the output and down projections) is
+    scaled by 1 / sqrt(2 x layers), as in GPT-2 and its successors: the stream does not grow with the depth.
     """
     shapes = dict(expected_shapes(spec))
     generator = torch.Generator(device).manual_seed(seed)

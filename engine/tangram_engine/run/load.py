@@ -14,13 +14,13 @@ from tangram_engine.messages import EngineInfo
 from tangram_engine.models import (
     Decoder,
     Weights,
-    dummy_weights,
+    dummy_source,
     in_place,
     load_weights,
     quantized_on_load,
 )
 from tangram_engine.models.rope import Rope
-from tangram_engine.models.weights import MakeProjection
+from tangram_engine.models.weights import MakeProjection, assemble
 from tangram_engine.run import host
 from tangram_engine.run.attention.paged import PagedAttention
 from tangram_engine.run.attention.reference import TorchAttention
@@ -241,7 +241,7 @@ def _weights(plan: _LoadPlan) -> Weights:
     if config.load_format != DUMMY:
         return load_weights(plan.checkpoint, dtype, device, ops, make)
     logger.warning("--load-format dummy: the weights are random, and so is every answer; for benchmarks only")
-    return dummy_weights(spec, dtype, device, config.seed, ops, make)
+    return assemble(spec, dummy_source(spec, dtype, device, config.seed), dtype, device, ops, make)
 
 
 def _available_bytes(config: EngineConfig, memory: DeviceMemory | None) -> int:
