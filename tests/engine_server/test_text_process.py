@@ -18,9 +18,9 @@ import pytest
 from tangram_engine.checkpoint import CheckpointError
 from tangram_engine.serve import api
 from tangram_engine.serve.http.errors import APIError
-from tangram_engine.serve.text.client import PromptTooLong, TextClient, TextUnavailable
+from tangram_engine.serve.text.client import TextClient, TextUnavailable
 from tangram_engine.serve.text.template import TemplateError
-from tangram_engine.serve.text.tokenizer import TokenizerError, load_tokenizer
+from tangram_engine.serve.text.tokenizer import PromptTooLong, TokenizerError, load_tokenizer
 from tests.support.bad_templates import BOMBS, COMPILER_BOMBS, all_in_one
 from tests.support.engine_process import EngineProcess, eventually
 from tests.support.served_model import write_model

@@ -24,9 +24,9 @@ from tangram_engine.serve.http.params import (
     TokenizeRequest,
     template_options,
 )
-from tangram_engine.serve.text.client import PromptTooLong, TextClient, TextUnavailable
+from tangram_engine.serve.text.client import TextClient, TextUnavailable
 from tangram_engine.serve.text.template import TemplateError
-from tangram_engine.serve.text.tokenizer import TextTools, TokenizerError
+from tangram_engine.serve.text.tokenizer import PromptTooLong, TextTools, TokenizerError
 
 _RESERVED = frozenset({"messages", "tools", "bos_token", "eos_token", "unk_token", "pad_token"})
 

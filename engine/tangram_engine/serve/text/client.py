@@ -19,7 +19,7 @@ from tangram_engine.checkpoint.errors import CheckpointError, RefusalReason, inv
 
 from .process import LOAD_CPU_S, LOAD_MEMORY, RENDER_CPU_S, WALL_S, pack, receive, send
 from .template import TemplateError
-from .tokenizer import TokenizerError
+from .tokenizer import PromptTooLong, TokenizerError
 
 WORKERS = 2  # requests at a time; more would take cores from the engine
 SERVE_MEMORY = 768 << 20  # bytes that one request may take in a worker
@@ -33,10 +33,6 @@ _SAMPLE_LIMIT = 1 << 16  # tokens
 
 class TextUnavailable(Exception):
     """The text process broke and is not back yet; the request may be repeated."""
-
-
-class PromptTooLong(Exception):
-    """The text has too many tokens; the argument says how many, in words."""
 
 
 @dataclass(slots=True)

@@ -31,7 +31,7 @@ import msgpack
 from tangram_engine.checkpoint.errors import CheckpointError, RefusalReason, invalid
 
 from .template import ChatTemplate, TemplateError
-from .tokenizer import TOKENIZER, TextTools, TokenizerError, load_chat_template, load_tokenizer
+from .tokenizer import TOKENIZER, PromptTooLong, TextTools, TokenizerError, load_chat_template, load_tokenizer
 
 FRAME_LIMIT = 32 << 20  # bytes, in both directions
 RENDER_CPU_S = 1.0
@@ -83,10 +83,6 @@ def _exactly(channel: socket.socket, size: int) -> bytearray:
     return buffer
 
 
-class _TooLong(Exception):
-    """The text has too many tokens; the argument says how many, in words."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Text:
     """Tokenizer and template, with the answers to both kinds of request."""
@@ -111,9 +107,9 @@ class _Text:
     def _encode(self, text: str, limit: int, *, add_special_tokens: bool) -> list[int]:
         fewest = self.tools.fewest_tokens(text)
         if fewest >= limit:
-            raise _TooLong(f"at least {fewest}")
+            raise PromptTooLong(f"at least {fewest}")
         if self.tools.exceeds(text, limit):
-            raise _TooLong(f"more than {limit}")
+            raise PromptTooLong(f"more than {limit}")
         return self.tools.encode(text, add_special_tokens=add_special_tokens)
 
 
@@ -147,7 +143,7 @@ def _work(channel: socket.socket, text: _Text, phase: mmap.mmap, memory: int) ->
 def _reply(request: Any, text: _Text, phase: mmap.mmap) -> tuple[str, Any]:
     try:
         return "ids", array.array("I", text.ids(request, phase)).tobytes()
-    except _TooLong as error:
+    except PromptTooLong as error:
         return "long", str(error)
     except TemplateError as error:
         return "template", _encodable(str(error))

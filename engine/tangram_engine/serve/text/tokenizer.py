@@ -32,6 +32,10 @@ class TokenizerError(Exception):
     """The tokenizer fails on a text or on token ids, or goes over a limit."""
 
 
+class PromptTooLong(Exception):
+    """The text has too many tokens; the argument says how many, in words."""
+
+
 class _Native:
     """Turns each failure of the Rust library into TokenizerError, without the text it may quote.
 
