@@ -20,9 +20,7 @@ class EngineConfig:
     gpu_memory_utilization: float = 0.9  # share of the GPU (or slice) that weights, KV cache and buffers fill
     kv_cache_bytes: int | None = None  # None: what is left of the GPU, or a quarter of the CPU memory limit
     seed: int = 0  # of requests that bring none, and of random weights
-    load_format: str = (
-        "auto"  # auto: the checkpoint's safetensors; dummy: random weights, from config.json alone
-    )
+    load_format: str = "auto"  # auto: the safetensors; dummy: random weights, from config.json alone
     quantize: str | None = None  # fp8 | int4: the weights of the layers, while they are read
 
     def __post_init__(self) -> None:

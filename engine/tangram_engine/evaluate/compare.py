@@ -56,9 +56,7 @@ class Comparison:
     @property
     def is_finite(self) -> bool:
         """Whether every figure is a number."""
-        return all(
-            math.isfinite(value) for value in (self.perplexity, self.quantised_perplexity, self.kl_p99)
-        )
+        return all(map(math.isfinite, (self.perplexity, self.quantised_perplexity, self.kl_p99)))
 
 
 def windows(ids: Sequence[int], spec: DecoderSpec, tokens: int) -> list[tuple[int, ...]]:

@@ -16,9 +16,7 @@ logger = logging.getLogger(__name__)
 
 STORED = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 BFLOAT16_FROM = (8, 0)  # compute capability; older GPUs imitate bfloat16 in float32, several times slower
-DRIVER_NODE = Path(
-    "/dev/nvidiactl"
-)  # there, in a container or outside, wherever a GPU was given to the process
+DRIVER_NODE = Path("/dev/nvidiactl")  # there wherever a GPU was given to the process, in a container or not
 
 
 class UnusableDevice(StartError):

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tangram_engine.sample.filters import IN_PROMPT
@@ -143,9 +144,7 @@ class _Upload:
         self.seeds: list[int] = []
         self.parameters: list[tuple[float, ...]] = []
         self.cleared: list[int] = []  # rows whose counts begin anew
-        self.counts: list[
-            np.ndarray[tuple[int, ...], np.dtype[np.int64]]
-        ] = []  # [entry of all counts; value]
+        self.counts: list[NDArray[np.int64]] = []  # [entry of all counts; value]
 
 
 def _parameters(params: SamplingParams) -> tuple[float, ...]:
@@ -155,7 +154,7 @@ def _parameters(params: SamplingParams) -> tuple[float, ...]:
     return (params.temperature, params.top_p, params.min_p, *penalties)
 
 
-def _integers(values: Iterable[int]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+def _integers(values: Iterable[int]) -> NDArray[np.int64]:
     return np.fromiter(values, np.int64)
 
 

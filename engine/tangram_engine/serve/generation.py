@@ -44,9 +44,7 @@ class GeneratedSequence:
     request: Request
     detokenizer: Detokenizer
     scanner: StopScanner
-    include_stop: bool = (
-        False  # what ends the answer is part of it: the stop string, or the stop token's text
-    )
+    include_stop: bool = False  # whether the stop string, or the stop token's text, is part of the answer
     tokens: int = 0
     cached: int = 0
     preemptions: int = 0

@@ -10,9 +10,8 @@ from .admission import SWEEP_S, Connections
 from .errors import APIError, unavailable
 
 EarlyHandler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
-PROBES = frozenset(
-    {"/health", "/ready", "/ping", "/metrics", "/version"}
-)  # open to all, and on spare connections
+# Open to all, and on spare connections.
+PROBES = frozenset({"/health", "/ready", "/ping", "/metrics", "/version"})
 _BACKLOG = 1024
 # Bytes of one read. What a read brings is handled at one go: with asyncio's 256 KiB, four clients that send
 # chunks of one byte delay a probe by 0.8 s.
