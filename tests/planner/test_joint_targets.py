@@ -269,7 +269,7 @@ def test_can_spread_agrees_with_trying_every_distribution(nodes, count, on_node,
 # --- how many
 
 
-def test_a_newcomer_gets_as_many_replicas_as_its_traffic_needs():
+def test_a_new_llmdeployment_gets_as_many_replicas_as_its_traffic_needs():
     m = intent(max_replicas=9, traffic=Traffic(requests_per_second=40.0))
     new_plan, decisions = decide(snapshot(node("b", mig_1g_10gb=7)), m)
 

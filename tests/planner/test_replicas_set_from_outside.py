@@ -160,7 +160,7 @@ def test_zero_replicas_stop_every_deployment_and_keep_the_service():
     assert decision.price_per_hour == 0
 
 
-def test_none_holds_no_gpu_for_anybody():
+def test_zero_replicas_hold_no_gpu():
     m, other = set_to(0), intent("other", created_at=NOW)
     observed = snapshot(node("b", mig_1g_10gb=1), workloads=(workload(m, SLICE, 1, available=0, total=0),))
     _, decision = decide(observed, other, m)
@@ -228,7 +228,7 @@ def test_from_none_to_two_places_them_anew_and_back_to_the_law():
 # --- what the status says
 
 
-def test_the_status_counts_pods_names_their_selector_and_says_who_set_the_number():
+def test_the_status_has_pod_counts_selector_and_the_client_that_set_replicas():
     m = set_to(4, replicas_set_by=FieldManager("kube-controller-manager", "scale", "2026-11-22T10:00:00Z"))
     status = status_of(serving(m, 4, available=3, ready=3, total=5), m)
 

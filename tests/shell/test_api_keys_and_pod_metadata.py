@@ -72,7 +72,7 @@ def test_a_change_replaces_the_pods_and_leaves_selectors_and_services(change: An
     assert first["metadata"]["labels"] == other["metadata"]["labels"]
 
 
-def test_labels_and_annotations_stand_beside_those_that_are_ours() -> None:
+def test_user_labels_and_annotations_are_added_to_those_of_the_operator() -> None:
     plain = template(intent())["metadata"]
     owner = replace(
         intent(), pod_labels=(("team", "search"),), pod_annotations=(("example.com/owner", "floor 3"),)
@@ -84,7 +84,7 @@ def test_labels_and_annotations_stand_beside_those_that_are_ours() -> None:
     }
 
 
-def test_no_label_or_annotation_takes_the_place_of_ours() -> None:
+def test_no_user_label_or_annotation_replaces_one_of_the_operator() -> None:
     """Nor does an object that was stored before a key was refused."""
     plain = template(intent())["metadata"]
     stolen = replace(
@@ -96,7 +96,7 @@ def test_no_label_or_annotation_takes_the_place_of_ours() -> None:
     assert template(stolen)["metadata"] == plain
 
 
-def test_every_key_of_ours_on_a_pod_is_one_that_nobody_else_may_write() -> None:
+def test_every_key_of_the_operator_on_a_pod_is_reserved() -> None:
     metadata = template(intent())["metadata"]
 
     for key in {**metadata["labels"], **metadata["annotations"]}:
@@ -112,7 +112,7 @@ def pod(state: dict[str, Any], last: dict[str, Any] | None = None) -> dict[str, 
     return {"metadata": meta, "phase": "Pending", "conditions": [], "containers": [engine]}
 
 
-def test_a_pod_without_its_volumes_names_the_secret_that_may_be_missing() -> None:
+def test_a_pod_that_waits_for_volumes_names_the_secret_that_may_be_missing() -> None:
     waits = [pod({"reason": "ContainerCreating"})]
     with_keys = rendered(replace(intent(), api_keys=KEYS))
 
@@ -123,7 +123,7 @@ def test_a_pod_without_its_volumes_names_the_secret_that_may_be_missing() -> Non
     assert waiting_message(with_keys, waits, CREATED_S + 120) == ""
 
 
-def test_an_engine_that_ends_for_want_of_keys_names_the_secret() -> None:
+def test_an_engine_that_exits_without_keys_names_the_secret() -> None:
     state = {"reason": "CrashLoopBackOff", "message": "back-off 10s restarting failed container"}
     with_keys = rendered(replace(intent(), api_keys=KEYS))
 

@@ -68,7 +68,7 @@ async def test_429_with_retry_after_is_honoured_and_counted() -> None:
     assert [code for _, _, code in counted] == ["429", "200"]
 
 
-async def test_endless_throttling_ends_in_an_error_that_says_how_long() -> None:
+async def test_endless_throttling_ends_in_an_error_with_its_duration() -> None:
     async def handler(_request: web.Request) -> web.Response:
         return web.json_response({}, status=429, headers={"Retry-After": "0.01"})
 
@@ -80,7 +80,7 @@ async def test_endless_throttling_ends_in_an_error_that_says_how_long() -> None:
     assert len(counted) == 3
 
 
-async def test_a_401_is_tried_once_more_with_a_fresh_token() -> None:
+async def test_a_401_is_retried_once_with_a_fresh_token() -> None:
     async def handler(request: web.Request) -> web.Response:
         ok = request.headers["Authorization"] == "Bearer new"
         return web.json_response({} if ok else {"reason": "Unauthorized"}, status=200 if ok else 401)
@@ -89,7 +89,7 @@ async def test_a_401_is_tried_once_more_with_a_fresh_token() -> None:
         assert await client.get(PODS, "n", "x") == {}
 
 
-async def test_a_write_is_refused_before_it_is_sent_when_the_lease_is_over() -> None:
+async def test_a_write_after_the_lease_has_expired_is_not_sent() -> None:
     called = False
 
     async def handler(_request: web.Request) -> web.Response:
@@ -148,7 +148,7 @@ async def test_a_long_list_comes_in_chunks_and_is_reduced_at_once() -> None:
     assert listing.resource_version == "9"
 
 
-async def test_a_watch_event_may_be_larger_than_any_line_limit_and_torn_anywhere() -> None:
+async def test_a_watch_event_may_exceed_line_limits_and_be_split_anywhere() -> None:
     big = "x" * 700_000
 
     async def handler(request: web.Request) -> web.StreamResponse:
@@ -185,7 +185,7 @@ def test_a_rotated_token_is_read_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("body", [b"[" * 5000, b'{"a":' * 5000, b"{", b"\xff", b'{"a":' + b"9" * 5000 + b"}"])
 @pytest.mark.parametrize("status", [200, 500])
-async def test_an_answer_that_no_parser_takes_is_an_error_of_the_api(body: bytes, status: int) -> None:
+async def test_an_unparsable_answer_is_an_api_error(body: bytes, status: int) -> None:
     async def handler(_request: web.Request) -> web.Response:
         return web.Response(body=body, status=status, content_type="application/json")
 
@@ -194,7 +194,7 @@ async def test_an_answer_that_no_parser_takes_is_an_error_of_the_api(body: bytes
             await client.get(PODS, "ns", "a")
 
 
-def test_a_watch_event_that_nests_too_deep_is_an_error_of_the_api() -> None:
+def test_a_watch_event_that_nests_too_deep_is_an_api_error() -> None:
     with pytest.raises(ApiError, match="not JSON"):
         _event(b'{"type":"ADDED","object":' + b"[" * 5000)
 

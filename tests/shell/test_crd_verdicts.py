@@ -17,7 +17,7 @@ CASES = [case for case in yaml.safe_load(_FILE.read_text()) if case.get("only") 
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["name"].replace(" ", "-") for case in CASES])
-async def test_the_api_server_says(plane: Any, case: dict[str, Any]) -> None:
+async def test_the_api_server_accepts_or_refuses_as_recorded(plane: Any, case: dict[str, Any]) -> None:
     credentials = load_kubeconfig(str(plane.kubeconfig))
     path = LLM_DEPLOYMENTS.path("default") + "?dryRun=All&fieldValidation=Strict"
     connector = aiohttp.TCPConnector(ssl=ssl_context(credentials) or True)

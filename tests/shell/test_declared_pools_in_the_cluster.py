@@ -26,7 +26,7 @@ async def bare(cluster: LiveCluster) -> AsyncIterator[str]:
     await cluster.client.delete(NODES, "", name, uid=live_node["metadata"]["uid"], guard=UNGUARDED)
 
 
-async def test_a_node_without_labels_in_a_pool_with_sku_serves_and_rolls_no_other(
+async def test_an_unlabelled_node_of_a_pool_with_sku_serves_without_a_rollout_elsewhere(
     cluster: LiveCluster, operator, bare: str
 ) -> None:
     operator(tickSeconds=1)

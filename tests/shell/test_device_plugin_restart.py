@@ -31,7 +31,7 @@ async def engine_pods(cluster: LiveCluster) -> list[dict]:
     return [pod for pod in await cluster.all(PODS) if pod["metadata"]["labels"].get(label) == "engine"]
 
 
-async def test_a_restart_starts_no_deployment_drains_nothing_and_changes_no_replicas(
+async def test_a_device_plugin_restart_starts_stops_and_scales_nothing(
     cluster: LiveCluster, operator, two_kinds
 ) -> None:
     operator()

@@ -46,7 +46,7 @@ def marked(obj: Object, mark: str, value: str | None) -> Object:
     return copied
 
 
-def test_every_mark_is_looked_at_here() -> None:
+def test_every_annotation_of_the_operator_is_tested() -> None:
     constants = {**vars(kinds), **vars(labels)}
     named = {value for name, value in constants.items() if name.endswith(("_LABEL", "_ANNOTATION"))}
     assert {mark for mark in named if mark.startswith("tangram.dev/")} == set(MARKS)
@@ -55,7 +55,7 @@ def test_every_mark_is_looked_at_here() -> None:
 @pytest.mark.parametrize("value", [None, "", "x", "0", "7", "99", OTHER])
 @pytest.mark.parametrize("mark", MARKS)
 @pytest.mark.parametrize("kind", ["llm_deployments", "nodes", "pods", "services", "deployments"])
-def test_an_edited_mark_changes_no_plan(kind: str, mark: str, value: str | None) -> None:
+def test_an_edited_annotation_changes_no_plan(kind: str, mark: str, value: str | None) -> None:
     first, *others = getattr(RUNNING_FLEET, kind)
     result = one_round(replace(RUNNING_FLEET, **{kind: (marked(first, mark, value), *others)}).view())
 
@@ -73,7 +73,7 @@ def test_an_edited_mark_changes_no_plan(kind: str, mark: str, value: str | None)
         kinds.TEMPLATE_ANNOTATION,
     ],
 )
-def test_the_next_apply_writes_an_edited_mark_again(mark: str) -> None:
+def test_an_edited_annotation_makes_a_deployment_out_of_date(mark: str) -> None:
     rendered = {key: value for key, value in RUNNING_FLEET.deployments[0].items() if key != "status"}
     assert up_to_date(rendered, rendered)
     for value in (None, "x"):
@@ -91,7 +91,7 @@ def gone(annotation: str) -> Fleet:
 
 
 @pytest.mark.parametrize("value", ["", "x", OTHER])
-def test_where_only_the_annotation_can_tell_the_shape_an_edit_is_said_and_nothing_is_done(value: str) -> None:
+def test_an_edited_shape_annotation_that_cannot_be_restored_is_reported_without_action(value: str) -> None:
     result = one_round(gone(value).view())
 
     (ready, *_) = result.statuses[UID]["conditions"]
@@ -108,7 +108,7 @@ KEY = FactsKey("ns", "image:///a", "engine:1")
 
 @pytest.mark.parametrize("mark", [kinds.MODEL_URI_ANNOTATION, kinds.ENGINE_IMAGE_ANNOTATION])
 @pytest.mark.parametrize("value", [None, "", "image:///other"])
-def test_an_edited_job_still_inspects_what_it_inspects(mark: str, value: str | None) -> None:
+def test_an_edited_job_keeps_the_checkpoint_of_its_inspection(mark: str, value: str | None) -> None:
     """Its pod template cannot be changed, and its name is a hash of both."""
     job = manifests.inspect_job(Identity("ns", "a", UID), KEY, SETTINGS)
     job["metadata"] |= {"uid": "job", "creationTimestamp": "2026-01-01T00:00:00Z"}

@@ -68,7 +68,7 @@ COMPLETE = {"conditions": [{"type": "Complete", "status": "True"}]}
 FAILED = {"conditions": [{"type": "Failed", "status": "True", "message": "Job was active longer"}]}
 
 
-def test_the_job_is_an_engine_pod_of_that_shape_without_rights() -> None:
+def test_the_evaluate_job_is_an_engine_pod_of_its_shape_without_rights() -> None:
     manifest = job()
     spec = manifest["spec"]["template"]["spec"]
     (container,) = spec["containers"]
@@ -87,14 +87,14 @@ def test_the_job_is_an_engine_pod_of_that_shape_without_rights() -> None:
     assert manifest["metadata"]["ownerReferences"][0]["uid"] == "uid-a"
 
 
-def test_its_pod_has_the_priority_class_of_the_deployment() -> None:
+def test_the_evaluate_pod_has_the_priority_class_of_the_llmdeployment() -> None:
     intent = replace(owner(), priority_class_name="tangram-low")
     manifest = manifests.evaluate_job(intent, StartEvaluation("uid-a", KEY, AT, (PRODUCT,)), SETTINGS)
 
     assert manifest["spec"]["template"]["spec"]["priorityClassName"] == "tangram-low"
 
 
-def test_a_job_is_read_back_as_what_it_was_started_for_and_is_no_inspection() -> None:
+def test_an_evaluate_job_is_read_back_and_is_no_inspection() -> None:
     evaluation = read_evaluation(job())
 
     assert (evaluation.key, evaluation.profile, evaluation.result) == (KEY, "1g.10gb", None)
@@ -136,7 +136,7 @@ def test_the_report_of_a_finished_job_is_read() -> None:
         ("[" * 5000, "EvaluationFailed", "left no report"),
     ],
 )
-def test_anything_else_is_a_failure_that_says_what_was_there(message: str, reason: str, text: str) -> None:
+def test_an_invalid_report_is_a_failure_with_its_reason(message: str, reason: str, text: str) -> None:
     failure = read_evaluation(job(**FAILED), pod(message)).result
 
     assert isinstance(failure, EvaluationFailure)
@@ -144,7 +144,7 @@ def test_anything_else_is_a_failure_that_says_what_was_there(message: str, reaso
     assert text in failure.message
 
 
-def test_a_container_that_was_killed_for_memory_says_what_to_raise() -> None:
+def test_an_oom_killed_container_names_the_setting_to_raise() -> None:
     failure = read_evaluation(job(**FAILED), pod("", reason="OOMKilled", exitCode=137)).result
 
     assert "OOMKilled" in failure.message
@@ -152,7 +152,7 @@ def test_a_container_that_was_killed_for_memory_says_what_to_raise() -> None:
 
 
 @pytest.mark.parametrize("value", [None, "", "{}", "[]", '{"digest": 1}', "x" * 1000])
-def test_a_job_whose_template_does_not_say_what_it_is_about_is_none_of_ours(value: str | None) -> None:
+def test_a_job_without_a_valid_evaluation_annotation_is_ignored(value: str | None) -> None:
     manifest = job()
     annotations = manifest["spec"]["template"]["metadata"]["annotations"]
     annotations.pop(kinds.EVALUATION_ANNOTATION)
@@ -172,7 +172,7 @@ def test_a_job_whose_template_does_not_say_what_it_is_about_is_none_of_ours(valu
         lambda manifest: manifest["metadata"].update(ownerReferences=[]),
     ],
 )
-def test_a_job_that_the_operator_would_not_write_is_not_believed(change: Any) -> None:
+def test_a_job_that_the_operator_would_not_write_is_ignored(change: Any) -> None:
     manifest = job(**COMPLETE)
     change(manifest)
 
@@ -180,7 +180,7 @@ def test_a_job_that_the_operator_would_not_write_is_not_believed(change: Any) ->
 
 
 @pytest.mark.parametrize("number", [0.0, 1e-9, 0.01, -0.013, 12345.678901, 1e12])
-def test_a_recorded_report_judges_as_it_did_before(number: float) -> None:
+def test_a_recorded_report_is_read_back_unchanged(number: float) -> None:
     text = evaluation_report(perplexityIncrease=number, quantisedPerplexity=abs(number))
     report = parse_evaluation(text, KEY, "e", "gpu", NOW)
     assert isinstance(report, EvaluationReport)
@@ -196,7 +196,7 @@ def test_a_recorded_report_judges_as_it_did_before(number: float) -> None:
 @pytest.mark.parametrize(
     "edit", [{"precision": "int2"}, {"tokens": 0}, {"klMean": "1e9"}, {"digest": ""}, None]
 )
-def test_a_recorded_report_that_cannot_be_read_is_made_again(edit: Object | None) -> None:
+def test_an_unreadable_recorded_report_is_evaluated_again(edit: Object | None) -> None:
     report = parse_evaluation(evaluation_report(), KEY, "e", "gpu", NOW)
     assert isinstance(report, EvaluationReport)
     block: Any = evaluation_block(KEY, report) | edit if edit is not None else "x"

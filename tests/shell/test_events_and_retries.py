@@ -37,7 +37,7 @@ def recorder(api: Api, clock: list[float]) -> EventRecorder:
     return EventRecorder(api, lambda: 10.0, "operator-1", lambda: clock[0])  # type: ignore[arg-type]
 
 
-async def test_a_repeated_note_is_counted_in_a_series() -> None:
+async def test_a_repeated_event_is_counted_in_a_series() -> None:
     api, clock = Api(), [1000.0]
     events = recorder(api, clock)
     await events.record(OBJECT, NOTE)
@@ -51,7 +51,7 @@ async def test_a_repeated_note_is_counted_in_a_series() -> None:
     assert patch["series"]["count"] == 2
 
 
-async def test_after_the_window_it_is_news_again() -> None:
+async def test_an_event_after_the_window_is_posted_anew() -> None:
     api, clock = Api(), [1000.0]
     events = recorder(api, clock)
     await events.record(OBJECT, NOTE)
@@ -67,7 +67,7 @@ async def test_an_event_that_cannot_be_posted_stops_nothing() -> None:
     await recorder(api, [0.0]).record(OBJECT, NOTE)
 
 
-def test_delays_grow_end_with_success_and_know_the_next_instant() -> None:
+def test_retry_delays_grow_reset_on_success_and_state_the_next_attempt() -> None:
     retries = RetrySchedule()
     instants = [retries.record_failure("a", 100.0) for _ in range(7)]
 
@@ -80,7 +80,7 @@ def test_delays_grow_end_with_success_and_know_the_next_instant() -> None:
     assert retries.record_failure("a", 0.0) == 1.0
 
 
-def test_a_servers_retry_after_is_kept() -> None:
+def test_the_retry_after_of_a_server_is_respected() -> None:
     assert RetrySchedule().record_failure("a", 0.0, at_least_s=20.0) == 20.0
 
 
@@ -93,7 +93,7 @@ def test_backoff_is_jittered_bounded_and_endless() -> None:
     assert len(set(delays)) > 100
 
 
-def test_an_expectation_is_met_by_the_mirror_or_given_up() -> None:
+def test_an_expectation_is_met_by_the_mirror_or_expires() -> None:
     store = Store(lambda obj: obj)
     store.replace([], 5)
     expectations = Expectations(lambda _kind, _namespace: store)

@@ -106,7 +106,7 @@ async def _reference(reference: dict, cluster: LiveCluster, proxy: FaultProxy, o
     return reference["state"]
 
 
-async def test_a_run_without_faults_writes_what_the_campaign_kills_at(
+async def test_a_run_without_faults_makes_every_write_of_the_campaign(
     cluster: LiveCluster, proxy: FaultProxy, operator, reference: dict
 ) -> None:
     await _reference(reference, cluster, proxy, operator)
@@ -116,7 +116,7 @@ async def test_a_run_without_faults_writes_what_the_campaign_kills_at(
 
 
 @pytest.mark.parametrize(("verb", "plural", "subresource", "nth", "act"), _marked(KILLS, SAMPLED_KILLS))
-async def test_killed_at_a_write_it_ends_in_the_same_state(
+async def test_an_operator_killed_at_a_write_reaches_the_same_state(
     cluster: LiveCluster,
     proxy: FaultProxy,
     operator,
@@ -144,7 +144,7 @@ async def test_killed_at_a_write_it_ends_in_the_same_state(
 @pytest.mark.parametrize(
     ("verb", "plural", "subresource", "nth", "act", "code"), _marked(FAULTS, SAMPLED_FAULTS)
 )
-async def test_a_failed_write_is_tried_again(
+async def test_a_failed_write_is_retried(
     cluster: LiveCluster,
     proxy: FaultProxy,
     operator,

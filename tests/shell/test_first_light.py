@@ -75,7 +75,7 @@ async def test_a_change_of_the_spec_reaches_the_deployment(cluster: LiveCluster,
     assert ready["observedGeneration"] == 2
 
 
-async def test_a_checkpoint_that_cannot_be_served_says_why_and_gets_no_deployment(
+async def test_an_unservable_checkpoint_is_reported_and_gets_no_deployment(
     cluster: LiveCluster, operator
 ) -> None:
     cluster.kubelet.reports["image:///models/odd"] = (
@@ -91,9 +91,7 @@ async def test_a_checkpoint_that_cannot_be_served_says_why_and_gets_no_deploymen
     assert await cluster.all(DEPLOYMENTS) == []
 
 
-async def test_an_inspection_that_says_nonsense_is_a_failure_not_a_crash(
-    cluster: LiveCluster, operator
-) -> None:
+async def test_an_invalid_inspection_report_is_a_failure_not_a_crash(cluster: LiveCluster, operator) -> None:
     cluster.kubelet.reports["image:///models/liar"] = ('{"schema":1,"facts":{"weightBytes":"many"}}', 0)
     process = operator()
     await cluster.apply(llm("liar", cluster.namespace, model={"uri": "image:///models/liar"}))
@@ -103,7 +101,7 @@ async def test_an_inspection_that_says_nonsense_is_a_failure_not_a_crash(
     assert process.alive()
 
 
-async def test_one_that_is_refused_does_not_stop_the_others(cluster: LiveCluster, operator) -> None:
+async def test_a_refused_llmdeployment_does_not_stop_the_others(cluster: LiveCluster, operator) -> None:
     await cluster.apply({**_foreign_service("taken", cluster.namespace)}, SERVICES)
     operator()
     await cluster.apply(llm("taken", cluster.namespace))
@@ -113,7 +111,7 @@ async def test_one_that_is_refused_does_not_stop_the_others(cluster: LiveCluster
     await cluster.until("taken", "Ready", "False", "NameTaken")
 
 
-async def test_a_foreign_service_of_the_same_name_is_left_alone_and_told(
+async def test_a_foreign_service_of_the_same_name_is_left_alone_and_reported(
     cluster: LiveCluster, operator
 ) -> None:
     before = await cluster.apply(_foreign_service("tiny", cluster.namespace), SERVICES, manager="someone")
@@ -150,7 +148,9 @@ async def test_a_foreign_deployment_of_the_same_name_is_left_alone(cluster: Live
     assert after["metadata"].get("labels") == before["metadata"].get("labels")
 
 
-async def test_foreign_fields_survive_and_edits_of_ours_are_healed(cluster: LiveCluster, operator) -> None:
+async def test_foreign_fields_stay_and_edits_of_own_fields_are_corrected(
+    cluster: LiveCluster, operator
+) -> None:
     operator()
     await cluster.apply(llm("tiny", cluster.namespace))
     await cluster.until("tiny", "Ready", "True")
@@ -174,9 +174,7 @@ async def test_foreign_fields_survive_and_edits_of_ours_are_healed(cluster: Live
     assert deployment["spec"]["template"]["metadata"]["annotations"]["sidecar"] == "yes"
 
 
-async def test_a_rollout_that_its_controller_has_forgotten_comes_to_its_end(
-    cluster: LiveCluster, operator
-) -> None:
+async def test_a_rollout_stalled_in_its_controller_completes(cluster: LiveCluster, operator) -> None:
     """What two changes of the replicas leave behind where they meet a rollout, made by hand: there they would
     have to fall between two steps of kube-controller-manager.
     """

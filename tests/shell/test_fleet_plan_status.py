@@ -59,7 +59,7 @@ def advised(name: str = "abc", **figures: str) -> RecommendationResult:
     return RecommendationResult(name, SPEC, FIGURES | figures, True, ())
 
 
-async def test_a_new_plan_gets_its_state_and_its_figures_in_one_write() -> None:
+async def test_a_new_fleet_plan_gets_state_and_figures_in_one_write() -> None:
     api = PlansAPI()
 
     await writer(api).write(advised(), lambda: 1.0)
@@ -78,7 +78,7 @@ async def test_another_solve_time_alone_is_not_written() -> None:
     assert api.status("abc")["solveSeconds"] == "0.31"
 
 
-async def test_a_figure_that_changed_is_written_and_the_state_keeps_its_time() -> None:
+async def test_a_changed_figure_is_written_and_the_state_keeps_its_time() -> None:
     api = PlansAPI()
     await writer(api).write(advised(), lambda: 1.0)
 
@@ -88,7 +88,7 @@ async def test_a_figure_that_changed_is_written_and_the_state_keeps_its_time() -
     assert api.status("abc")["since"] == SINCE
 
 
-async def test_a_superseded_plan_keeps_its_figures_and_one_that_returns_gets_new_ones() -> None:
+async def test_a_superseded_fleet_plan_keeps_its_figures_until_it_is_current_again() -> None:
     api = PlansAPI()
     plans = writer(api)
     await plans.write(advised(), lambda: 1.0)
@@ -102,7 +102,7 @@ async def test_a_superseded_plan_keeps_its_figures_and_one_that_returns_gets_new
 
 
 @pytest.mark.parametrize("state", ["Recommended", "Superseded"])
-async def test_a_plan_of_an_earlier_version_has_no_figures_and_ends_nothing(state: str) -> None:
+async def test_a_fleet_plan_of_an_earlier_version_without_figures_is_no_error(state: str) -> None:
     api = PlansAPI()
     plans = writer(api)
     labels = plans._labels()

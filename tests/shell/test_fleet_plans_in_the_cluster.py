@@ -42,7 +42,7 @@ async def planned(cluster: LiveCluster, name: str, replicas: int = 1) -> dict[st
     return await eventually(check, 60, f"a FleetPlan with {replicas} of {name}")
 
 
-async def test_the_plan_in_force_says_what_runs_and_the_one_before_is_superseded(
+async def test_the_current_fleet_plan_states_what_runs_and_supersedes_the_last(
     cluster: LiveCluster, operator
 ) -> None:
     for number, product in enumerate(("NVIDIA-H100-80GB-HBM3", "NVIDIA-A100-SXM4-80GB")):
@@ -89,7 +89,7 @@ async def test_a_better_layout_is_recommended_with_one_event(cluster: LiveCluste
     ("verb", "subresource", "act"),
     [("create", "", "kill-after"), ("apply", "status", "kill-before"), ("apply", "status", "kill-after")],
 )
-async def test_an_operator_killed_between_the_two_writes_is_repaired_by_the_next(
+async def test_the_next_operator_completes_the_writes_of_a_killed_one(
     cluster: LiveCluster, proxy: FaultProxy, operator, verb: str, subresource: str, act: Any
 ) -> None:
     rule = Rule(act, verb=verb, plural="fleetplans", subresource=subresource)
@@ -109,7 +109,7 @@ async def test_an_operator_killed_between_the_two_writes_is_repaired_by_the_next
     assert uid_of(await cluster.get(FLEET_PLANS, written["metadata"]["name"])) == uid_of(written)
 
 
-async def test_the_last_twenty_are_kept_and_what_is_not_ours_is_left_alone(
+async def test_the_last_twenty_fleet_plans_are_kept_and_foreign_ones_are_left_alone(
     cluster: LiveCluster, proxy: FaultProxy, operator
 ) -> None:
     process = operator(advice=QUICK)
@@ -163,7 +163,7 @@ async def _made(cluster: LiveCluster, name: str, spec: Any, labels: dict[str, st
     return await cluster.client.create(FLEET_PLANS, body, manager="someone", guard=UNGUARDED)
 
 
-async def test_a_plan_that_somebody_deletes_comes_back(cluster: LiveCluster, operator) -> None:
+async def test_a_deleted_fleet_plan_is_written_again(cluster: LiveCluster, operator) -> None:
     operator(advice=QUICK)
     await cluster.apply(llm("tiny", cluster.namespace))
     first = await planned(cluster, "tiny")
@@ -178,7 +178,7 @@ async def test_a_plan_that_somebody_deletes_comes_back(cluster: LiveCluster, ope
 
 
 @pytest.mark.parametrize("code", [404, 403])
-async def test_without_the_crds_or_the_right_to_see_them_models_are_served(
+async def test_models_are_served_without_optional_crds_or_the_right_to_list_them(
     cluster: LiveCluster, proxy: FaultProxy, operator, code: int
 ) -> None:
     proxy.rules = [Rule("status", plural=plural, nth=0, code=code) for plural in ("gpupools", "fleetplans")]
@@ -193,7 +193,7 @@ async def test_without_the_crds_or_the_right_to_see_them_models_are_served(
     assert process.logs().count("mirror of fleetplans: unavailable, continuing without it") == 1
 
 
-async def test_a_refused_fleet_plan_is_told_once_and_the_loop_goes_on(
+async def test_a_refused_fleet_plan_is_logged_once_and_the_loop_continues(
     cluster: LiveCluster, proxy: FaultProxy, operator
 ) -> None:
     proxy.rules = [Rule("status", verb="create", plural="fleetplans", nth=0, code=403)]
@@ -211,7 +211,9 @@ async def test_a_refused_fleet_plan_is_told_once_and_the_loop_goes_on(
     assert process.logs().count("FleetPlans: not written") == 1
 
 
-async def test_thinking_that_takes_too_long_disturbs_nothing(cluster: LiveCluster, operator) -> None:
+async def test_a_recommendation_that_exceeds_its_deadline_delays_nothing(
+    cluster: LiveCluster, operator
+) -> None:
     process = operator(advice=QUICK | {"deadlineSeconds": 0.001})
     await cluster.apply(llm("tiny", cluster.namespace))
     await cluster.until("tiny", "Ready", "True")
@@ -226,7 +228,7 @@ async def test_thinking_that_takes_too_long_disturbs_nothing(cluster: LiveCluste
     assert process.logs().count("no recommendation (deadline)") == 1
 
 
-async def test_a_new_leader_writes_no_plan_again(cluster: LiveCluster, proxy: FaultProxy, operator) -> None:
+async def test_a_new_leader_rewrites_no_fleet_plan(cluster: LiveCluster, proxy: FaultProxy, operator) -> None:
     first = operator("first", advice=QUICK)
     await cluster.apply(llm("tiny", cluster.namespace))
     await cluster.apply(llm("sliced", cluster.namespace, placement=CUT))
@@ -246,7 +248,7 @@ async def test_a_new_leader_writes_no_plan_again(cluster: LiveCluster, proxy: Fa
     assert proxy.writes() == []
 
 
-async def test_after_an_upgrade_one_plan_is_written_and_the_old_one_superseded(
+async def test_after_an_upgrade_a_new_fleet_plan_supersedes_the_old_one(
     cluster: LiveCluster, proxy: FaultProxy, operator
 ) -> None:
     process = operator(advice=QUICK)
@@ -273,7 +275,7 @@ async def test_after_an_upgrade_one_plan_is_written_and_the_old_one_superseded(
     assert len(written) == 3  # one plan, its state, and the state of the one before
 
 
-async def test_a_pool_counts_its_nodes_and_says_when_it_is_not_understood(
+async def test_a_pool_counts_its_nodes_and_reports_an_invalid_spec(
     cluster: LiveCluster, proxy: FaultProxy, operator
 ) -> None:
     operator(advice=QUICK)

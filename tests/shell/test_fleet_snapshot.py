@@ -114,7 +114,7 @@ def finished_pod(message, code=0):
         ({"exitCode": 139, "reason": "Error"}, "ended with Error, exit code 139"),
     ],
 )
-def test_an_inspection_that_was_killed_says_how(end, says) -> None:
+def test_a_killed_inspection_reports_the_cause(end, says) -> None:
     killed = finished_pod("")
     killed["containers"][0]["terminated"] = end
     failed = {"type": "Failed", "status": "True", "message": "Job has reached the specified backoff limit"}
@@ -124,7 +124,7 @@ def test_an_inspection_that_was_killed_says_how(end, says) -> None:
     assert says in inspection.result.message
 
 
-def test_a_dressed_node_is_usable_with_its_gpus() -> None:
+def test_a_labelled_node_is_usable_with_its_gpus() -> None:
     gpu_node = node(mirrored_node(), ())
 
     assert (gpu_node.sku, gpu_node.usable, gpu_node.allocatable) == (
@@ -198,7 +198,7 @@ def test_a_node_that_may_be_reclaimed_at_short_notice_is_known_by_its_label(labe
     assert node(observed, ()).spot is expected
 
 
-def test_claims_count_foreign_pods_and_tell_ours_by_the_llmdeployment() -> None:
+def test_claims_count_foreign_pods_and_attribute_own_ones_to_their_llmdeployment() -> None:
     foreign = pod("theirs", owner_kind="StatefulSet", owner="db")
     view = MirrorView(
         llm_deployments=(llm(),),
@@ -212,7 +212,7 @@ def test_claims_count_foreign_pods_and_tell_ours_by_the_llmdeployment() -> None:
     )
 
 
-def test_metrics_are_asked_for_by_the_names_of_the_replicas_pods() -> None:
+def test_metrics_queries_name_the_pods_of_the_replicas() -> None:
     foreign = pod("theirs", owner_kind="StatefulSet", owner="db")
     view = MirrorView(
         llm_deployments=(llm(),), deployments=(deployment(),), pods=(pod("b"), foreign, pod("a"))
@@ -222,29 +222,29 @@ def test_metrics_are_asked_for_by_the_names_of_the_replicas_pods() -> None:
 
 
 @pytest.mark.parametrize("status", [None, {}, {"scaling": 7, "placement": "x"}, {"scaling": {"a": 1}}])
-def test_what_a_status_keeps_for_the_scaling_law_is_read_whatever_it_is(status) -> None:
+def test_any_recorded_scaling_status_is_read(status) -> None:
     recorded = recorded_scaling(MirrorView(llm_deployments=(llm() | {"status": status},)))
 
     assert set(recorded) == {"uid-1"}
 
 
-def test_a_pod_without_gpu_that_is_not_ours_is_not_kept() -> None:
+def test_a_foreign_pod_without_gpu_is_not_kept() -> None:
     assert kept_fields.pod({"metadata": {"name": "x"}, "spec": {"containers": [{"name": "c"}]}}) is None
 
 
-def test_a_deployment_that_the_controller_has_not_seen_is_not_settled() -> None:
+def test_a_deployment_that_its_controller_has_not_observed_is_not_settled() -> None:
     assert not workload(deployment(observedGeneration=1, readyReplicas=2), [], 0.0).settled
     assert workload(deployment(observedGeneration=2, readyReplicas=2), [], 0.0).settled
 
 
-def test_a_pod_that_cannot_be_scheduled_says_why() -> None:
+def test_an_unscheduled_pod_has_the_reason_of_the_scheduler() -> None:
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
     waiting = pod("a", phase="Pending", node_name="", conditions=[condition])
 
     assert workload(deployment(), [waiting], 0.0).message == "pod a: Unschedulable: 0/3 nodes"
 
 
-def test_a_crashing_container_says_why() -> None:
+def test_a_crashing_container_has_its_reason() -> None:
     crashing = {
         "name": "engine",
         "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}},
@@ -282,7 +282,7 @@ def test_a_finished_inspection_gives_facts_or_the_reason() -> None:
     assert running.result is None
 
 
-def test_a_job_that_runs_something_else_is_not_believed() -> None:
+def test_a_job_that_runs_another_command_is_ignored() -> None:
     forged = job({"type": "Complete", "status": "True"})
     forged["spec"]["template"]["spec"]["containers"][0]["command"] = ["/bin/echo"]
     renamed = job({"type": "Complete", "status": "True"})
@@ -291,7 +291,7 @@ def test_a_job_that_runs_something_else_is_not_believed() -> None:
     assert fleet_jobs(MirrorView(llm_deployments=(llm(),), jobs=(forged, renamed)), 0) == ()
 
 
-def test_a_job_whose_image_was_rewritten_to_a_mirror_is_seen() -> None:
+def test_a_job_whose_image_was_rewritten_to_a_registry_mirror_is_read() -> None:
     rewritten = job()
     rewritten["spec"]["template"]["spec"]["containers"][0]["image"] = "mirror.example/engine:1"
 
@@ -300,7 +300,7 @@ def test_a_job_whose_image_was_rewritten_to_a_mirror_is_seen() -> None:
     assert inspection.key == KEY
 
 
-def test_a_job_speaks_for_its_own_namespace_alone() -> None:
+def test_a_job_reports_facts_for_its_own_namespace_alone() -> None:
     forged = job({"type": "Complete", "status": "True"})
     forged["metadata"]["namespace"] = "tenant"
     tenant_key = FactsKey("tenant", KEY.uri, KEY.engine_image)
@@ -314,7 +314,7 @@ def test_a_job_speaks_for_its_own_namespace_alone() -> None:
 
 
 @pytest.mark.parametrize(("surge", "expected"), [(1, False), (0, True), ("0%", True), ("25%", False)])
-def test_a_deployment_that_rolls_in_place_is_told_from_its_strategy(surge, expected) -> None:
+def test_an_in_place_rollout_is_recognised_by_its_strategy(surge, expected) -> None:
     live = deployment()
     live["spec"]["strategy"] = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge}}
 
@@ -322,7 +322,7 @@ def test_a_deployment_that_rolls_in_place_is_told_from_its_strategy(surge, expec
     assert not workload(deployment(), [], 0.0).in_place
 
 
-def test_what_is_not_controlled_by_an_llmdeployment_is_not_ours() -> None:
+def test_an_object_not_controlled_by_an_llmdeployment_is_foreign() -> None:
     orphan = deployment()
     orphan["metadata"]["ownerReferences"] = []
 
@@ -352,7 +352,7 @@ def test_equal_mirrors_give_equal_snapshots_in_any_order() -> None:
     assert json.dumps(str(first)) == json.dumps(str(other))
 
 
-def test_a_node_that_says_that_its_gpus_are_shared_offers_none_and_says_so() -> None:
+def test_a_node_with_shared_gpus_offers_none_with_the_reason() -> None:
     raw = gpu_node("n1", 4)
     raw["metadata"]["labels"]["nvidia.com/gpu.sharing-strategy"] = "time-slicing"
 
@@ -364,7 +364,7 @@ def test_a_node_that_says_that_its_gpus_are_shared_offers_none_and_says_so() -> 
     assert "nvidia.com/gpu.sharing-strategy=time-slicing" in snapshot.left_out[0].message
 
 
-def test_capacity_above_allocatable_is_seen() -> None:
+def test_capacity_above_allocatable_counts_as_unhealthy() -> None:
     raw = gpu_node("n1", 4)
     raw["status"]["allocatable"]["nvidia.com/gpu"] = "3"
 

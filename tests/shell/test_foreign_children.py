@@ -40,7 +40,7 @@ def lone_pod(like: dict[str, Any], namespace: str) -> dict[str, Any]:
     }
 
 
-async def test_nothing_that_poses_as_a_child_is_counted_scaled_or_deleted(
+async def test_an_object_that_poses_as_a_child_is_not_counted_scaled_or_deleted(
     cluster: LiveCluster, proxy: FaultProxy, operator
 ) -> None:
     tenant = f"t-{secrets.token_hex(4)}"

@@ -47,7 +47,7 @@ class Api:
         self.patched.append((name, patch["metadata"]))
 
 
-async def test_a_note_that_keeps_the_controller_is_put_right() -> None:
+async def test_an_annotation_that_stalls_the_controller_is_corrected() -> None:
     others = replica_set("new", replicas=0), replica_set("stranger", of="another")
     api = Api(replica_set(), *others)
 
@@ -68,7 +68,7 @@ async def test_a_note_that_keeps_the_controller_is_put_right() -> None:
     ],
     ids=["none", "right", "no note", "the controller has to scale", "it scales both", "another's"],
 )
-async def test_what_the_controller_will_do_by_itself_is_left_to_it(sets: tuple[Object, ...]) -> None:
+async def test_a_rollout_that_the_controller_will_do_is_left_to_it(sets: tuple[Object, ...]) -> None:
     api = Api(*sets)
 
     assert not await resume_rollout(api, None, ACTION)
@@ -77,10 +77,10 @@ async def test_what_the_controller_will_do_by_itself_is_left_to_it(sets: tuple[O
 
 
 @pytest.mark.parametrize("status", [404, 409])
-async def test_a_controller_that_was_faster_is_no_failure(status: int) -> None:
+async def test_a_conflict_with_the_controller_is_no_failure(status: int) -> None:
     assert not await resume_rollout(Api(replica_set(), refuses=status), None, ACTION)
 
 
-async def test_a_refusal_is_told() -> None:
+async def test_a_refused_write_is_reported() -> None:
     with pytest.raises(ApiError):
         await resume_rollout(Api(replica_set(), refuses=403), None, ACTION)

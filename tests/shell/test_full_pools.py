@@ -46,7 +46,7 @@ async def strategy(cluster: LiveCluster) -> dict:
     return deployment["spec"]["strategy"]["rollingUpdate"]
 
 
-async def test_an_upgrade_ends_though_no_gpu_is_free(cluster: LiveCluster, operator, full_pool) -> None:
+async def test_an_upgrade_completes_though_no_gpu_is_free(cluster: LiveCluster, operator, full_pool) -> None:
     first = operator()
     await cluster.apply(filling(cluster, UNITS))
     await cluster.until("tiny", "Ready", "True", "AllReplicasReady")
@@ -73,7 +73,7 @@ async def test_an_upgrade_ends_though_no_gpu_is_free(cluster: LiveCluster, opera
     await cluster.until("tiny", "Ready", "True", "AllReplicasReady")
 
 
-async def test_at_the_minimum_the_upgrade_waits_and_says_for_what(
+async def test_an_upgrade_at_the_minimum_waits_and_names_the_missing_gpu(
     cluster: LiveCluster, operator, full_pool
 ) -> None:
     first = operator()

@@ -48,7 +48,7 @@ def snapshot_with(*pools: dict[str, Any], nodes: tuple[dict[str, Any], ...] = ()
     return fleet_snapshot(MirrorView(gpu_pools=pools, nodes=nodes), Settings(engine_image="engine:1"), NOW)
 
 
-def test_a_snapshot_tells_zone_gpus_and_only_those_labels_that_a_pool_selects_by() -> None:
+def test_a_snapshot_has_zone_gpus_and_the_labels_that_pools_select_by() -> None:
     labels = {"topology.kubernetes.io/zone": "a", "nvidia.com/gpu.count": "8", "tier": "gold", "rack": "7"}
     snapshot = snapshot_with(pool("gold", {"tier": "gold"}), nodes=(mirrored("n", labels),))
 
@@ -58,23 +58,23 @@ def test_a_snapshot_tells_zone_gpus_and_only_those_labels_that_a_pool_selects_by
 
 
 @pytest.mark.parametrize("count", ["", "many", "-1", "0", "9" * 60])
-def test_a_nonsensical_count_of_gpus_is_none(count: str) -> None:
+def test_an_invalid_gpu_count_is_ignored(count: str) -> None:
     assert snapshot_with(nodes=(mirrored("n", {"nvidia.com/gpu.count": count}),)).nodes[0].gpus is None
 
 
-def test_of_nodes_without_gpus_no_labels_are_kept() -> None:
+def test_a_snapshot_keeps_no_labels_of_nodes_without_gpus() -> None:
     plain = {"metadata": {"name": "n", "labels": {"a": "b"}}, "status": {"allocatable": {"cpu": "8"}}}
 
     assert kept_fields.node(plain)["metadata"]["labels"] == {}
 
 
-def test_the_labels_of_all_nodes_share_their_texts() -> None:
+def test_equal_labels_of_nodes_share_one_string() -> None:
     first, other = (mirrored(name, {"tier": f"gold-{len('four')}"}) for name in ("a", "b"))
 
     assert first["metadata"]["labels"]["tier"] is other["metadata"]["labels"]["tier"]
 
 
-def test_a_pool_that_is_not_understood_is_told_apart() -> None:
+def test_an_invalid_pool_is_separate_in_the_snapshot() -> None:
     snapshot = snapshot_with(
         pool("good", {"tier": "gold"}), pool("bad", {"tier": "gold"}, pricePerGPUHour=-1)
     )
@@ -100,7 +100,7 @@ def statuses(used: Any, *objects: dict[str, Any], **changes: Any) -> list[dict[s
     return [status for _, status in pool_statuses(objects, snapshot, used, NOW)]
 
 
-def test_a_pool_counts_nodes_gpus_and_what_is_in_use() -> None:
+def test_a_pool_counts_nodes_gpus_and_use() -> None:
     (status,) = statuses({"gold": PoolUse(12, 9, 4.5)}, pool("gold", {}))
 
     assert {k: status[k] for k in ("nodes", "gpus", "freeGPUs", "costPerHour", "observedGeneration")} == {
@@ -109,14 +109,14 @@ def test_a_pool_counts_nodes_gpus_and_what_is_in_use() -> None:
     assert status["conditions"][0]["status"] == "True"
 
 
-def test_until_somebody_has_looked_what_is_in_use_stays_and_afterwards_nothing_is_made_up() -> None:
+def test_the_recorded_use_of_a_pool_stays_until_a_plan_computes_it() -> None:
     before = pool("gold", {}) | {"status": {"freeGPUs": 3, "costPerHour": "1.00"}}
 
     assert statuses(None, before)[0]["freeGPUs"] == 3
     assert "freeGPUs" not in statuses({}, before)[0]
 
 
-def test_an_unchanged_pool_has_an_unchanged_status() -> None:
+def test_the_status_of_an_unchanged_pool_is_unchanged() -> None:
     (first,) = statuses({}, pool("gold", {}))
     again = pool("gold", {}) | {"status": first}
     snapshot = FleetSnapshot(nodes=NODES, pools=(GOLD,))
@@ -124,7 +124,7 @@ def test_an_unchanged_pool_has_an_unchanged_status() -> None:
     assert [status for _, status in pool_statuses((again,), snapshot, {}, NOW + 99)] == [first]
 
 
-def test_nodes_that_two_pools_claim_belong_to_the_first_and_the_second_says_so() -> None:
+def test_nodes_of_two_pools_belong_to_the_first_and_the_second_reports_it() -> None:
     first, second = statuses({}, pool("gold", {}), pool("silver", {}), pools=(GOLD, SILVER))
 
     assert (first["nodes"], second["nodes"]) == (2, 0)
@@ -148,7 +148,7 @@ def test_nodes_that_two_pools_claim_belong_to_the_first_and_the_second_says_so()
         (replace(GOLD, max_nodes=3), ""),
     ],
 )
-def test_what_a_person_may_not_have_meant_is_said_of_an_accepted_pool(parsed_pool: Pool, remark: str) -> None:
+def test_an_accepted_pool_has_remarks_about_likely_mistakes(parsed_pool: Pool, remark: str) -> None:
     (status,) = statuses({}, pool("gold", {}), pools=(parsed_pool,))
 
     assert condition(status, "Accepted")["status"] == "True"
@@ -167,7 +167,7 @@ def test_a_pool_whose_sku_contradicts_the_labels_of_its_nodes_is_not_accepted() 
     assert status["nodes"] == 2
 
 
-def test_a_pool_that_is_not_understood_says_why_and_counts_nothing() -> None:
+def test_an_invalid_pool_reports_the_reason_and_counts_nothing() -> None:
     (status,) = statuses({}, pool("bad", {}), invalid_pools=(InvalidPool("bad", "spec.x: no"),), pools=())
 
     assert condition(status, "Accepted")["message"] == "spec.x: no"
@@ -175,7 +175,7 @@ def test_a_pool_that_is_not_understood_says_why_and_counts_nothing() -> None:
     assert "nodes" not in status
 
 
-def test_use_is_that_of_the_layout_a_plan_would_start_from() -> None:
+def test_pool_use_is_computed_from_the_initial_layout_of_a_plan() -> None:
     owner = intent("one")
     labelled = replace(node("n", gpu=8), labels=(("p", "1"),))
     priced = Pool("p", (("p", "1"),), price_per_gpu_hour=2.0)
@@ -211,7 +211,7 @@ def of(api: Api, optional: bool = True) -> Mirror:
     return Mirror(api, source, changed=lambda: None, clock=lambda: 0.0)  # type: ignore[arg-type]
 
 
-async def test_a_kind_that_is_not_served_is_empty_and_found_once_it_is(
+async def test_a_mirror_of_an_unserved_kind_is_empty_until_the_kind_is_served(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "UNAVAILABLE_RETRY_S", 0.01)
@@ -229,7 +229,7 @@ async def test_a_kind_that_is_not_served_is_empty_and_found_once_it_is(
     assert len([text for text in messages if "continuing without" in text]) == 1
 
 
-async def test_what_may_no_longer_be_seen_is_taken_to_be_as_it_was() -> None:
+async def test_a_mirror_keeps_its_objects_when_listing_becomes_forbidden() -> None:
     mirror = of(Api(SOME, FORBIDDEN, NOT_FOUND))
     await mirror.refresh_if_available()
     await mirror.refresh_if_available()
@@ -238,12 +238,12 @@ async def test_what_may_no_longer_be_seen_is_taken_to_be_as_it_was() -> None:
     assert len(mirror.store) == 0
 
 
-async def test_what_must_be_there_is_an_error_when_it_is_not() -> None:
+async def test_an_unserved_required_kind_is_an_error() -> None:
     with pytest.raises(ApiError):
         await of(Api(NOT_FOUND), optional=False).refresh_if_available()
 
 
-async def test_a_watch_that_says_nothing_leads_to_a_new_list(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_watch_leads_to_a_new_list(monkeypatch: pytest.MonkeyPatch) -> None:
     class Silent(Api):
         async def watch(self, *_: Any, **__: Any) -> Any:
             now[0] += WATCH_INACTIVITY_S
@@ -269,7 +269,7 @@ async def test_a_watch_that_says_nothing_leads_to_a_new_list(monkeypatch: pytest
 PENDING = LeftOut("MIGChanging", "label nvidia.com/mig.config.state=pending: wait")
 
 
-def test_a_pool_says_what_is_left_out_of_its_nodes() -> None:
+def test_a_pool_reports_devices_that_are_left_out() -> None:
     changing = replace(NODES[0], usable=False, left_out=(PENDING,))
     (status,) = statuses({}, pool("gold", {}), nodes=(changing, NODES[1]))
 

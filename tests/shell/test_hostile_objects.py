@@ -51,35 +51,35 @@ def selector(variant: str) -> dict[str, Any]:
     ],
     ids=["nested", "nested a little", "infinite", "many digits", "long", "list", "null"],
 )
-def test_a_broken_shape_annotation_is_not_needed(text: str) -> None:
+def test_the_shape_is_read_from_the_selector_despite_a_broken_annotation(text: str) -> None:
     assert shape_of(deployment(shape=text)) == SHAPE
     gone = Shape("a", "b", 10**30)
     with pytest.raises(UnknownShape, match="restore the annotation, or delete the Deployment"):
         shape_of(deployment(shape=text, selector=selector(gone.variant)))
 
 
-def test_an_edited_shape_annotation_is_not_believed() -> None:
+def test_an_edited_shape_annotation_is_ignored() -> None:
     other = manifests.shape_annotation(Shape("L4", "gpu"))
     assert shape_of(deployment(shape=other)) == SHAPE
 
 
-def test_a_shape_that_left_the_catalog_is_told_by_the_annotation_alone() -> None:
+def test_the_annotation_identifies_a_shape_missing_from_the_catalog() -> None:
     gone = Shape("GTX-1080", "gpu")
     live_deployment = deployment(shape=manifests.shape_annotation(gone), selector=selector(gone.variant))
     assert shape_of(live_deployment) == gone
 
 
 @pytest.mark.parametrize("text", ["9" * 5000, "-1", "", "1e9", "x"])
-def test_a_broken_generation_is_none(text: str) -> None:
+def test_a_broken_generation_is_ignored(text: str) -> None:
     assert generation_of(deployment(generation=text)) == 0
 
 
-def test_our_own_annotations_are_read_back() -> None:
+def test_annotations_of_the_operator_are_read_back() -> None:
     assert shape_of(deployment()) == SHAPE
     assert generation_of(deployment()) == 3
 
 
-def test_an_object_that_cannot_be_understood_is_skipped_and_told() -> None:
+def test_an_unreadable_object_is_skipped_and_reported() -> None:
     bad_node = kept_fields.node({"metadata": {"name": "bad"}, "spec": {}, "status": {}}) | {"allocatable": 7}
     bad = deployment("bad", replicas="many")
     chat = {"metadata": {"name": "chat", "namespace": "ns", "uid": "uid-1"}}

@@ -32,7 +32,7 @@ GARBAGE = [
 
 
 @pytest.mark.parametrize("line", GARBAGE, ids=range(len(GARBAGE)))
-def test_garbage_in_a_watch_is_an_error_of_the_connection(line: str) -> None:
+def test_invalid_data_in_a_watch_is_a_connection_error(line: str) -> None:
     with pytest.raises(ApiError) as error:
         _event(line.encode("latin-1"))
     assert error.value.status == 0
@@ -66,7 +66,7 @@ class Api:
 
 
 @pytest.mark.parametrize("events", EVENTS.values(), ids=EVENTS.keys())
-async def test_a_storm_of_broken_watches_asks_no_more_than_once_in_five_seconds(
+async def test_repeatedly_broken_watches_reconnect_at_most_every_five_seconds(
     events: list[WatchEvent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An hour of it: a back-off of up to 10 s stands between any two tries, however the first ones went."""

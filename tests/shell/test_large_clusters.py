@@ -20,7 +20,7 @@ class Planner:
         return Plan()
 
 
-async def test_a_large_cluster_is_planned_after_its_lists_with_the_lease_held_and_probes_content() -> None:
+async def test_a_large_cluster_is_planned_while_the_lease_is_held_and_probes_succeed() -> None:
     """50 pages in 4 s, four times what a leader may be silent: the lease goes on, and the LISTs are not
     repeated when the term begins.
     """

@@ -73,7 +73,7 @@ async def step(elector: Elector) -> None:
         elector._lease = None
 
 
-async def test_the_first_takes_a_lease_that_is_not_there_and_the_second_waits() -> None:
+async def test_the_first_candidate_creates_the_lease_and_the_second_waits() -> None:
     server = Server()
     first, second = candidate(server, "a"), candidate(server, "b")
 
@@ -86,7 +86,7 @@ async def test_the_first_takes_a_lease_that_is_not_there_and_the_second_waits() 
         second.guard()
 
 
-async def test_the_right_to_write_is_counted_from_before_the_renewal_was_sent() -> None:
+async def test_the_right_to_write_counts_from_before_the_renewal_was_sent() -> None:
     server = Server()
     server.latency_s = 3.0
     elector = candidate(server, "a")
@@ -96,7 +96,7 @@ async def test_the_right_to_write_is_counted_from_before_the_renewal_was_sent() 
     assert elector.guard() == pytest.approx(10 - 3)
 
 
-async def test_a_leader_that_cannot_renew_stops_before_another_may_begin() -> None:
+async def test_a_leader_that_cannot_renew_stops_before_another_may_lead() -> None:
     server = Server()
     first, second = candidate(server, "a"), candidate(server, "b")
     await step(first)
@@ -116,7 +116,7 @@ async def test_a_leader_that_cannot_renew_stops_before_another_may_begin() -> No
     assert not first.leading
 
 
-async def test_a_renewal_makes_a_follower_wait_anew() -> None:
+async def test_a_renewal_restarts_the_wait_of_a_follower() -> None:
     server = Server()
     first, second = candidate(server, "a"), candidate(server, "b")
     for server.now in (0.0, 8.0, 16.0):
@@ -140,7 +140,7 @@ async def test_a_released_lease_is_taken_at_once() -> None:
     assert second.leading
 
 
-async def test_a_follower_waits_exactly_until_the_holder_is_over() -> None:
+async def test_a_follower_waits_exactly_until_the_lease_expires() -> None:
     server = Server()
     first, second = candidate(server, "a"), candidate(server, "b")
     await step(first)
@@ -150,7 +150,7 @@ async def test_a_follower_waits_exactly_until_the_holder_is_over() -> None:
     assert second.election.wait_s(second._lease, server.now) == pytest.approx(1.0)
 
 
-async def test_a_lost_answer_of_our_own_renewal_is_not_another_leader() -> None:
+async def test_a_lost_answer_to_an_own_renewal_is_not_another_leader() -> None:
     server = Server()
     elector = candidate(server, "a")
     await step(elector)
@@ -162,7 +162,7 @@ async def test_a_lost_answer_of_our_own_renewal_is_not_another_leader() -> None:
     assert elector.leading
 
 
-async def test_a_lease_of_nonsense_is_taken() -> None:
+async def test_an_invalid_lease_is_taken_over() -> None:
     server = Server()
     server._store({"metadata": {"name": "l", "namespace": "n"}, "spec": {"holderIdentity": None}})
     elector = candidate(server, "a")
@@ -172,7 +172,7 @@ async def test_a_lease_of_nonsense_is_taken() -> None:
     assert elector.leading
 
 
-async def test_what_was_decided_before_another_led_is_not_written_after() -> None:
+async def test_a_decision_of_an_earlier_term_is_not_written() -> None:
     """The first stands still (SIGSTOP) while the second leads, acts and gives the lease back."""
     server = Server()
     verdicts: list[bool] = []
@@ -199,7 +199,7 @@ async def test_what_was_decided_before_another_led_is_not_written_after() -> Non
     assert guard() > 0
 
 
-async def test_a_renewal_in_time_goes_on_with_the_term_and_one_too_late_begins_another() -> None:
+async def test_a_renewal_in_time_keeps_the_term_and_a_late_one_begins_another() -> None:
     server = Server()
     elector = candidate(server, "a")
     await step(elector)
@@ -212,7 +212,7 @@ async def test_a_renewal_in_time_goes_on_with_the_term_and_one_too_late_begins_a
     assert (elector.leading, elector.term) == (True, 2)
 
 
-async def test_a_part_of_a_second_of_the_duration_is_not_cut_off() -> None:
+async def test_a_fraction_of_a_second_of_the_lease_duration_counts() -> None:
     server = Server()
     elector = candidate(server, "a")
     elector.election.times = LeaseTimes(lease_s=2.4, renew_s=2.0, retry_s=0.5)
@@ -224,7 +224,7 @@ async def test_a_part_of_a_second_of_the_duration_is_not_cut_off() -> None:
 @given(
     st.lists(st.tuples(st.sampled_from(["a", "b", "down", "up", "wait"]), st.floats(0.1, 6.0)), max_size=60)
 )
-async def test_never_two_may_write_at_one_instant(script: list[tuple[str, float]]) -> None:
+async def test_no_two_candidates_may_write_at_one_instant(script: list[tuple[str, float]]) -> None:
     server = Server()
     electors = {"a": candidate(server, "a"), "b": candidate(server, "b")}
     for what, wait in script:

@@ -45,7 +45,7 @@ def lease_of_the_chart(namespace: str) -> str:
     return next(rule["resourceNames"][0] for rule in rules if rule.get("resourceNames"))
 
 
-async def test_the_rights_of_the_chart_are_enough_and_none_is_refused(
+async def test_the_rights_of_the_chart_suffice_without_any_refusal(
     cluster: LiveCluster, plane: Any, tmp_path: Any, operator_config: Any
 ) -> None:
     for doc in roles_of_the_chart(cluster.namespace):

@@ -66,7 +66,7 @@ def container(obj: dict[str, Any]) -> dict[str, Any]:
     return obj["spec"]["template"]["spec"]["containers"][0]
 
 
-def test_a_deployment_asks_for_its_shape_and_nothing_dangerous() -> None:
+def test_a_deployment_requests_its_shape_and_no_privileges() -> None:
     rendered = manifests.deployment(intent(), action(), SETTINGS)
 
     assert rendered["metadata"]["name"] == f"chat-{WHOLE.variant}"
@@ -82,7 +82,7 @@ def test_a_deployment_asks_for_its_shape_and_nothing_dangerous() -> None:
 
 
 @pytest.mark.parametrize("seconds", [10, 600, 86_400])
-def test_a_request_may_take_less_time_than_its_pod_gets_to_end(seconds: int) -> None:
+def test_the_grace_period_exceeds_the_time_limit_of_a_request(seconds: int) -> None:
     """The engine's own reading of its command line, with all that follows the last request."""
     rendered = manifests.deployment(replace(intent(), max_request_s=seconds), action(), SETTINGS)
     options = engine_command._parser().parse_args(container(rendered)["args"])
@@ -168,7 +168,7 @@ def test_a_claim_is_mounted_read_only() -> None:
     assert "/mnt/model/llama/8b" in container(rendered)["args"]
 
 
-def test_the_shape_and_the_generation_are_read_back() -> None:
+def test_shape_and_generation_are_read_back_from_a_deployment() -> None:
     rendered = manifests.deployment(intent(), action(SLICE), SETTINGS)
 
     assert shape_of(rendered) == SLICE
@@ -225,12 +225,12 @@ def test_pods_may_run_on_nodes_without_a_product_label_in_pools_that_declare_the
         {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": None}}},
     ],
 )
-def test_a_template_without_our_terms_steers_nowhere(affinity: Any) -> None:
+def test_a_template_without_own_affinity_terms_targets_no_nodes(affinity: Any) -> None:
     assert targeted_nodes({"spec": {"affinity": affinity}}) == ((), ())
     assert targeted_nodes({}) == ((), ())
 
 
-def test_pods_spread_over_what_their_shares_speak_of_and_rather_run_close_than_not_at_all() -> None:
+def test_pods_prefer_to_spread_over_nodes_and_zones_and_still_run_if_they_cannot() -> None:
     def constraints(spread: Spread) -> list[dict[str, Any]]:
         rendered = manifests.deployment(intent(), replace(action(), spread=spread), SETTINGS)
         pod: dict[str, Any] = rendered["spec"]["template"]["spec"]
@@ -244,7 +244,7 @@ def test_pods_spread_over_what_their_shares_speak_of_and_rather_run_close_than_n
     assert on_both[0]["labelSelector"]["matchLabels"]["tangram.dev/llmdeployment"] == "chat"
 
 
-def test_without_pools_and_spread_manifests_are_as_they_always_were() -> None:
+def test_manifests_without_pools_and_spread_are_unchanged() -> None:
     """An upgrade of the operator must not roll every model."""
     pod = manifests.deployment(intent(), action(), SETTINGS)["spec"]["template"]["spec"]
 
@@ -274,7 +274,7 @@ def test_a_new_generation_alone_does_not_touch_the_pods() -> None:
     assert not up_to_date(first, other)
 
 
-def test_the_inspect_job_runs_the_engine_without_rights() -> None:
+def test_the_inspect_job_runs_the_engine_image_without_rights() -> None:
     key = FactsKey("ns", "image:///models/tiny", "registry/engine:1")
     job = manifests.inspect_job(manifests.owner_identity(intent()), key, SETTINGS)
 
@@ -286,7 +286,7 @@ def test_the_inspect_job_runs_the_engine_without_rights() -> None:
 
 
 @pytest.mark.parametrize("uri", ["image:///m", "pvc://c/m"])
-def test_a_checkpoint_has_one_job_in_a_namespace_and_another_in_the_next(uri: str) -> None:
+def test_a_checkpoint_has_one_inspect_job_in_each_namespace(uri: str) -> None:
     first, again, elsewhere = (
         facts_from_status({"metadata": {"namespace": ns}, "status": {"model": RECORDED | {"uri": uri}}})
         for ns in ("a", "a", "b")
@@ -299,13 +299,13 @@ def test_a_checkpoint_has_one_job_in_a_namespace_and_another_in_the_next(uri: st
     assert manifests.inspect_job_name(first[0]) != manifests.inspect_job_name(elsewhere[0])
 
 
-def test_pods_are_replaced_by_starting_one_more_first() -> None:
+def test_a_rollout_starts_a_surge_pod_first() -> None:
     strategy = manifests.deployment(intent(), action(), SETTINGS)["spec"]["strategy"]
 
     assert strategy == {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}
 
 
-def test_in_a_full_pool_pods_are_replaced_in_place_without_touching_their_template() -> None:
+def test_a_rollout_in_a_full_pool_is_in_place_and_keeps_the_template() -> None:
     usual = manifests.deployment(intent(), action(), SETTINGS)["spec"]
     in_place = manifests.deployment(intent(), replace(action(), max_unavailable=2), SETTINGS)["spec"]
 
@@ -313,7 +313,7 @@ def test_in_a_full_pool_pods_are_replaced_in_place_without_touching_their_templa
     assert in_place["template"] == usual["template"]
 
 
-def test_defaults_and_foreign_fields_of_a_live_object_do_not_count() -> None:
+def test_defaults_and_foreign_fields_of_a_live_object_are_no_difference() -> None:
     rendered = manifests.deployment(intent(), action(), SETTINGS)
     live = copy.deepcopy(rendered)
     live["metadata"] |= {"uid": "x", "resourceVersion": "5"}
@@ -337,7 +337,7 @@ PATHS = [
 
 
 @pytest.mark.parametrize("path", PATHS, ids=[".".join(map(str, path)) for path in PATHS])
-def test_a_foreign_edit_of_our_fields_is_seen(path: tuple[Any, ...]) -> None:
+def test_a_foreign_edit_of_an_own_field_is_a_difference(path: tuple[Any, ...]) -> None:
     rendered = manifests.deployment(intent(), action(), SETTINGS)
     live = copy.deepcopy(rendered)
     part = live
@@ -356,12 +356,12 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_everything_covers_itself(value: Any) -> None:
+def test_every_object_covers_itself(value: Any) -> None:
     assert contains(value, json.loads(json.dumps(value)))
 
 
 @given(st.integers(1, 10**6))
-def test_quantities_are_canonical_and_never_less(milli: int) -> None:
+def test_quantities_are_canonical_and_never_rounded_down(milli: int) -> None:
     assert parse_quantity(cpu_quantity(milli / 1000)) * 1000 == pytest.approx(milli)
     text = memory_quantity(milli * 2**20)
     assert parse_quantity(text) == milli * 2**20

@@ -78,7 +78,7 @@ def reader(prometheus: Prometheus, now: float = 100.0) -> MetricsReader:
     return MetricsReader(PROMETHEUS, now=lambda: now, transport=httpx.MockTransport(prometheus))
 
 
-async def test_a_healthy_answer_becomes_a_sample() -> None:
+async def test_a_valid_answer_of_prometheus_becomes_a_sample() -> None:
     prometheus = Prometheus()
     metrics_reader = reader(prometheus)
 
@@ -113,7 +113,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("what", BAD)
-async def test_a_bad_answer_keeps_the_last_good_sample_and_says_why(what: str) -> None:
+async def test_a_bad_answer_keeps_the_last_good_sample_with_the_reason(what: str) -> None:
     prometheus = Prometheus()
     metrics_reader = reader(prometheus)
     await metrics_reader.read((INTENT,), PODS)
@@ -128,7 +128,7 @@ async def test_a_bad_answer_keeps_the_last_good_sample_and_says_why(what: str) -
 
 
 @pytest.mark.parametrize("what", BAD)
-async def test_without_any_good_sample_we_are_blind_not_idle(what: str) -> None:
+async def test_without_any_good_sample_a_reading_is_blind_not_idle(what: str) -> None:
     prometheus = Prometheus()
     prometheus.answer = BAD[what]
     metrics_reader = reader(prometheus)
@@ -141,7 +141,7 @@ async def test_without_any_good_sample_we_are_blind_not_idle(what: str) -> None:
     await metrics_reader.close()
 
 
-async def test_empty_vectors_are_no_zeros() -> None:
+async def test_empty_vectors_are_missing_values_not_zeros() -> None:
     prometheus = Prometheus()
     prometheus.answer = lambda r: vector("100") if b"query=time%28%29" in r.content else empty()
     metrics_reader = reader(prometheus)
@@ -155,7 +155,7 @@ async def test_empty_vectors_are_no_zeros() -> None:
     await metrics_reader.close()
 
 
-async def test_what_is_gone_is_forgotten() -> None:
+async def test_readings_of_deleted_llmdeployments_are_forgotten() -> None:
     metrics_reader = reader(Prometheus())
     await metrics_reader.read((INTENT,), PODS)
     await metrics_reader.read((), {})
@@ -167,7 +167,7 @@ async def test_what_is_gone_is_forgotten() -> None:
 @pytest.mark.parametrize(
     "changes", [{"ttft": Objective(90, 100)}, {"tpot": None}, {"served_name": "other"}], ids=str
 )
-async def test_what_was_measured_for_other_objectives_is_no_reading(changes: dict[str, Any]) -> None:
+async def test_a_sample_for_other_objectives_is_not_used(changes: dict[str, Any]) -> None:
     prometheus = Prometheus()
     metrics_reader = reader(prometheus)
     await metrics_reader.read((INTENT,), PODS)
@@ -185,7 +185,7 @@ async def test_what_was_measured_for_other_objectives_is_no_reading(changes: dic
 
 
 @pytest.mark.parametrize("ahead_s", [-3600.0, 3600.0])
-async def test_an_operator_whose_clock_is_wrong_asks_about_the_time_of_prometheus(ahead_s: float) -> None:
+async def test_queries_use_the_time_of_prometheus_if_the_own_clock_is_wrong(ahead_s: float) -> None:
     server_s, evaluated = 1_000_000.0, []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -205,7 +205,7 @@ async def test_an_operator_whose_clock_is_wrong_asks_about_the_time_of_prometheu
     await metrics_reader.close()
 
 
-async def test_only_series_of_the_replicas_pods_are_asked_for() -> None:
+async def test_queries_select_only_series_of_the_pods_of_replicas() -> None:
     queries: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -233,7 +233,7 @@ JSON = st.recursive(
 
 
 @given(JSON | st.fixed_dictionaries({"status": st.just("success"), "data": JSON}))
-def test_any_json_is_a_number_nothing_or_refused(document: Any) -> None:
+def test_any_json_answer_is_a_number_missing_or_refused(document: Any) -> None:
     try:
         value = scalar(json.dumps(document).encode())
     except QueryFailed:
@@ -241,7 +241,7 @@ def test_any_json_is_a_number_nothing_or_refused(document: Any) -> None:
     assert value is None or isinstance(value, str)
 
 
-async def test_a_query_that_brings_out_a_bug_costs_one_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bug_in_a_query_affects_one_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     real, other = queries.for_deployment, replace(INTENT, uid="other", served_name="other")
 
     def failing_query(namespace: str, served_name: str, *rest: Any) -> Any:

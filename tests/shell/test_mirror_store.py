@@ -96,7 +96,7 @@ MirrorModel.TestCase.settings = settings(max_examples=60, stateful_step_count=40
 TestMirrorModel = MirrorModel.TestCase
 
 
-def test_a_change_that_only_moves_the_version_is_no_news() -> None:
+def test_a_change_of_the_resource_version_alone_is_no_change() -> None:
     store = Store(lambda obj: obj)
     assert store.replace([obj("a", 1, "u")], 1)
 
@@ -111,7 +111,7 @@ def test_a_lost_deletion_is_a_mismatch() -> None:
     assert store.mismatches([obj("a", 1, "u")]) == {("n", "b"): ("v", 2)}
 
 
-def test_an_object_that_no_longer_matters_is_dropped() -> None:
+def test_an_irrelevant_object_is_dropped_from_the_store() -> None:
     store = Store(lambda o: o if o["spec"]["value"] else None)
     store.replace([obj("a", 1, "u", value=1)], 1)
 

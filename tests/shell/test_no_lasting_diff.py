@@ -172,7 +172,7 @@ TOOLS: tuple[type[ToolUser], ...] = (KubectlUser, ArgoUser, HelmUser, PythonClie
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-async def test_an_object_that_is_applied_twice_is_written_once(
+async def test_an_object_applied_twice_is_written_once(
     cluster: LiveCluster, tool: Callable[..., ToolUser]
 ) -> None:
     user = tool(cluster, "chat")
@@ -186,7 +186,7 @@ async def test_an_object_that_is_applied_twice_is_written_once(
     await user.compare()
 
 
-async def test_no_tool_sees_a_difference_beside_the_operator(
+async def test_no_tool_sees_a_difference_while_the_operator_runs(
     cluster: LiveCluster, operator: OperatorFactory
 ) -> None:
     users = [tool(cluster, tool.__name__.lower()) for tool in TOOLS]
@@ -208,7 +208,7 @@ async def test_no_tool_sees_a_difference_beside_the_operator(
 
 
 @pytest.mark.parametrize("tool", [KubectlUser, ArgoUser, HelmUser])
-async def test_replicas_that_something_else_sets_are_no_difference(
+async def test_replicas_set_by_another_client_are_no_difference(
     cluster: LiveCluster, tool: Callable[..., ToolUser]
 ) -> None:
     user = tool(cluster, "chat")
@@ -223,7 +223,7 @@ async def test_replicas_that_something_else_sets_are_no_difference(
     assert await user.live() == before
 
 
-async def test_argo_ignores_replicas_of_its_own_file_that_something_else_sets(
+async def test_argo_can_ignore_replicas_of_its_manifest_that_another_client_sets(
     cluster: LiveCluster,
 ) -> None:
     user = ArgoUser(cluster, "chat")

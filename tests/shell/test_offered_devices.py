@@ -30,59 +30,59 @@ def looked(*looks: tuple[float, Node]) -> Node:
 
 
 @pytest.mark.parametrize("unhealthy", [0, 8], ids=["capacity gone", "capacity kept"])
-def test_what_a_node_offered_until_lately_is_withheld_for_five_minutes(unhealthy: int) -> None:
+def test_devices_that_a_node_stops_offering_are_withheld_for_five_minutes(unhealthy: int) -> None:
     away = offering(0, unhealthy)
     assert looked((NOW, offering(8)), (NOW + 1, away)).withheld == ((GPU, 8),)
     assert looked((NOW, offering(8)), (NOW + 1, away), (GONE, away)).withheld == ((GPU, 8),)
     assert looked((NOW, offering(8)), (NOW + 1, away), (GONE + 1, away)).withheld == ()
 
 
-def test_a_node_that_offers_all_again_is_as_before_and_may_lose_it_again() -> None:
+def test_a_node_that_offers_its_devices_again_withholds_none() -> None:
     looks = ((NOW, offering(8)), (NOW + 1, offering(0)), (NOW + 60, offering(8)))
     assert looked(*looks) == offering(8)
     assert looked(*looks, (GONE + 60, offering(0))).withheld == ((GPU, 8),)
 
 
-def test_an_operator_that_starts_anew_knows_it_of_the_capacity() -> None:
+def test_a_restarted_operator_reads_withheld_devices_from_the_capacity() -> None:
     assert looked((NOW, offering(0, 8))).withheld == ((GPU, 8),)
     assert looked((NOW, offering(0, 8)), (GONE, offering(0, 8))).withheld == ()
     assert looked((NOW, offering(0))).withheld == ()
 
 
-def test_a_device_that_failed_for_good_does_not_hide_a_restart_later() -> None:
+def test_a_failed_device_does_not_hide_a_later_device_plugin_restart() -> None:
     failed = offering(7, 1)
     looks = ((NOW, offering(8)), (NOW + 1, failed), (GONE + 1, failed))
     assert looked(*looks).withheld == ()
     assert looked(*looks, (GONE + 99, offering(0, 8))).withheld == ((GPU, 7),)
 
 
-def test_what_stays_away_is_lost_with_the_node_and_the_resource_as_the_reason() -> None:
+def test_devices_withheld_too_long_are_lost_and_node_and_resource_are_named() -> None:
     (note,) = looked((NOW, offering(8)), (NOW + 1, offering(0)), (GONE + 1, offering(0))).left_out
     assert isinstance(note, LeftOut)
     assert (note.reason, note.resource) == ("NotOffered", GPU)
     assert "offers 0 nvidia.com/gpu, 8 fewer than before" in note.message
 
 
-def test_gpus_that_were_cut_anew_are_not_missed() -> None:
+def test_gpus_with_a_new_mig_layout_are_not_withheld() -> None:
     cut = node("n1", mig_1g_10gb=7)
     remembered = looked((NOW, offering(1)), (NOW + 1, offering(0)), (NOW + 30, cut), (GONE + 31, cut))
     assert remembered == cut
 
 
-def test_a_node_that_takes_no_pods_withholds_nothing_and_is_remembered() -> None:
+def test_an_unusable_node_withholds_nothing_and_is_remembered() -> None:
     away = replace(offering(0), usable=False, left_out=(LeftOut("NotReady", "is not ready"),))
     assert looked((NOW, offering(8)), (NOW + 1, away)) == away
     assert looked((NOW, offering(8)), (NOW + 1, away), (GONE + 99, offering(0))).withheld == ((GPU, 8),)
 
 
-def test_a_node_that_is_gone_is_forgotten() -> None:
+def test_a_deleted_node_is_forgotten() -> None:
     memory = OfferedDevices()
     memory.remember([offering(8)], NOW)
     memory.remember([], NOW + 1)
     assert memory.remember([offering(0)], NOW + 2) == (offering(0),)
 
 
-def test_a_clock_that_is_set_back_withholds_no_longer_than_once_more() -> None:
+def test_a_clock_set_back_withholds_devices_for_one_more_period_at_most() -> None:
     looks = ((NOW, offering(8)), (NOW + 1, offering(0)), (NOW - 9e6, offering(0)))
     assert looked(*looks).withheld == ((GPU, 8),)
     assert looked(*looks, (NOW - 9e6 + WITHHELD_S, offering(0))).withheld == ()
@@ -120,7 +120,7 @@ def decision(new_plan, uid: str = M.uid):
 
 
 @pytest.mark.parametrize("seconds", [0, 60, 299, 301, 90_000])
-def test_replicas_that_run_hold_their_devices_whatever_their_node_offers(seconds: float) -> None:
+def test_running_replicas_hold_their_devices_whatever_the_node_offers(seconds: float) -> None:
     new_plan = plan(restarting(3, seconds), (M,), NOW)
 
     assert moves(new_plan) == []
@@ -128,7 +128,7 @@ def test_replicas_that_run_hold_their_devices_whatever_their_node_offers(seconds
 
 
 @pytest.mark.parametrize("running", [0, 1, 2])
-def test_a_replica_whose_pod_is_to_come_keeps_its_place_while_a_device_plugin_restarts(running: int) -> None:
+def test_an_expected_replica_keeps_its_device_while_a_device_plugin_restarts(running: int) -> None:
     new_plan = plan(restarting(running, 60), (M,), NOW)
 
     assert moves(new_plan) == []
@@ -136,7 +136,7 @@ def test_a_replica_whose_pod_is_to_come_keeps_its_place_while_a_device_plugin_re
 
 
 @pytest.mark.parametrize("running", [0, 1, 2])
-def test_what_does_not_come_back_is_lost_and_said(running: int) -> None:
+def test_devices_that_do_not_return_are_lost_and_reported(running: int) -> None:
     new_plan = plan(restarting(running, WITHHELD_S), (M,), NOW)
     assert [action.shape for action in moves(new_plan)] == [L4]
 
@@ -145,7 +145,7 @@ def test_what_does_not_come_back_is_lost_and_said(running: int) -> None:
     assert "node n1 (offers 0 nvidia.com/gpu, 3 fewer than before" in message
 
 
-def test_newcomers_and_growth_are_not_given_what_is_withheld() -> None:
+def test_withheld_devices_are_not_given_to_new_replicas() -> None:
     new = intent("new", uri="image:///m/8b", allowed_skus=("H100-80GB-SXM",))
     grown = replace(M, max_replicas=5)
     observed = replace(restarting(2, 60, offered=8), desired=((M.uid, 5),))
@@ -155,7 +155,7 @@ def test_newcomers_and_growth_are_not_given_what_is_withheld() -> None:
     assert decision(new_plan, new.uid).placed == 0
 
 
-def test_what_is_withheld_is_kept_once() -> None:
+def test_a_withheld_device_is_reserved_once() -> None:
     other = intent("other", uri="image:///m/8b", min_replicas=2, created_at=NOW)
     observed = restarting(1, 60)
     with_other = replace(observed, workloads=(*observed.workloads, workload(other, WHOLE, 2, available=0)))
@@ -165,7 +165,7 @@ def test_what_is_withheld_is_kept_once() -> None:
     assert sum(whole) <= 3
 
 
-def test_devices_that_begin_to_be_shared_are_not_awaited() -> None:
+def test_devices_that_become_shared_are_not_withheld() -> None:
     shared = LeftOut("Shared", "label nvidia.com/gpu.sharing-strategy=mps", GPU)
     after = replace(offering(0), left_out=(shared,))
 

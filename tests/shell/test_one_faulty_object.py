@@ -122,7 +122,7 @@ def check(changed: Fleet, what: object) -> Any:
 
 
 @pytest.mark.parametrize(("kind", "number"), TARGETS, ids=[kind for kind, _ in TARGETS])
-def test_whatever_one_object_says_the_others_get_what_they_got(kind: str, number: int) -> None:
+def test_an_arbitrary_object_changes_no_plan_of_the_others(kind: str, number: int) -> None:
     """Each place once with a few of the nasty values, drawn with a fixed seed."""
     chance = random.Random(f"{kind} 7")
     obj = getattr(RUNNING_FLEET, kind)[number]
@@ -133,7 +133,7 @@ def test_whatever_one_object_says_the_others_get_what_they_got(kind: str, number
 
 
 @pytest.mark.parametrize(("kind", "number"), RAW, ids=[kind for kind, _ in RAW])
-def test_whatever_texts_a_pod_or_a_node_says_the_others_get_what_they_got(kind: str, number: int) -> None:
+def test_arbitrary_texts_of_a_pod_or_node_change_no_plan_of_the_others(kind: str, number: int) -> None:
     changed = replace(RUNNING_FLEET, pods=(*RUNNING_FLEET.pods, raw_pod()), reduced=())
     obj = getattr(changed, kind)[number]
     chance = random.Random(f"{kind} 7")
@@ -171,7 +171,7 @@ def ready(result: Any, uid: str = BAD) -> tuple[str, str]:
     return condition["status"], condition["reason"]
 
 
-def test_one_whose_deployment_cannot_be_read_stands_still_and_says_why(
+def test_an_llmdeployment_with_an_unreadable_deployment_is_left_as_it_is(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     broken = edited(RUNNING_FLEET.deployments[1], ("spec", "replicas"), "many")
@@ -188,7 +188,7 @@ def test_one_whose_deployment_cannot_be_read_stands_still_and_says_why(
     assert line.exc_info is not None
 
 
-def test_a_fault_that_went_away_and_came_back_is_logged_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fault_that_returns_is_logged_again(caplog: pytest.LogCaptureFixture) -> None:
     broken = with_object(
         RUNNING_FLEET, "deployments", 1, edited(RUNNING_FLEET.deployments[1], ("spec", "replicas"), -1)
     ).view()
@@ -200,7 +200,7 @@ def test_a_fault_that_went_away_and_came_back_is_logged_again(caplog: pytest.Log
     assert len([r for r in caplog.records if r.exc_info]) == 2
 
 
-def test_a_status_that_cannot_be_read_is_written_anew() -> None:
+def test_an_unreadable_status_is_written_anew() -> None:
     """Another version of the operator wrote it, or an author with the right to."""
     bad = edited(RUNNING_FLEET.llm_deployments[1], ("status", "conditions"), [{"kind": "Ready"}])
     result = one_round(
@@ -214,7 +214,9 @@ def test_a_status_that_cannot_be_read_is_written_anew() -> None:
     ]
 
 
-def test_one_whose_spec_brings_out_a_bug_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_llmdeployment_whose_spec_raises_is_refused_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     real = intents.parse
 
     def parse(obj: Object, classes: PriorityClasses) -> Any:
@@ -230,7 +232,7 @@ def test_one_whose_spec_brings_out_a_bug_is_refused_with_the_reason(monkeypatch:
     assert result.of(BAD)[1] == []
 
 
-def test_one_whose_scaling_brings_out_a_bug_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_llmdeployment_whose_scaling_raises_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     real = Scaler._decide_one
 
     def decide(self: Scaler, intent: Any, *rest: Any) -> Any:
@@ -246,13 +248,13 @@ def test_one_whose_scaling_brings_out_a_bug_stands_still(monkeypatch: pytest.Mon
     assert result.of(BAD)[1] == []
 
 
-def test_two_with_one_uid_do_not_stop_the_first() -> None:
+def test_a_second_llmdeployment_with_the_same_uid_does_not_stop_the_first() -> None:
     twin = edited(RUNNING_FLEET.llm_deployments[0], ("metadata", "name"), "twin")
     result = check(replace(RUNNING_FLEET, llm_deployments=(*RUNNING_FLEET.llm_deployments, twin)), "twin")
     assert not result.plan.faults
 
 
-def test_a_pod_that_cannot_be_understood_holds_what_it_holds() -> None:
+def test_an_unreadable_pod_keeps_its_devices() -> None:
     """Its slice is not free for another."""
     pod = edited(RUNNING_FLEET.reduced[0], ("metadata", "labels"), 7)
     view = without_broken_objects(replace(RUNNING_FLEET, reduced=(pod,)).view(), lambda _obj, _error: None)
@@ -260,7 +262,7 @@ def test_a_pod_that_cannot_be_understood_holds_what_it_holds() -> None:
     assert held == [1]
 
 
-def test_what_the_planner_met_is_logged_once_with_its_trace(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fault_of_the_planner_is_logged_once_with_its_trace(caplog: pytest.LogCaptureFixture) -> None:
     log = FaultLog(OperatorMetrics())
     met = (
         Fault(BAD, "place", "KeyError: 'x'", "Traceback (most recent call last): ..."),

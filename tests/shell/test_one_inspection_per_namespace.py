@@ -18,7 +18,7 @@ async def elsewhere(plane, tmp_path):
         yield other
 
 
-async def test_a_namespace_that_refuses_jobs_says_so_and_keeps_nobody_else_waiting(
+async def test_a_namespace_that_refuses_jobs_is_reported_and_delays_no_other(
     cluster: LiveCluster, elsewhere: LiveCluster, operator
 ) -> None:
     quota = {

@@ -19,7 +19,7 @@ QUICK_LEASE = {"leaseSeconds": 3, "renewSeconds": 2, "retrySeconds": 0.5}
 @pytest.mark.parametrize(
     "seconds", [5, pytest.param(75, marks=[pytest.mark.faults, pytest.mark.timeout(400)])]
 )
-async def test_it_survives_an_api_server_that_is_gone(
+async def test_the_operator_survives_an_unreachable_api_server(
     cluster: LiveCluster, proxy: FaultProxy, operator, seconds: int
 ) -> None:
     process = operator()
@@ -41,7 +41,7 @@ async def test_it_survives_an_api_server_that_is_gone(
     assert process.alive()
 
 
-async def test_a_deletion_while_disconnected_is_noticed(
+async def test_a_deletion_during_a_disconnection_is_detected(
     cluster: LiveCluster, proxy: FaultProxy, operator
 ) -> None:
     operator()
@@ -107,7 +107,7 @@ async def test_broken_watches_change_nothing(cluster: LiveCluster, proxy: FaultP
     assert process.alive()
 
 
-async def test_an_event_that_never_came_is_found_by_the_periodic_list(
+async def test_a_lost_watch_event_is_found_by_the_periodic_list(
     cluster: LiveCluster, proxy: FaultProxy, operator
 ) -> None:
     proxy.rules = [Rule("watch-drop", verb="watch", plural="deployments", nth=1)]
@@ -182,7 +182,7 @@ async def test_an_operator_that_cannot_renew_stops_writing(
     assert process.alive()
 
 
-async def test_without_the_crd_it_says_so_and_exits(
+async def test_without_the_crd_the_operator_reports_it_and_exits(
     plane, tmp_path, cluster: LiveCluster, proxy: FaultProxy, operator
 ) -> None:
     proxy.rules = [

@@ -85,17 +85,17 @@ FOREIGN = {
 }
 
 
-def test_a_deployment_as_the_operator_writes_it_counts() -> None:
+def test_a_deployment_written_by_the_operator_counts() -> None:
     assert workloads(deployment()) == [("ns", "uid-1")]
 
 
 @pytest.mark.parametrize("foreign", FOREIGN.values(), ids=FOREIGN.keys())
-def test_a_deployment_that_only_looks_like_a_child_does_not_count(foreign: dict[str, Any]) -> None:
+def test_a_deployment_that_only_resembles_a_child_does_not_count(foreign: dict[str, Any]) -> None:
     assert workloads(foreign) == []
     assert workloads(foreign, deployment()) == [("ns", "uid-1")]
 
 
-def test_a_child_of_a_second_owner_counts_for_the_controller_alone() -> None:
+def test_a_child_with_two_owners_counts_for_its_controller_alone() -> None:
     child = deployment()
     other = manifests._owner_reference(Identity("ns", "other", "uid-2")) | {"controller": False}
     child["metadata"]["ownerReferences"].insert(0, other)
@@ -108,11 +108,11 @@ def test_a_child_of_a_second_owner_counts_for_the_controller_alone() -> None:
     assert workloads(child, living=living) == []
 
 
-def test_children_of_a_predecessor_do_not_count_for_the_one_of_its_name() -> None:
+def test_children_of_a_deleted_llmdeployment_do_not_count_for_one_of_the_same_name() -> None:
     assert workloads(deployment(), living=(llm_deployment("uid-9"),)) == []
 
 
-def test_uids_that_collide_between_namespaces_are_told_apart() -> None:
+def test_colliding_uids_of_two_namespaces_are_reported_and_kept_apart() -> None:
     living = (llm_deployment(), llm_deployment(namespace="tenant"))
     messages: list[str] = []
     view = MirrorView(
@@ -140,7 +140,7 @@ def test_uids_that_collide_between_namespaces_are_told_apart() -> None:
     ],
     ids=["another namespace", "labels alone", "no controller", "another group", "another kind"],
 )
-def test_a_pod_that_only_carries_our_labels_is_foreign(changes: dict[str, Any]) -> None:
+def test_a_pod_with_own_labels_but_another_owner_is_foreign(changes: dict[str, Any]) -> None:
     changes = deepcopy(changes)
     for reference in changes.get("ownerReferences", []):
         reference["controller"] = reference["apiVersion"] != "apps/v1" or reference["kind"] != "ReplicaSet"
@@ -151,7 +151,7 @@ def test_a_pod_that_only_carries_our_labels_is_foreign(changes: dict[str, Any]) 
     assert claims(MirrorView(view.llm_deployments, pods=(pod(),), deployments=(deployment(),)))[0].owner_uid
 
 
-def test_a_service_of_another_name_or_namespace_is_not_ours() -> None:
+def test_a_service_of_another_name_or_namespace_is_foreign() -> None:
     def service(name: str, namespace: str) -> dict[str, Any]:
         return manifests.service(OWNER) | {
             "metadata": manifests.service(OWNER)["metadata"] | {"name": name, "namespace": namespace}
@@ -165,7 +165,7 @@ def test_a_service_of_another_name_or_namespace_is_not_ours() -> None:
     assert snapshot.services == (("ns", "chat"),)
 
 
-def test_a_job_and_its_report_are_of_one_namespace() -> None:
+def test_a_report_from_a_pod_of_another_namespace_is_ignored() -> None:
     job = manifests.inspect_job(OWNER, FactsKey("ns", "image:///m", "e"), Settings(engine_image="e"))
     job["metadata"] |= {"uid": "job"}
     job["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}

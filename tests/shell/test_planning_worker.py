@@ -38,7 +38,7 @@ def raises():
 
 
 @pytest.mark.parametrize(("planner", "why"), [(hangs, "deadline"), (dies, "died"), (raises, "raised")])
-async def test_a_plan_that_fails_is_told_and_the_next_one_comes(planner, why: str) -> None:
+async def test_a_failed_plan_is_reported_and_the_next_one_follows(planner, why: str) -> None:
     worker = PlanWorker(0.5, planner)
     try:
         with pytest.raises(WorkerFailed) as failure:
@@ -49,7 +49,7 @@ async def test_a_plan_that_fails_is_told_and_the_next_one_comes(planner, why: st
         worker.stop()
 
 
-async def test_a_process_that_starts_slowly_is_given_more_time_at_each_attempt() -> None:
+async def test_a_slowly_starting_process_gets_more_time_at_each_attempt() -> None:
     worker = PlanWorker(60, plans, start_s=0.01)
     try:
         with pytest.raises(WorkerFailed, match=r"did not start within 0\.01 s"):
@@ -91,7 +91,7 @@ def takes_nothing():
 
 
 @pytest.mark.parametrize(("planner", "why"), [(starts_slowly, "deadline"), (cannot_start, "died")])
-async def test_a_worker_that_does_not_start_is_ended_and_told(planner, why: str) -> None:
+async def test_a_worker_that_does_not_start_is_killed_and_reported(planner, why: str) -> None:
     worker = PlanWorker(5, planner, start_s=5 if why == "died" else 0.3)
     with pytest.raises(WorkerFailed) as failure:
         await worker.plan(SNAPSHOT, (), 1)
@@ -127,14 +127,14 @@ class LatePipe:
         return self.answers.pop(0)
 
 
-def test_the_result_of_an_earlier_call_is_not_taken() -> None:
+def test_the_result_of_an_earlier_call_is_ignored() -> None:
     worker = PlanWorker(5, plans)
     worker._pipe, worker.calls = LatePipe(), 1  # type: ignore[assignment]
 
     assert worker._send((SNAPSHOT, (), 2.0)) == (False, Plan())
 
 
-def test_a_worker_whose_operator_was_killed_ends_without_a_trace(monkeypatch) -> None:
+def test_a_worker_exits_silently_when_its_operator_is_killed(monkeypatch) -> None:
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     operators_end, workers_end = multiprocessing.Pipe()
     operators_end.send((1, ()))

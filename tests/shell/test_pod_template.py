@@ -52,7 +52,7 @@ def volume(template: dict[str, Any], name: str) -> Any:
 
 
 @pytest.mark.parametrize("template", [engine, inspect])
-def test_a_cluster_that_assigns_users_is_told_none(template) -> None:
+def test_pods_set_no_user_if_the_cluster_assigns_it(template) -> None:
     usual = template()["spec"]["securityContext"]
     assigned = template(settings(runAsUser=None))["spec"]["securityContext"]
 
@@ -61,12 +61,12 @@ def test_a_cluster_that_assigns_users_is_told_none(template) -> None:
 
 
 @pytest.mark.parametrize("template", [engine, inspect])
-def test_tmp_has_a_limit_in_the_form_that_the_api_server_stores(template) -> None:
+def test_the_tmp_limit_has_the_canonical_form_of_the_api_server(template) -> None:
     assert volume(template(), "tmp") == {"sizeLimit": "2Gi"}
     assert volume(template(settings(tmpSizeLimit="4096Mi")), "tmp") == {"sizeLimit": "4Gi"}
 
 
-def test_engines_share_memory_up_to_a_limit() -> None:
+def test_shared_memory_of_engines_has_a_limit() -> None:
     template = engine(settings(shmSizeLimit="0.5Gi"))
 
     assert volume(template, "shm") == {"medium": "Memory", "sizeLimit": "512Mi"}
@@ -77,7 +77,7 @@ def test_engines_share_memory_up_to_a_limit() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"tmpSizeLimit": "0"}, {"shmSizeLimit": "lots"}, {"runAsUser": 0}])
-def test_limits_of_nothing_and_the_user_root_are_refused(wrong) -> None:
+def test_zero_limits_and_the_user_root_are_refused(wrong) -> None:
     with pytest.raises(ValidationError):
         settings(**wrong)
 
@@ -90,18 +90,18 @@ def test_limits_of_nothing_and_the_user_root_are_refused(wrong) -> None:
         ("Allow", {EVICT: "true"}),
     ],
 )
-def test_autoscalers_are_told_what_the_setting_says(removal, written) -> None:
+def test_pods_carry_the_autoscaler_annotations_of_the_setting(removal, written) -> None:
     annotations = engine(settings(nodeRemoval=removal))["metadata"]["annotations"]
 
     assert {key: annotations[key] for key in (EVICT, KARPENTER) if key in annotations} == written
 
 
-def test_an_inspection_that_is_ended_has_nothing_to_bring_to_an_end() -> None:
+def test_an_inspect_pod_has_a_short_grace_period() -> None:
     assert inspect()["spec"]["terminationGracePeriodSeconds"] == 2
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_labels_of_every_shape_are_valid_and_tell_it(shape) -> None:
+def test_labels_of_every_shape_are_valid_and_identify_it(shape) -> None:
     labels = engine(apply_action=action(shape))["metadata"]["labels"]
 
     assert all(LABEL_VALUE.fullmatch(value) for value in labels.values())
@@ -110,7 +110,7 @@ def test_labels_of_every_shape_are_valid_and_tell_it(shape) -> None:
     assert labels["tangram.dev/precision"] == shape.precision
 
 
-def test_the_selector_is_the_one_that_deployments_were_made_with() -> None:
+def test_the_selector_has_the_labels_of_existing_deployments() -> None:
     selector = manifests.deployment(intent(), action(SLICE), SETTINGS)["spec"]["selector"]
 
     assert set(selector["matchLabels"]) == {
@@ -124,7 +124,7 @@ def test_the_selector_is_the_one_that_deployments_were_made_with() -> None:
 @pytest.mark.parametrize(
     "shape", [SLICE, Shape("RTX-PRO-6000-SERVER", "4g.96gb+gfx"), Shape("L4", "gpu")], ids=str
 )
-def test_what_the_mirror_keeps_of_a_deployment_is_all_that_is_compared(shape) -> None:
+def test_the_mirror_keeps_every_field_that_up_to_date_compares(shape) -> None:
     """What is rendered and not kept would be written in every round."""
     every = settings(runAsUser=None, nodeRemoval="Block", tmpSizeLimit="3000Mi", imagePullSecrets=["pull"])
     rendered = manifests.deployment(intent("pvc://w/x"), action(shape), every)
@@ -135,7 +135,7 @@ def test_what_the_mirror_keeps_of_a_deployment_is_all_that_is_compared(shape) ->
     assert up_to_date(reduced, rendered)
 
 
-def test_settings_that_do_not_concern_pods_leave_them_alone() -> None:
+def test_settings_that_do_not_concern_pods_do_not_change_them() -> None:
     other = settings(
         prices={"L4": 1},
         prometheus={"url": "http://p:9090"},
@@ -160,7 +160,7 @@ print(manifests.content_hash(manifests.deployment(intent("pvc://w/x"), action(SL
 """
 
 
-def test_an_operator_that_starts_anew_renders_the_same() -> None:
+def test_a_restarted_operator_renders_the_same_template() -> None:
     own_hash = manifests.content_hash(manifests.deployment(intent("pvc://w/x"), action(SLICE), SETTINGS))
     environment = os.environ | {"PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     other_hash = subprocess.run(

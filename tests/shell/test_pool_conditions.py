@@ -52,7 +52,7 @@ def ready(status_block: dict[str, Any]) -> tuple[str, str, str]:
         ),
     ],
 )
-def test_ready_says_whether_nodes_are_ready_and_offer_their_gpus(nodes, expected) -> None:
+def test_ready_states_whether_nodes_are_ready_and_offer_their_gpus(nodes, expected) -> None:
     assert ready(status(*nodes)) == expected
 
 
@@ -71,7 +71,9 @@ def test_ready_says_whether_nodes_are_ready_and_offer_their_gpus(nodes, expected
         ),
     ],
 )
-def test_gpus_that_a_ready_node_does_not_offer_are_said_with_the_reason(gpu_node: Node, words: str) -> None:
+def test_gpus_that_a_ready_node_does_not_offer_are_reported_with_the_reason(
+    gpu_node: Node, words: str
+) -> None:
     verdict, reason, message = ready(status(gpu_node))
 
     assert (verdict, reason) == ("False", "GPUsLeftOut")
@@ -79,7 +81,7 @@ def test_gpus_that_a_ready_node_does_not_offer_are_said_with_the_reason(gpu_node
 
 
 @pytest.mark.parametrize("away", [{"unschedulable": True}, {"taints": (UNTOLERATED,)}])
-def test_a_node_that_is_kept_from_newcomers_by_hand_is_ready_and_has_nothing_free(away) -> None:
+def test_a_cordoned_or_tainted_node_is_ready_and_has_no_free_devices(away) -> None:
     status_block = status(node("a"), node("b", **away))
 
     assert ready(status_block)[:2] == ("True", "NodesReady")
@@ -87,7 +89,7 @@ def test_a_node_that_is_kept_from_newcomers_by_hand_is_ready_and_has_nothing_fre
     assert (status_block["allocatable"], status_block["free"]) == ({GPU: 16}, {GPU: 8})
 
 
-def test_what_device_plugins_offer_and_what_of_it_is_free_is_counted_by_resource() -> None:
+def test_allocatable_and_free_devices_are_counted_by_resource() -> None:
     cut = node("b", {GPU: 1, S1: 7, S3: 0})
     held = (Claim("a", GPU, 3, None), Claim("b", S1, 2, "uid-one"), Claim("c", GPU, 1, None))
 
@@ -98,7 +100,7 @@ def test_what_device_plugins_offer_and_what_of_it_is_free_is_counted_by_resource
     assert (status_block["nodes"], status_block["gpus"]) == (3, 8 + 2 + 8)
 
 
-def test_pods_that_hold_more_than_a_node_offers_leave_nothing_free() -> None:
+def test_pods_that_hold_more_than_a_node_offers_leave_zero_free_devices() -> None:
     status_block = status(node("a", {GPU: 1}, capacity={GPU: 2}), claims=(Claim("a", GPU, 2, None),))
 
     assert (status_block["allocatable"], status_block["free"]) == ({GPU: 1}, {GPU: 0})
@@ -114,11 +116,13 @@ def test_pods_that_hold_more_than_a_node_offers_leave_nothing_free() -> None:
         (node(offered={GPU: 0}, labels={f"{GPU}.count": "8"}), 8),
     ],
 )
-def test_a_gpu_counts_once_cut_unhealthy_or_with_its_device_plugin_away(gpu_node: Node, gpus: int) -> None:
+def test_a_gpu_counts_once_if_it_is_sliced_unhealthy_or_without_device_plugin(
+    gpu_node: Node, gpus: int
+) -> None:
     assert status(gpu_node)["gpus"] == gpus
 
 
-def test_the_status_keeps_its_time_while_it_stays_and_messages_are_bounded() -> None:
+def test_an_unchanged_condition_keeps_its_time_and_messages_are_bounded() -> None:
     first = status(node("a"))
     again = status(node("a"), obj=OBJECT | {"status": first}, now=NOW + 60)
     assert again == first
@@ -134,7 +138,7 @@ def paced(pacer: StatusPacer, before: dict[str, Any], status: dict[str, Any], no
     return pacer.paced(OBJECT | {"status": before}, status, now)
 
 
-def test_a_status_that_was_quiet_is_written_at_once_and_then_at_most_once_in_fifteen_seconds() -> None:
+def test_a_changed_status_is_written_at_once_and_then_at_most_every_fifteen_seconds() -> None:
     pacer = StatusPacer()
     first, two, three = ({"observedGeneration": 4, "free": {GPU: n}} for n in (1, 2, 3))
 
@@ -144,7 +148,7 @@ def test_a_status_that_was_quiet_is_written_at_once_and_then_at_most_once_in_fif
     assert paced(pacer, two, three, 115.0) == three
 
 
-def test_a_node_that_flaps_each_second_costs_four_writes_a_minute() -> None:
+def test_a_node_that_flaps_each_second_causes_four_writes_a_minute() -> None:
     pacer, live, writes = StatusPacer(), {}, 0
     for second in range(60):
         new_status = {
@@ -157,7 +161,7 @@ def test_a_node_that_flaps_each_second_costs_four_writes_a_minute() -> None:
     assert writes <= 5
 
 
-def test_a_new_spec_is_answered_at_once_and_what_is_gone_is_forgotten() -> None:
+def test_the_status_of_a_new_spec_is_written_at_once_and_deleted_pools_are_forgotten() -> None:
     pacer = StatusPacer()
     old, new = {"observedGeneration": 3}, {"observedGeneration": 4}
     assert paced(pacer, {}, old, 100.0) == old

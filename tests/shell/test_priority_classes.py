@@ -57,19 +57,19 @@ def verdict(parsed: Intent) -> tuple[bool, str]:
 # --- what is seen
 
 
-def test_priority_classes_are_mirrored_of_the_whole_cluster_small_and_need_not_be_seen() -> None:
+def test_priority_classes_are_mirrored_cluster_wide_reduced_and_optional() -> None:
     for namespaces in ((), ("a", "b")):
         (source,) = (s for s in sources(namespaces) if s.kind == kinds.PRIORITY_CLASSES)
         assert (source.namespace, source.optional) == ("", True)
     assert len(json.dumps(priority_class("gold"))) < 250
 
 
-def test_a_class_counts_in_planning_and_one_made_anew_with_its_new_value() -> None:
+def test_a_recreated_priority_class_counts_with_its_new_value() -> None:
     assert read(view(priority_class("gold", 5))).priority == 5
     assert read(view(priority_class("gold", 7))).priority == 7
 
 
-def test_what_is_known_of_classes_is_in_the_snapshot() -> None:
+def test_the_snapshot_has_the_priority_classes_and_the_default() -> None:
     snapshot = fleet_snapshot(
         view(priority_class("b"), priority_class("a")),
         Settings(engine_image="e", default_priority_class_name="a"),
@@ -87,11 +87,11 @@ def test_what_is_known_of_classes_is_in_the_snapshot() -> None:
         ((priority_class("gold", preemptionPolicy="PreemptLowerPriority"),), "PriorityClassPreempts"),
     ],
 )
-def test_an_llmdeployment_of_a_class_that_may_not_be_used_is_not_accepted(classes, reason) -> None:
+def test_an_llmdeployment_with_a_forbidden_priority_class_is_not_accepted(classes, reason) -> None:
     assert verdict(read(view(*classes))) == (False, reason)
 
 
-def test_without_the_right_to_list_classes_those_that_name_none_are_served() -> None:
+def test_without_the_right_to_list_classes_llmdeployments_without_a_class_are_served() -> None:
     unseen = replace(view(), priority_classes=None)
     assert verdict(read(unseen)) == (False, "PriorityClassUnknown")
     unseen = replace(view(name=None), priority_classes=None)
@@ -99,7 +99,7 @@ def test_without_the_right_to_list_classes_those_that_name_none_are_served() -> 
     assert read(unseen, "standard").warnings
 
 
-def test_a_class_that_cannot_be_read_is_left_out_and_told() -> None:
+def test_an_unreadable_priority_class_is_skipped_and_reported() -> None:
     errors = []
     mirror_view = view(priority_class("gold", value="x"))  # type: ignore[arg-type]
     (parsed,) = parsed_intents(mirror_view, lambda obj, error: errors.append(error))
@@ -115,7 +115,7 @@ def refused(name: str, **changes: Any) -> Intent:
     return replace(intent(name, **changes), refusal=read(view()).refusal)
 
 
-def test_what_runs_of_a_refused_one_stays_and_holds_its_place() -> None:
+def test_replicas_of_a_refused_llmdeployment_stay_and_hold_their_devices() -> None:
     chat, other = refused("chat"), intent("other", created_at=0.0)
     running = workload(chat, SHAPE, 1)
     observed = fleet(node("n", gpu=1), workloads=(running,), claims=())
@@ -124,7 +124,7 @@ def test_what_runs_of_a_refused_one_stays_and_holds_its_place() -> None:
     assert not [a for a in new_plan.actions if isinstance(a, ApplyDeployment)]
 
 
-def test_a_refused_one_keeps_its_model_name() -> None:
+def test_a_refused_llmdeployment_keeps_its_model_name() -> None:
     old, young = refused("old", served_name="m", created_at=1.0), intent("young", served_name="m")
     new_plan = plan(fleet(node("n", gpu=2)), (old, young), 0.0)
     assert {d.owner_uid: d.accepted_reason for d in new_plan.decisions} == {
@@ -178,7 +178,7 @@ def test_a_change_of_the_class_alone_replaces_no_pod_and_leaves_nothing_to_write
     assert (priority_class_of(to_write) or "") == before
 
 
-def test_other_fields_of_the_deployment_are_written_beside_the_class_that_stays() -> None:
+def test_other_fields_of_a_deployment_are_written_while_the_class_stays() -> None:
     live_deployment = live(rendered("gold"))
     to_write = keep_live_class(live_deployment, rendered("silver", generation=2), exists)
     assert priority_class_of(to_write) == "gold"
@@ -187,7 +187,7 @@ def test_other_fields_of_the_deployment_are_written_beside_the_class_that_stays(
     assert up_to_date(written, keep_live_class(written, rendered("silver", generation=2), exists))
 
 
-def test_the_class_comes_with_any_other_change_of_the_template() -> None:
+def test_a_new_class_is_written_with_any_other_change_of_the_template() -> None:
     live_deployment = live(rendered("gold"))
     assert (
         priority_class_of(
@@ -197,16 +197,16 @@ def test_the_class_comes_with_any_other_change_of_the_template() -> None:
     )
 
 
-def test_the_class_comes_with_a_field_that_is_no_longer_rendered() -> None:
+def test_a_new_class_is_written_with_a_removed_field_of_the_template() -> None:
     live_deployment = live(rendered("gold", Settings(engine_image="e", runtime_class_name="nvidia")))
     assert priority_class_of(keep_live_class(live_deployment, rendered("silver"), exists)) == "silver"
 
 
-def test_a_template_whose_class_makes_no_pods_any_more_gets_the_other_one() -> None:
+def test_a_template_whose_class_is_deleted_gets_the_new_class() -> None:
     assert priority_class_of(keep_live_class(live(rendered("gold")), rendered("silver"), gone)) == "silver"
 
 
-def test_where_the_default_class_is_gone_templates_lose_it_once_a_pod_is_refused() -> None:
+def test_templates_lose_a_deleted_default_class_after_a_pod_is_refused() -> None:
     live_deployment = live(rendered("gold"))
     assert priority_class_of(keep_live_class(live_deployment, rendered(), gone)) == "gold"
     message = 'pods "chat-x" is forbidden: no PriorityClass with name gold was found'
@@ -216,7 +216,7 @@ def test_where_the_default_class_is_gone_templates_lose_it_once_a_pod_is_refused
     assert priority_class_of(keep_live_class(live_deployment, rendered(), exists)) == "gold"
 
 
-def test_a_class_that_another_hand_wrote_is_healed() -> None:
+def test_a_class_written_by_another_client_is_corrected() -> None:
     live_deployment = live(rendered("gold"))
     live_deployment["spec"]["template"]["spec"]["priorityClassName"] = "platinum"
     assert priority_class_of(keep_live_class(live_deployment, rendered("silver"), exists)) == "silver"

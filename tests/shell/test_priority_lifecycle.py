@@ -48,7 +48,7 @@ async def reason(cluster: LiveCluster, expected: str) -> str:
     return message
 
 
-async def test_a_class_is_missing_made_changed_deleted_and_made_anew(
+async def test_an_llmdeployment_follows_the_life_of_its_priority_class(
     cluster: LiveCluster, operator: Any
 ) -> None:
     gold, silver = f"{cluster.namespace}-gold", f"{cluster.namespace}-silver"
@@ -116,7 +116,7 @@ async def _named(cluster: LiveCluster, name: str) -> bool:
 
 
 @pytest.mark.parametrize("change", [{"value": 6}, {"preemptionPolicy": "PreemptLowerPriority"}])
-async def test_kubernetes_lets_neither_value_nor_policy_of_a_class_change(
+async def test_kubernetes_refuses_changes_of_value_and_policy_of_a_class(
     cluster: LiveCluster, change
 ) -> None:
     name = f"{cluster.namespace}-fixed"
@@ -125,7 +125,7 @@ async def test_kubernetes_lets_neither_value_nor_policy_of_a_class_change(
         await cluster.apply(priority_class(name, 5) | change, PRIORITY_CLASSES)
 
 
-async def test_without_the_right_to_see_classes_those_that_name_none_are_served(
+async def test_without_the_right_to_list_classes_llmdeployments_without_a_class_are_served(
     cluster: LiveCluster, operator: Any, proxy: FaultProxy
 ) -> None:
     proxy.rules.append(Rule("status", plural="priorityclasses", nth=0, code=403))
@@ -142,7 +142,9 @@ async def test_without_the_right_to_see_classes_those_that_name_none_are_served(
     assert f"defaultPriorityClassName {gold} is not known" in process.logs()
 
 
-async def test_a_quota_of_one_class_bounds_its_replicas_alone(cluster: LiveCluster, operator: Any) -> None:
+async def test_a_quota_of_one_priority_class_bounds_only_its_replicas(
+    cluster: LiveCluster, operator: Any
+) -> None:
     gold, plain = f"{cluster.namespace}-gold", f"{cluster.namespace}-plain"
     for value, name in enumerate((plain, gold)):
         await cluster.apply(priority_class(name, value), PRIORITY_CLASSES)

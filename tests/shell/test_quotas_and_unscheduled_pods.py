@@ -34,7 +34,7 @@ def unscheduled(name, **changes):
     return pod(name, phase="Pending", node_name="", conditions=[condition | changes])
 
 
-def test_what_is_enforced_is_read_in_cores_bytes_and_counts() -> None:
+def test_enforced_quota_limits_are_read_in_cores_bytes_and_counts() -> None:
     limits = quota(
         hard={"limits.cpu": "1500m", "requests.memory": "2Gi", "pods": "3", "requests.nvidia.com/gpu": "4"},
         used={"limits.cpu": "500m", "pods": "1"},
@@ -47,7 +47,7 @@ def test_what_is_enforced_is_read_in_cores_bytes_and_counts() -> None:
     )
 
 
-def test_before_the_quota_controller_has_counted_the_spec_tells() -> None:
+def test_the_spec_of_a_quota_counts_until_its_controller_has_counted() -> None:
     assert [q.hard for q in quotas(MirrorView(resource_quotas=(quota({"hard": {"pods": "2"}}),)))] == [2]
 
 
@@ -95,25 +95,25 @@ def test_new_pods_of_a_deployment_are_of_the_class_of_its_template() -> None:
     assert workload(obj, [], 0.0).priority_class_name == "gold"
 
 
-def test_what_is_mirrored_of_a_quota_is_small() -> None:
+def test_the_mirror_keeps_few_fields_of_a_quota() -> None:
     assert len(json.dumps(quota(hard={"pods": "1"}, used={"pods": "1"}))) < 250
 
 
-def test_a_quota_that_cannot_be_read_is_left_out_and_told() -> None:
+def test_an_unreadable_quota_is_skipped_and_reported() -> None:
     errors = []
     view = MirrorView(resource_quotas=(quota(hard={"pods": "many"}), quota(hard={"pods": "1"})))
     assert len(quotas(view, lambda obj, error: errors.append((obj, error)))) == 1
     assert len(errors) == 1
 
 
-def test_quotas_are_looked_for_where_llmdeployments_are_served_and_may_be_missing() -> None:
+def test_quotas_are_watched_in_the_served_namespaces_and_optional() -> None:
     for namespaces, expected in ((("a", "b"), ["a", "b"]), ((), [""])):
         quota_sources = [s for s in sources(namespaces) if s.kind == kinds.RESOURCE_QUOTAS]
         assert [s.namespace for s in quota_sources] == expected
         assert all(s.optional for s in quota_sources)
 
 
-def test_pods_without_a_node_are_counted_since_the_first() -> None:
+def test_unscheduled_pods_are_counted_with_the_time_of_the_first() -> None:
     later = unscheduled("b", lastTransitionTime="2026-01-01T00:05:00Z")
     observed = workload(deployment(), [later, unscheduled("a"), pod("c")], 0.0)
 
@@ -129,11 +129,11 @@ def test_pods_without_a_node_are_counted_since_the_first() -> None:
     ],
     ids=["gated on purpose", "has a node", "goes already"],
 )
-def test_other_pods_are_not(odd) -> None:
+def test_other_pods_do_not_count_as_unscheduled(odd) -> None:
     assert workload(deployment(), [odd], 0.0).unscheduled is None
 
 
-def test_a_refusal_is_read_off_the_deployment() -> None:
+def test_a_refusal_is_read_from_the_conditions_of_the_deployment() -> None:
     condition = {
         "type": "ReplicaFailure",
         "status": "True",
@@ -144,13 +144,13 @@ def test_a_refusal_is_read_off_the_deployment() -> None:
     assert workload(deployment(conditions=[condition | {"status": "False"}]), [], 0.0).refused == ""
 
 
-def test_a_terminating_pod_tells_until_when_it_holds_its_gpu() -> None:
+def test_a_terminating_pod_states_until_when_it_holds_its_gpu() -> None:
     leaving = pod("a")
     leaving["metadata"]["deletionTimestamp"] = SINCE
     assert claims(MirrorView(pods=(leaving,))) == (Claim("n1", "nvidia.com/gpu", 1, None, 1767225600.0),)
 
 
-def test_a_broken_record_of_back_offs_is_none() -> None:
+def test_an_unreadable_record_of_back_offs_is_ignored() -> None:
     odd = {"metadata": {"uid": "u", "name": "m", "namespace": "ns"}, "status": {"backOffs": "what"}}
     assert recorded_back_offs(MirrorView(llm_deployments=(odd,))) == {}
 
@@ -171,12 +171,12 @@ def starting(reason, created=SINCE, **waiting):
         ("SomethingNew", "pod a: SomethingNew"),
     ],
 )
-def test_what_a_pod_with_a_node_waits_for_is_told_and_rules_no_shape_out(reason, expected) -> None:
+def test_what_a_scheduled_pod_waits_for_is_reported_and_excludes_no_shape(reason, expected) -> None:
     observed = workload(deployment(), [starting(reason)], 1767225600.0 + 121)
 
     assert observed.message.startswith(expected)
     assert (observed.unscheduled, observed.refused) == (None, "")
 
 
-def test_a_container_that_is_being_created_is_no_news_at_first() -> None:
+def test_a_container_in_creation_is_not_reported_at_first() -> None:
     assert workload(deployment(), [starting("ContainerCreating")], 1767225600.0 + 100).message == ""

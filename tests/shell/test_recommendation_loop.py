@@ -85,7 +85,7 @@ def leads() -> float:
 
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=20))
-def test_changes_are_acted_on_once_they_cease_and_never_much_later_than_the_first(gaps: list[float]) -> None:
+def test_changes_trigger_a_plan_when_they_stop_or_after_the_longest_delay(gaps: list[float]) -> None:
     debounce, now = Debounce(5.0, 30.0), 0.0
     first = last = None
     for gap in gaps:
@@ -101,7 +101,7 @@ def test_changes_are_acted_on_once_they_cease_and_never_much_later_than_the_firs
     assert debounce.due_at() == min(last + 5.0, first + 30.0)
 
 
-async def test_what_is_recommended_reaches_fleet_plans_statuses_and_metrics() -> None:
+async def test_a_recommendation_reaches_fleet_plans_statuses_and_metrics() -> None:
     news: list[int] = []
     async with running(replace(recommendation_loop(), changed=lambda: news.append(1))) as loop:
         loop.offer(fleet(8), (ONE,), leads)
@@ -118,7 +118,7 @@ async def test_what_is_recommended_reaches_fleet_plans_statuses_and_metrics() ->
     assert value("tangram_fleet_plan_unmet_llmdeployments", labels) == 1
 
 
-async def test_the_same_fleet_is_planned_once() -> None:
+async def test_an_unchanged_fleet_is_planned_once() -> None:
     async with running(recommendation_loop()) as loop:
         loop.offer(fleet(8), (ONE,), leads)
         await until(lambda: loop.plans.written)
@@ -156,7 +156,7 @@ async def test_a_failure_is_counted_logged_once_and_removes_old_advice(
     assert len([r for r in caplog.records if "no recommendation" in r.getMessage()]) == 1
 
 
-async def test_a_process_that_has_nothing_to_do_ends() -> None:
+async def test_an_idle_recommendation_process_ends() -> None:
     async with running(replace(recommendation_loop(), idle_s=0.2)) as loop:
         loop.offer(fleet(8), (ONE,), leads)
         await until(lambda: loop.plans.written)
@@ -165,7 +165,7 @@ async def test_a_process_that_has_nothing_to_do_ends() -> None:
         await until(lambda: loop.worker.calls == 2)
 
 
-async def test_an_operator_that_no_longer_leads_plans_and_writes_no_more() -> None:
+async def test_an_operator_that_lost_the_lease_plans_and_writes_no_more() -> None:
     async with running(recommendation_loop()) as loop:
         loop.offer(fleet(8), (ONE,), leads)
         await until(lambda: loop.plans.written)
@@ -179,7 +179,7 @@ async def test_an_operator_that_no_longer_leads_plans_and_writes_no_more() -> No
         )
 
 
-async def test_a_recommendation_of_another_term_is_not_written_until_this_term_sees_the_same_fleet() -> None:
+async def test_a_recommendation_of_an_earlier_term_waits_for_the_same_fleet_in_this_term() -> None:
     def lost() -> float:
         raise NotLeader("another term")
 
@@ -192,7 +192,9 @@ async def test_a_recommendation_of_another_term_is_not_written_until_this_term_s
         assert loop.worker.calls == 1
 
 
-async def test_a_bug_in_writing_is_logged_once_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_bug_in_writing_is_logged_once_and_the_loop_continues(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     def broken() -> float:
         raise KeyError("bug")
 
@@ -217,7 +219,7 @@ def test_a_long_solve_is_followed_by_a_longer_pause() -> None:
     assert loop._due_at() == 100.0
 
 
-def test_before_the_first_recommendation_the_advice_of_the_status_holds() -> None:
+def test_before_the_first_recommendation_the_recorded_advice_is_used() -> None:
     before = {
         "observedGeneration": 3,
         "placement": {
@@ -232,7 +234,7 @@ def test_before_the_first_recommendation_the_advice_of_the_status_holds() -> Non
     assert advice_from_status(ONE, {"observedGeneration": 3}) is None
 
 
-def test_readiness_is_no_reason_to_plan_again() -> None:
+def test_a_change_of_readiness_triggers_no_new_recommendation() -> None:
     def with_available(available: int) -> FleetSnapshot:
         running = workload(ONE, shape(), 2, available=available)
         return snapshot(node("n", gpu=8), workloads=(running,), claims=claims(ONE, shape(), "n", 2))
@@ -243,7 +245,7 @@ def test_readiness_is_no_reason_to_plan_again() -> None:
     )
 
 
-def test_the_real_function_answers_once_for_equal_inputs() -> None:
+def test_recommend_returns_nothing_for_equal_inputs() -> None:
     recommend = load_recommender()
     owner: Intent = intent("one")
     result = recommend(fleet(1), (owner,), 60.0, "")

@@ -78,7 +78,7 @@ async def engines(cluster: LiveCluster) -> int:
     )
 
 
-async def test_a_quota_leaves_the_gpus_to_another_namespace_and_is_named(
+async def test_a_quota_leaves_gpus_to_another_namespace_and_is_named(
     cluster: LiveCluster, other: LiveCluster, operator, l4
 ) -> None:
     await limit(cluster, **{GPU: "1"})
@@ -101,7 +101,7 @@ async def _engines_are(cluster: LiveCluster, count: int) -> bool:
     return await engines(cluster) == count
 
 
-async def test_without_the_right_to_see_quotas_a_refusal_is_what_tells(
+async def test_without_the_right_to_list_quotas_a_refusal_reports_the_quota(
     cluster: LiveCluster, other: LiveCluster, operator, l4, proxy: FaultProxy
 ) -> None:
     proxy.rules.append(Rule("status", plural="resourcequotas", nth=0, code=403))
@@ -118,7 +118,7 @@ async def test_without_the_right_to_see_quotas_a_refusal_is_what_tells(
     assert [back_off["reason"] for back_off in status["backOffs"]] == ["QuotaExceeded"]
 
 
-async def test_a_shape_whose_pods_find_no_node_is_given_up_and_a_restart_remembers(
+async def test_a_shape_whose_pods_find_no_node_stays_in_back_off_after_a_restart(
     cluster: LiveCluster, operator
 ) -> None:
     small, large = f"{cluster.namespace}-small", f"{cluster.namespace}-large"

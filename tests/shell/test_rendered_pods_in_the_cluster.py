@@ -63,7 +63,7 @@ async def placed(cluster: LiveCluster, profile: str) -> str:
     return await eventually(judged, what=f"{profile} was scheduled or refused")
 
 
-async def test_a_held_node_takes_neighbours_but_no_newcomers_on_its_resource(cluster, node) -> None:
+async def test_a_held_resource_takes_no_new_pods_and_the_others_of_the_node_do(cluster, node) -> None:
     live = await taint(cluster, node, AKS, HOLD)
 
     for profile in (WHOLE, SMALL, LARGE):
@@ -150,7 +150,7 @@ async def test_a_restricted_namespace_admits_engines_and_inspections(cluster) ->
 
 
 @pytest.mark.parametrize("settings", [SETTINGS, EVERY_OPTION])
-async def test_what_the_api_server_stores_is_what_was_rendered(cluster, settings) -> None:
+async def test_the_api_server_stores_a_manifest_as_rendered(cluster, settings) -> None:
     template = rendered(settings)["engine"]
     template["metadata"]["namespace"] = cluster.namespace
 

@@ -79,7 +79,7 @@ FAILURES = [
 
 
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda f: type(f).__name__)
-async def test_failed_rounds_wait_ever_longer_until_one_is_finished(failure: Any) -> None:
+async def test_the_delay_of_failed_rounds_grows_until_one_completes(failure: Any) -> None:
     failing_reconciler, waits = script(*[failure] * 8, True, failure)
     for _ in range(10):
         await failing_reconciler._turn()
@@ -90,14 +90,14 @@ async def test_failed_rounds_wait_ever_longer_until_one_is_finished(failure: Any
     assert len(waits) == 9
 
 
-async def test_a_round_without_the_lease_is_given_up_and_not_tried_again() -> None:
+async def test_a_round_without_the_lease_ends_and_is_not_retried() -> None:
     failing_reconciler, waits = script(NotLeader("gone"))
     await failing_reconciler._turn()
 
     assert waits == []
 
 
-async def test_the_same_failure_is_told_whole_only_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_repeated_failure_is_logged_with_its_trace_once(caplog: pytest.LogCaptureFixture) -> None:
     failure = WorkerFailed("raised", "Traceback\n  many lines\nValueError: a bug")
     failing_reconciler, _ = script(failure, failure, True, failure)
     with caplog.at_level(logging.ERROR):
@@ -122,7 +122,7 @@ class Steps(Reconciler):
         return False
 
 
-async def test_each_term_begins_with_fresh_lists_even_if_nobody_saw_the_last_one_end() -> None:
+async def test_each_term_begins_with_fresh_lists_even_after_an_unnoticed_end() -> None:
     terms = [1, 1, 2, 2, 2]
 
     class Guard:
@@ -137,7 +137,7 @@ async def test_each_term_begins_with_fresh_lists_even_if_nobody_saw_the_last_one
     assert Steps.begun == [1, 2, 2]  # the second could not be begun at first
 
 
-async def test_a_watch_that_is_forbidden_lists_ever_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_forbidden_watch_lists_at_growing_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     real_sleep = asyncio.sleep
 

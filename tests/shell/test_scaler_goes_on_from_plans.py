@@ -26,21 +26,21 @@ def rounds(cluster, scaler, count):
     return replicas
 
 
-def test_the_replicas_that_traffic_is_expected_to_need_are_not_taken_away_in_the_next_round():
+def test_replicas_for_expected_traffic_stay_in_the_next_round():
     m = intent(max_replicas=9, traffic=Traffic(requests_per_second=40.0))
     cluster = Cluster(snapshot(node("b", mig_1g_10gb=7)), (m,))
 
     assert rounds(cluster, Scaler(PARAMS, None), 4) == [[4]] * 4
 
 
-def test_a_wish_that_is_carried_out_as_it_is_changes_nothing():
+def test_a_fully_placed_scaling_decision_stays_unchanged():
     m = intent(max_replicas=9)
     cluster = Cluster(snapshot(node("b", mig_1g_10gb=7)), (m,))
 
     assert rounds(cluster, Scaler(PARAMS, None), 3) == [[1]] * 3
 
 
-def test_an_operator_that_has_just_started_goes_on_from_what_the_status_keeps():
+def test_a_restarted_operator_continues_from_the_recorded_status():
     m = intent(max_replicas=9, tpot=Objective(90, 50))
     cluster = Cluster(snapshot(node("b", mig_1g_10gb=7)), (m,))
     first = Scaler(PARAMS, None)
@@ -60,7 +60,7 @@ def test_an_operator_that_has_just_started_goes_on_from_what_the_status_keeps():
     assert decision.decision.memory.idle_tpot_ms == predicted
 
 
-def test_what_was_learned_of_one_shape_is_not_believed_of_another():
+def test_the_learned_load_of_one_shape_is_not_used_for_another():
     m = intent(max_replicas=9)
     cluster = Cluster(snapshot(node("b", mig_1g_10gb=7)), (m,))
     scaler = Scaler(PARAMS, None)

@@ -91,7 +91,7 @@ _REST = pytest.mark.faults
 @pytest.mark.parametrize(
     "silence", ["down", pytest.param("empty", marks=_REST), pytest.param("nan", marks=_REST)]
 )
-async def test_a_violated_objective_adds_replicas_and_silence_removes_none(
+async def test_a_missed_objective_adds_replicas_and_missing_metrics_remove_none(
     cluster: LiveCluster, operator, prometheus: StandInPrometheus, silence: str
 ) -> None:
     process = operator(**fast(prometheus))
@@ -111,7 +111,7 @@ async def test_a_violated_objective_adds_replicas_and_silence_removes_none(
     await eventually(replicas(cluster, 1, prometheus), 60)
 
 
-async def test_without_a_prometheus_nothing_is_guessed(cluster: LiveCluster, operator) -> None:
+async def test_without_prometheus_the_replicas_stay(cluster: LiveCluster, operator) -> None:
     operator()
     await cluster.apply(llm_deployment(cluster))
     await cluster.until("chat", "Available", "True")

@@ -60,7 +60,7 @@ def test_a_wrong_file_is_refused_by_the_name_of_the_field(tmp_path: Path, text: 
 
 
 @pytest.mark.parametrize("deadline_s", [5.0, 30.0, 60.0])
-def test_a_planner_that_takes_all_of_its_time_is_no_loop_that_is_stuck(
+def test_a_planner_that_uses_its_whole_deadline_is_no_stuck_loop(
     deadline_s: float,
 ) -> None:
     settings = Settings(engine_image="e", plan_deadline_seconds=deadline_s, tick_seconds=60)
@@ -68,6 +68,6 @@ def test_a_planner_that_takes_all_of_its_time_is_no_loop_that_is_stuck(
     assert loop_dead_s(settings) > settings.tick_seconds + LONGEST_START_S + deadline_s + REQUEST_TIMEOUT_S
 
 
-def test_a_missing_file_says_which(tmp_path: Path) -> None:
+def test_a_missing_settings_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"config\.yaml"):
         load_settings(tmp_path / "config.yaml")

@@ -51,7 +51,7 @@ def names(items: list[dict[str, Any]]) -> list[str]:
     return [item["metadata"]["name"] for item in items]
 
 
-async def test_a_list_lasts_as_long_as_its_pages_come_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_list_continues_while_pages_arrive_and_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     async def slow(_nth: int, _first: int, _limit: int) -> None:
         await asyncio.sleep(0.02)
 
@@ -66,7 +66,9 @@ async def test_a_list_lasts_as_long_as_its_pages_come_and_says_so(monkeypatch: p
     assert len(pages) == len(collection.requests) == 50
 
 
-async def test_a_page_that_stalls_is_asked_for_again_and_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stalled_page_is_requested_again_with_a_smaller_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def stalls(_nth: int, first: int, limit: int) -> None:
         if first >= LIST_CHUNK and limit > 200:
             await asyncio.sleep(3600)
@@ -80,7 +82,7 @@ async def test_a_page_that_stalls_is_asked_for_again_and_smaller(monkeypatch: py
 
 
 @pytest.mark.parametrize("code", [429, 500, 503])
-async def test_a_page_that_is_refused_now_and_then_does_not_end_the_list(code: int) -> None:
+async def test_an_occasionally_refused_page_does_not_end_the_list(code: int) -> None:
     async def sometimes(nth: int, _first: int, _limit: int) -> web.Response | None:
         return web.json_response({}, status=code, headers={"Retry-After": "0.01"}) if nth % 3 == 0 else None
 
@@ -121,7 +123,7 @@ async def test_an_expired_continue_token_begins_the_list_anew(expires: int) -> N
 
 
 @pytest.mark.parametrize("items", ['"x"', '["x"]', "[{}]", '[{"metadata": {"name": 7}}]', "{}"])
-async def test_a_page_of_something_else_is_an_error(items: str) -> None:
+async def test_a_page_with_invalid_items_is_an_error(items: str) -> None:
     async def handler(_request: web.Request) -> web.Response:
         return web.Response(text='{"metadata": {}, "items": ' + items + "}")
 
@@ -158,7 +160,7 @@ def kept_of_each(texts: list[str], reduced: Any) -> float:
     return size / len(texts)
 
 
-def test_under_2_kib_stay_of_a_pod_with_a_gpu_and_nothing_of_another() -> None:
+def test_a_reduced_pod_with_gpu_takes_under_2_kib_and_others_are_dropped() -> None:
     assert 10_000 < len(json.dumps(pod(0))) < 20_000
 
     assert kept_of_each([json.dumps(pod(i)) for i in range(300)], kept_fields.pod) < 2 * 1024
@@ -185,13 +187,13 @@ def padded(part: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "reduced", [kept_fields.owned_object, kept_fields.custom_resource], ids=["child", "own"]
 )
-def test_what_people_add_to_an_object_is_not_kept(part: str, reduced: Any) -> None:
+def test_fields_added_by_users_are_not_kept(part: str, reduced: Any) -> None:
     if (part, reduced) == ("spec", kept_fields.custom_resource):
         pytest.skip("bounded by the CRD")
     assert kept_of_each([json.dumps(padded(part))] * 3, reduced) < 16 * 1024
 
 
-def test_a_deployment_as_rendered_is_kept_whole_and_one_that_was_padded_differs() -> None:
+def test_a_rendered_deployment_is_kept_whole_and_a_padded_one_differs() -> None:
     rendered = manifests.service(OWNER)
     light, heavy = kept_fields.owned_object(deepcopy(rendered)), kept_fields.owned_object(padded("spec"))
 

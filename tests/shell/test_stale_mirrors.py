@@ -81,7 +81,7 @@ async def state(cluster: LiveCluster) -> list[tuple[str, int]]:
     return sorted((uid_of(obj), obj["spec"]["replicas"]) for obj in await cluster.all(DEPLOYMENTS))
 
 
-async def test_a_view_that_is_out_of_date_takes_nothing_away_and_a_new_one_does(cluster: LiveCluster) -> None:
+async def test_a_stale_mirror_removes_no_deployment_and_a_fresh_one_does(cluster: LiveCluster) -> None:
     operator, intent, workloads = await a_move(cluster)
     remove, scale = leave(intent, workloads)
     lower = apply(intent, NEW, 0)
@@ -117,7 +117,7 @@ async def test_a_view_that_is_out_of_date_takes_nothing_away_and_a_new_one_does(
     assert remove.uid not in {uid_of(o) for o in await cluster.all(DEPLOYMENTS) if not _going(o)}
 
 
-async def test_an_llmdeployment_that_was_deleted_and_made_again_loses_nothing(cluster: LiveCluster) -> None:
+async def test_a_recreated_llmdeployment_loses_no_deployment(cluster: LiveCluster) -> None:
     operator, intent, workloads = await a_move(cluster)
     actions = leave(intent, workloads)
     await cluster.delete(LLM_DEPLOYMENTS, "tiny")

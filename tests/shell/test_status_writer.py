@@ -35,7 +35,7 @@ def writer(server: OldServer, clock: list[float]) -> StatusWriter:
     return StatusWriter(server, lambda: None, expectations, RetrySchedule(), lambda: clock[0])  # type: ignore[arg-type]
 
 
-async def test_what_an_older_crd_does_not_have_is_left_out_told_once_and_tried_again(caplog) -> None:
+async def test_status_fields_unknown_to_an_older_crd_are_omitted_and_retried(caplog) -> None:
     server, clock = OldServer("alternatives", "because"), [0.0]
     statuses = writer(server, clock)
     with caplog.at_level(logging.WARNING):
@@ -57,7 +57,7 @@ async def test_what_an_older_crd_does_not_have_is_left_out_told_once_and_tried_a
     assert server.attempts == 7
 
 
-async def test_a_refusal_of_another_kind_is_no_reason_to_ask_again() -> None:
+async def test_a_refusal_of_another_kind_is_not_retried() -> None:
     server, clock = OldServer("not-there"), [0.0]
 
     async def refuses(*_: Any, **__: Any) -> None:
@@ -69,7 +69,7 @@ async def test_a_refusal_of_another_kind_is_no_reason_to_ask_again() -> None:
     assert server.attempts == 1
 
 
-async def test_a_status_whose_write_brings_out_a_bug_costs_that_one_alone() -> None:
+async def test_a_bug_in_a_status_write_affects_one_object() -> None:
     class Server(OldServer):
         async def apply(self, _kind: Any, body: dict[str, Any], **_: Any) -> dict[str, Any]:
             if body["metadata"]["name"] == "bad":

@@ -24,7 +24,7 @@ async def test_a_model_that_fits_nowhere_names_the_nearest_fit(cluster: LiveClus
     await cluster.until("huge", "Ready", "False", "Infeasible")
 
 
-async def test_weights_over_bandwidth_above_the_objective_on_every_shape(
+async def test_weights_too_large_for_the_objective_on_every_shape_are_reported(
     cluster: LiveCluster, operator
 ) -> None:
     cluster.kubelet.reports["image:///models/slow"] = (report(weightBytes=20 * GB, parameters=10 * GB), 0)
@@ -39,7 +39,7 @@ async def test_weights_over_bandwidth_above_the_objective_on_every_shape(
     assert await cluster.all(DEPLOYMENTS) == []
 
 
-async def test_truncated_weights_are_told_with_the_file(cluster: LiveCluster, operator) -> None:
+async def test_truncated_weights_are_reported_with_the_file(cluster: LiveCluster, operator) -> None:
     expected = "model.safetensors: the header promises 7610880 bytes, the file holds 4096"
     cluster.kubelet.reports["image:///models/cut"] = (refusal("InvalidCheckpoint", expected), 3)
     operator()
@@ -51,7 +51,7 @@ async def test_truncated_weights_are_told_with_the_file(cluster: LiveCluster, op
     assert await cluster.all(DEPLOYMENTS) == []
 
 
-async def test_two_with_one_served_name_the_older_wins_and_the_other_says_so(
+async def test_the_older_of_two_llmdeployments_with_one_served_name_is_served(
     cluster: LiveCluster, operator
 ) -> None:
     operator()

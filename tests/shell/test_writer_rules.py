@@ -153,7 +153,7 @@ def serving(variant: str, replicas: int, owner: str = "new", **status: int) -> d
 
 
 @pytest.mark.parametrize("asks", ["", "new", "starter"])
-async def test_an_inspection_ends_whoever_asked_for_it(asks: str) -> None:
+async def test_an_inspection_is_deleted_whichever_llmdeployment_started_it(asks: str) -> None:
     writer = action_writer((JOBS, child(JOBS, "tangram-inspect-1", "starter")))
 
     await writer.perform((FinishInspection(asks, "ns", "tangram-inspect-1", "u-tangram-inspect-1"),), {})
@@ -161,7 +161,7 @@ async def test_an_inspection_ends_whoever_asked_for_it(asks: str) -> None:
     assert writer.client.deleted == ["jobs/tangram-inspect-1"]
 
 
-async def test_a_foreign_job_and_anothers_deployment_are_left_alone() -> None:
+async def test_a_foreign_job_and_a_deployment_of_another_owner_are_left_alone() -> None:
     writer = action_writer((JOBS, child(JOBS, "job")), (DEPLOYMENTS, child(DEPLOYMENTS, "web", "other")))
 
     await writer.perform(
@@ -171,7 +171,7 @@ async def test_a_foreign_job_and_anothers_deployment_are_left_alone() -> None:
     assert writer.client.deleted == []
 
 
-async def test_a_problem_ends_when_nothing_is_to_be_written_any_more() -> None:
+async def test_a_write_problem_ends_when_there_is_nothing_left_to_write() -> None:
     writer = action_writer()
     writer.problems["paused"] = WriteProblem("paused", "Rejected", "no")
 
@@ -180,7 +180,7 @@ async def test_a_problem_ends_when_nothing_is_to_be_written_any_more() -> None:
     assert writer.problems == {}
 
 
-async def test_a_refused_evaluate_job_costs_the_evaluation_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_refused_evaluate_job_stops_only_the_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
     writer = action_writer()
     key = EvaluationKey("ns", INTENT.model_uri, "d", "L4", "int4")
     start = StartEvaluation("new", key, Shape("L4", "gpu", 1, "int4"), ("NVIDIA-L4",))
@@ -201,7 +201,7 @@ async def test_a_refused_evaluate_job_costs_the_evaluation_alone(monkeypatch: py
     assert tries == ["services", "jobs", "services"]
 
 
-async def test_a_name_held_by_a_foreign_object_is_told() -> None:
+async def test_a_name_taken_by_a_foreign_object_is_reported() -> None:
     writer = action_writer((SERVICES, child(SERVICES, "chat")))
 
     await writer.perform((ApplyService("new"),), {"new": INTENT})
@@ -209,7 +209,7 @@ async def test_a_name_held_by_a_foreign_object_is_told() -> None:
     assert writer.problems["new"].reason == "NameTaken"
 
 
-async def test_a_child_of_a_deleted_predecessor_that_is_going_is_waited_for() -> None:
+async def test_the_writer_waits_for_a_terminating_child_of_a_deleted_predecessor() -> None:
     going = child(SERVICES, "chat", "old", deletionTimestamp="2026-01-01T00:00:00Z")
     writer = action_writer((SERVICES, going))
 
@@ -219,7 +219,7 @@ async def test_a_child_of_a_deleted_predecessor_that_is_going_is_waited_for() ->
     assert writer.client.applied == []
 
 
-async def test_a_child_of_another_llmdeployment_is_taken_even_while_it_goes() -> None:
+async def test_a_terminating_child_of_another_llmdeployment_still_takes_its_name() -> None:
     going = child(SERVICES, "chat", "old", "someone", deletionTimestamp="2026-01-01T00:00:00Z")
     writer = action_writer((SERVICES, going))
 
@@ -228,7 +228,7 @@ async def test_a_child_of_another_llmdeployment_is_taken_even_while_it_goes() ->
     assert writer.problems["new"].reason == "NameTaken"
 
 
-async def test_a_manifest_is_rendered_once_until_what_it_says_changes(
+async def test_a_manifest_is_rendered_again_only_when_its_inputs_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rendered: list[int] = []
@@ -249,7 +249,7 @@ async def test_a_manifest_is_rendered_once_until_what_it_says_changes(
     assert writer._rendered == {}
 
 
-async def test_the_heart_beats_with_each_write() -> None:
+async def test_each_write_updates_the_loop_heartbeat() -> None:
     writer = action_writer((SERVICES, child(SERVICES, "chat")))
     beats: list[int] = []
     writer.written = lambda: beats.append(1)
@@ -273,7 +273,7 @@ async def test_the_heart_beats_with_each_write() -> None:
     ],
     ids=["larger", "small enough already", "another of that name", "another's"],
 )
-async def test_what_a_move_leaves_is_scaled_down_and_nothing_else(owner, uid, has, expected) -> None:
+async def test_a_move_scales_down_only_the_old_deployment(owner, uid, has, expected) -> None:
     live = serving(OLD, has, owner)
     writer = action_writer((DEPLOYMENTS, live))
 
@@ -293,7 +293,7 @@ def crowd(namespace: str, count: int) -> dict[str, Intent]:
     return {uid: replace(INTENT, uid=uid, namespace=namespace, name=uid) for uid in names}
 
 
-async def test_a_namespace_with_hundreds_of_llmdeployments_does_not_hold_up_another() -> None:
+async def test_a_namespace_with_hundreds_of_llmdeployments_does_not_delay_another() -> None:
     intents = crowd("many", 300) | crowd("few", 2)
     writer = action_writer()
 
@@ -303,7 +303,7 @@ async def test_a_namespace_with_hundreds_of_llmdeployments_does_not_hold_up_anot
     assert len(writer.client.applied) == 302
 
 
-async def test_a_round_writes_for_a_bounded_time_and_the_next_goes_on() -> None:
+async def test_a_round_writes_for_a_bounded_time_and_the_next_continues() -> None:
     intents, seconds = crowd("many", 300), [0.0]
     writer = action_writer()
     writer.clock = lambda: seconds[0]
@@ -375,7 +375,7 @@ def decided_upon() -> list[Any]:
 
 
 @pytest.mark.parametrize("now", CHANGED.values(), ids=CHANGED.keys())
-async def test_nothing_is_taken_away_on_what_has_changed_meanwhile(now) -> None:
+async def test_no_removal_happens_if_its_basis_has_changed(now) -> None:
     writer = action_writer(*old_and_new(), now=now)
 
     await writer.perform((ApplyService("new"), REMOVE, SCALE, LOWER), {"new": INTENT}, decided_upon())
@@ -385,7 +385,7 @@ async def test_nothing_is_taken_away_on_what_has_changed_meanwhile(now) -> None:
     assert writer.expectations.open()  # decided again when the mirrors show what has changed
 
 
-async def test_what_still_holds_is_done_to_the_version_that_was_read() -> None:
+async def test_a_removal_applies_to_the_version_that_was_read() -> None:
     now = [chat(), *((kind, edited(obj, resourceVersion="7")) for kind, obj in old_and_new())]
     writer = action_writer(*old_and_new(), now=now)
     versions: list[Any] = []
@@ -415,7 +415,7 @@ async def test_an_inspection_is_not_ended_for_an_llmdeployment_that_has_changed(
     assert writer.expectations.open()
 
 
-async def test_a_write_that_brings_out_a_bug_costs_one_llmdeployment(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bug_in_a_write_affects_one_llmdeployment(monkeypatch: pytest.MonkeyPatch) -> None:
     real, other = manifests.deployment, replace(INTENT, uid="other", name="other")
 
     def render(intent: Intent, *rest: Any) -> Any:
@@ -437,7 +437,7 @@ async def test_a_write_that_brings_out_a_bug_costs_one_llmdeployment(monkeypatch
 
 
 @pytest.mark.parametrize(("exists", "writes"), [(True, []), (False, ["chat-" + APPLY.shape.variant])])
-async def test_a_change_of_the_priority_class_alone_is_written_only_where_the_old_one_is_gone(
+async def test_a_change_of_the_priority_class_alone_is_written_only_if_the_old_class_is_gone(
     exists, writes
 ) -> None:
     before, after = (replace(INTENT, priority_class_name=name) for name in ("gold", "silver"))
