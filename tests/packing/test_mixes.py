@@ -93,9 +93,9 @@ def small_fleet(seed):
 
 def best_of_all_mixes(problem):
     """Minimise stage after stage on the model of all mixes: no columns, no bound but CP-SAT's own."""
-    fleet, prices, all_demands = read(problem)
+    fleet = read(problem)
     grouped = gpu_classes(fleet, by_owner(fleet))
-    run = Run(build(fleet, prices, all_demands, grouped), Budget(SolveLimits(), total_s=200))
+    run = Run(build(fleet, fleet.demands, grouped), Budget(SolveLimits(), total_s=200))
     for priority in sorted(run.model.unmet, reverse=True):
         assert run.minimise(
             f"unmet[{priority}]", run.model.unmet[priority], 720_720, 0.4, run.model.drained.get(priority)
@@ -204,9 +204,9 @@ def test_dollars_that_were_not_minimised_in_time_have_the_bound_of_the_master(mo
         "_solve",
         lambda self, goal, *more: None if goal is None else search(self, goal, *more),
     )
-    fleet, prices, demands = read(instance("plenty", 0))
+    fleet = read(instance("plenty", 0))
 
-    run, _ = _choose(fleet, prices, demands, Budget(SolveLimits()), 300)
+    run, _ = _choose(fleet, Budget(SolveLimits()), 300)
 
     dollars = next(stage for stage in run.stages if stage.name == "dollars")
     assert 0 < dollars.bound <= dollars.value

@@ -15,7 +15,7 @@ from tangram.packing.model.build import build
 from tangram.packing.model.classes import Fleet, finest_classes, gpu_classes
 from tangram.packing.model.grouping import by_fate, by_owner, by_shape, read
 from tangram.packing.model.variables import Model, Terms
-from tangram.packing.problem.prepared import MONEY, PreparedDemand, ShapePrices
+from tangram.packing.problem.prepared import MONEY
 from tangram.packing.problem.result import Packing, Stage
 from tangram.packing.problem.statement import Problem
 from tangram.packing.problem.validate import validate
@@ -50,23 +50,21 @@ def solve(problem: Problem, limits: SolveLimits = _NO_LIMITS) -> Packing:
 
 def _solve(problem: Problem, limits: SolveLimits) -> tuple[Packing, Budget]:
     validate(problem)
-    fleet, prices, whole = read(problem)
+    fleet = read(problem)
     budget = Budget(limits)
-    packing = _attempt(fleet, prices, whole, budget, _MOST_CLASSES)
+    packing = _attempt(fleet, budget, _MOST_CLASSES)
     if _moves_too_much(problem, packing):  # owners were not told apart, and owners had to swap
-        again = _attempt(fleet, prices, whole, budget, _MOST_SETTLED)
+        again = _attempt(fleet, budget, _MOST_SETTLED)
         packing = packing if again.status == "FALLBACK" else again
     return packing, budget
 
 
-def _attempt(
-    fleet: Fleet, prices: ShapePrices, whole: tuple[PreparedDemand, ...], budget: Budget, most: int
-) -> Packing:
+def _attempt(fleet: Fleet, budget: Budget, most: int) -> Packing:
     """Return the best packing found. The model tells owners apart when it chooses mixes if that makes no
     more than `most` classes; else only afterwards, and it may take more moves than it counted.
     """
-    first, exact = _choose(fleet, prices, whole, budget, most)
-    report = Report(fleet, prices, whole, first)
+    first, exact = _choose(fleet, budget, most)
+    report = Report(fleet, first)
     if first.solution is None:
         return report.nothing_changes()
     if exact:
@@ -74,7 +72,7 @@ def _attempt(
         _tidy(first, fleet)
         packing = report.packing(first)
     else:
-        second = _settle(fleet, prices, whole, first, budget)
+        second = _settle(fleet, first, budget)
         packing = report.packing(first if second is None else second)
     if all(_near(stage) for stage in packing.stages[: _paid(packing)]):
         return packing
@@ -82,9 +80,8 @@ def _attempt(
 
 
 def _nothing_changes(problem: Problem) -> Packing:
-    fleet, prices, whole = read(problem)
-    run = Run(_relaxed(fleet, prices, whole), Budget(_NO_LIMITS))
-    return Report(fleet, prices, whole, run).nothing_changes()
+    fleet = read(problem)
+    return Report(fleet, Run(_relaxed(fleet), Budget(_NO_LIMITS))).nothing_changes()
 
 
 def _without_moves(problem: Problem, limits: SolveLimits, budget: Budget) -> Packing:
@@ -97,17 +94,16 @@ def _without_moves(problem: Problem, limits: SolveLimits, budget: Budget) -> Pac
 
 def _with_bounds(problem: Problem, packing: Packing, budget: Budget) -> Packing:
     """Return a packing that was found by other means beside the bounds of the problem that was asked."""
-    fleet, prices, whole = read(problem)
-    stages = with_bounds(_relaxed(fleet, prices, whole), whole, packing.stages, budget)
+    stages = with_bounds(_relaxed(read(problem)), packing.stages, budget)
     bound = next(stage.bound for stage in stages if stage.name == "dollars")
     gap = (packing.objective - bound) / packing.objective if packing.objective > 0 else 0.0
     packing = replace(packing, bound=bound, gap=gap, stages=stages)
     return packing if packing.status == "FALLBACK" else replace(packing, status="FEASIBLE")
 
 
-def _relaxed(fleet: Fleet, prices: ShapePrices, whole: tuple[PreparedDemand, ...]) -> Model:
+def _relaxed(fleet: Fleet) -> Model:
     """Return the model of all mixes in which owners are not told apart: none of its bounds is too high."""
-    return build(fleet, prices, whole, gpu_classes(fleet, by_shape(fleet)))
+    return build(fleet, fleet.demands, gpu_classes(fleet, by_shape(fleet)))
 
 
 def _near(stage: Stage) -> bool:
@@ -141,13 +137,11 @@ def _moves_too_much(problem: Problem, packing: Packing) -> bool:
     )
 
 
-def _choose(
-    fleet: Fleet, prices: ShapePrices, all_demands: tuple[PreparedDemand, ...], budget: Budget, most: int
-) -> tuple[Run, bool]:
+def _choose(fleet: Fleet, budget: Budget, most: int) -> tuple[Run, bool]:
     """Choose the mixes. True: with every owner told apart, so that the dollars are exact."""
     grouped, exact = finest_classes(fleet, by_owner(fleet), by_shape(fleet), most)
-    model = build(fleet, prices, all_demands, grouped)
-    chooser = Chooser(fleet, prices, all_demands, grouped, budget, model)
+    model = build(fleet, fleet.demands, grouped)
+    chooser = Chooser(fleet, budget, model)
     run = chooser.choose()
     if run.solution is None:
         return run, exact
@@ -184,21 +178,19 @@ def _fix(run: Run) -> None:
         model.cp.add(piece == solution[piece.index])
 
 
-def _settle(
-    fleet: Fleet, prices: ShapePrices, all_demands: tuple[PreparedDemand, ...], first: Run, budget: Budget
-) -> Run | None:
+def _settle(fleet: Fleet, first: Run, budget: Budget) -> Run | None:
     """Lay out the chosen mixes on a model that tells owners apart as far as that matters now."""
-    chosen = chosen_columns(all_demands, first, prices)
-    settled = settled_demands(all_demands, chosen)
-    losers = frozenset(demand.id for demand in all_demands if gives_up_replicas(demand, chosen[demand.id]))
+    chosen = chosen_columns(fleet, first)
+    settled = settled_demands(fleet.demands, chosen)
+    losers = frozenset(demand.id for demand in fleet.demands if gives_up_replicas(demand, chosen[demand.id]))
     by_cost, alike = by_fate(fleet, losers, costs=True), by_fate(fleet, losers, costs=False)
     grouped, _ = finest_classes(fleet, by_cost, alike, _MOST_SETTLED)
-    model = build(fleet, prices, settled, grouped)
+    model = build(fleet, settled, grouped)
     if budget.is_large(len(model.cp.proto.variables)):
         bounded = Master(model).minimise(model.dollars, 0, budget.late)
         if bounded.feasible:
             few = near_classes(model, bounded, fleet.problem.horizon_h, first.carried(model), _TARGETS)
-            model = build(fleet, prices, settled, few)
+            model = build(fleet, settled, few)
     run = Run(model, budget)
     run.start_from(first)
     if not run.minimise("dollars", run.model.dollars, MONEY, 0.5):

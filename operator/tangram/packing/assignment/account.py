@@ -2,38 +2,29 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
+from tangram.catalog import share
 from tangram.fleet import WHOLE_GPU, ShapeKey
 from tangram.packing.assignment.assign import Assignment
-from tangram.packing.assignment.sites import VacantSite, gang_of
+from tangram.packing.assignment.sites import VacantSite, gang_of, shapes_at
 from tangram.packing.model.classes import Fleet
 from tangram.packing.problem.mix import UNMET
-from tangram.packing.problem.prepared import MONEY, MixColumn, PreparedDemand, RunningReplica, ShapePrices
+from tangram.packing.problem.prepared import MONEY, MixColumn, PreparedDemand, RunningReplica
 from tangram.packing.problem.result import Choice, Move, Packing, Site, Unmet
 from tangram.packing.problem.statement import GPUState, Part
 
 
-def account(
-    fleet: Fleet,
-    prices: ShapePrices,
-    demands: tuple[PreparedDemand, ...],
-    chosen: Mapping[str, MixColumn],
-    assignment: Assignment,
-) -> Packing:
+def account(fleet: Fleet, chosen: Mapping[str, MixColumn], assignment: Assignment) -> Packing:
     """Return the packing of `assignment` without bounds; `chosen`: the mix of each demand."""
     left = Counter(dict(fleet.problem.move_budgets))
-    moves = tuple(move for demand in demands for move in _moves(fleet, demand, assignment, left))
+    moves = tuple(move for demand in fleet.demands for move in _moves(fleet, demand, assignment, left))
     move_cost = sum(move.cost for move in moves)
     cost = sum(gpu.price_per_hour or 0.0 for gpu in assignment.new_gpus.values())
     cost += sum(fleet.prices[g.id] for g in assignment.layouts if g.in_use and g.id in fleet.prices) / MONEY
-    choices = [
-        _choice(prices, demand, chosen[demand.id], assignment) for demand in demands if not demand.is_foreign
-    ]
-    short = any(choice.unmet > 0 for choice in choices)
-    room = _Occupancy.of(fleet, demands, assignment, spent=_spent(fleet, moves)) if short else None
+    choices = [_choice(fleet, d, chosen[d.id], assignment) for d in fleet.demands if not d.is_foreign]
     pools = Counter(gpu.pool for gpu in assignment.new_gpus.values())
     sizes = {pool.name: pool.node_size for pool in fleet.problem.growable}
     return Packing(
@@ -42,17 +33,13 @@ def account(
         bound=0.0,
         gap=0.0,
         cost_per_hour=cost,
-        idle_per_hour=_idle(fleet, prices, assignment),
+        idle_per_hour=_idle(fleet, assignment),
         move_cost=move_cost,
         stages=(),
         choices=tuple(choices),
         layouts=assignment.layouts,
         moves=moves,
-        unmet=tuple(
-            Unmet(demand.id, demand.priority, choice.unmet, _unmet_reason(demand, assignment, room))
-            for demand, choice in zip((w for w in demands if not w.is_foreign), choices, strict=True)
-            if choice.unmet > 0
-        ),
+        unmet=_unmet(fleet, assignment, choices, moves),
         grown=tuple((name, n // sizes[name]) for name, n in pools.items()),
     )
 
@@ -124,7 +111,7 @@ def _move(demand: PreparedDemand, held: RunningReplica, spot: VacantSite, cost: 
     )
 
 
-def _idle(fleet: Fleet, prices: ShapePrices, assignment: Assignment) -> float:
+def _idle(fleet: Fleet, assignment: Assignment) -> float:
     """USD per hour of what no replica stands on, of GPUs in use and of all on new nodes.
 
     Slices that share a GPU may claim more than all of it: one's compute, another's memory. Then none is idle.
@@ -136,15 +123,15 @@ def _idle(fleet: Fleet, prices: ShapePrices, assignment: Assignment) -> float:
             gpu = gpus[layout.id]
             used = [ShapeKey(gpu.sku, placed.profile) for placed in layout.instances if placed.owner]
             whole = any(shape.profile == WHOLE_GPU for shape in used)
-            share = 1.0 if whole else sum(prices.share(shape) for shape in used)
-            total += fleet.problem.price(gpu) * max(0.0, 1.0 - share)
+            used_share = 1.0 if whole else sum(share(*shape) for shape in used)
+            total += fleet.problem.price(gpu) * max(0.0, 1.0 - used_share)
     return total
 
 
-def _choice(prices: ShapePrices, demand: PreparedDemand, column: MixColumn, assignment: Assignment) -> Choice:
-    placed = Counter(spot.shape for spot in assignment.sites.get(demand.id, ()))
+def _choice(fleet: Fleet, demand: PreparedDemand, column: MixColumn, assignment: Assignment) -> Choice:
+    placed = shapes_at(assignment.sites.get(demand.id, ()))
     parts = tuple(Part(s.sku, s.profile, s.tensor_parallel, n) for s, n in sorted(placed.items()))
-    price = sum(prices.shape_hour(shape) * n for shape, n in placed.items())
+    price = sum(fleet.shape_prices.shape_hour(shape) * n for shape, n in placed.items())
     if demand.is_request:
         total = sum(count for _, count in demand.slices)
         unmet = (total - sum(placed.values())) / total if total else 0.0
@@ -181,9 +168,7 @@ class _Occupancy:
     spent: bool  # a move budget allows no further move
 
     @classmethod
-    def of(
-        cls, fleet: Fleet, demands: tuple[PreparedDemand, ...], assignment: Assignment, *, spent: bool
-    ) -> "_Occupancy":
+    def of(cls, fleet: Fleet, assignment: Assignment, *, spent: bool) -> "_Occupancy":
         """Return it for a plan."""
         gpus = (*fleet.problem.gpus, *assignment.new_gpus.values())
         owners = {
@@ -195,7 +180,7 @@ class _Occupancy:
             for gpu in fleet.problem.gpus
         }
         pinned = {gpu.id: fixed.get(gpu.id, frozenset()) & owners[gpu.id] for gpu in gpus}
-        return cls(gpus, owners, pinned, {demand.id: demand for demand in demands}, spent)
+        return cls(gpus, owners, pinned, {demand.id: demand for demand in fleet.demands}, spent)
 
     def offering(self, demand: PreparedDemand) -> list[str]:
         """Return the GPUs on which a demand could stand if nothing else stood there, by id."""
@@ -218,11 +203,25 @@ def _offers(gpu: GPUState, shape: ShapeKey) -> bool:
     return may_cut or any(instance.profile == shape.profile for instance in gpu.instances)
 
 
-def _unmet_reason(demand: PreparedDemand, assignment: Assignment, room: _Occupancy | None) -> str:
+def _unmet(
+    fleet: Fleet, assignment: Assignment, choices: Iterable[Choice], moves: tuple[Move, ...]
+) -> tuple[Unmet, ...]:
+    """Return the demands that go short, each with the reason."""
+    shares = {choice.demand: choice.unmet for choice in choices if choice.unmet > 0}
+    if not shares:
+        return ()
+    room = _Occupancy.of(fleet, assignment, spent=_spent(fleet, moves))
+    return tuple(
+        Unmet(demand.id, demand.priority, shares[demand.id], _unmet_reason(demand, assignment, room))
+        for demand in fleet.demands
+        if demand.id in shares
+    )
+
+
+def _unmet_reason(demand: PreparedDemand, assignment: Assignment, room: _Occupancy) -> str:
     """Return why a demand goes short: only what the plan itself shows."""
     if demand.least_unmet:
         return "no mix of replicas within its budget and limits serves it whole"
-    assert room is not None  # noqa: S101 - a demand is unmet
     where, spread = room.offering(demand), min(demand.spread.node, demand.spread.zone) < 1
     if not where:
         return "no GPU has what it asks for, and none may be cut for it"

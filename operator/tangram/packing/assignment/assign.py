@@ -13,7 +13,7 @@ from itertools import chain
 from tangram.fleet import WHOLE_GPU, ShapeKey
 from tangram.fleet.intent import cap
 from tangram.packing.assignment.counts import SolutionCounts
-from tangram.packing.assignment.fill import fill, idle_gpus, mend, urgency
+from tangram.packing.assignment.fill import fill, has_room, idle_gpus, mend, urgency
 from tangram.packing.assignment.sites import (
     AssignmentState,
     InstanceOwner,
@@ -23,6 +23,7 @@ from tangram.packing.assignment.sites import (
     pinned_at,
     quotas,
     room_by_place,
+    shapes_at,
     spot_of,
 )
 from tangram.packing.geometry.board import Board
@@ -45,15 +46,8 @@ class Assignment:
     short: Mapping[tuple[str, ShapeKey], int]  # replicas for which spread left no room
     new_gpus: Mapping[str, GPUState]
 
-    @property
-    def placed(self) -> dict[str, Counter[ShapeKey]]:
-        """Replicas by demand and shape, of those that have any."""
-        return {demand: Counter(spot.shape for spot in spots) for demand, spots in self.sites.items()}
 
-
-def assign(
-    fleet: Fleet, demands: tuple[PreparedDemand, ...], classes: GPUClasses, counts: SolutionCounts
-) -> Assignment:
+def assign(fleet: Fleet, classes: GPUClasses, counts: SolutionCounts) -> Assignment:
     """Name the GPUs behind `counts`."""
     new = [
         _new_gpus(fleet, grown, nodes) for grown, (nodes, _) in zip(classes.grown, counts.grown, strict=True)
@@ -68,18 +62,18 @@ def assign(
                     instance.owner, instance.profile, instance.gang
                 )
     _cut(work, classes, counts)
-    spread = any(demand.spread.node < 1 for demand in demands)
+    spread = any(demand.spread.node < 1 for demand in fleet.demands)
     work.units = _whole(work, classes, counts) + _grow(work, classes, counts, new, spread=spread)
     _gangs(work, counts)
     quota = None if counts.keeps is None else Counter(counts.keeps)
-    for demand in demands:
+    for demand in fleet.demands:
         _stay(work, demand, counts, classes.name, quota)
     _slots(work)
-    for demand in sorted(demands, key=lambda w: urgency(w, counts)):
+    for demand in sorted(fleet.demands, key=lambda w: urgency(w, counts)):
         fill(work, demand, counts)
     for recut in (False, True):
         idle = idle_gpus(work, recut=recut)
-        for demand in _short(work, demands, idle):
+        for demand in _short(work, idle):
             mend(work, demand, idle)
     owned: dict[str, dict[int, InstanceOwner]] = {}
     for (gpu_id, start), owner in work.owner.items():
@@ -91,23 +85,20 @@ def assign(
     )
 
 
-def _short(
-    work: AssignmentState, demands: tuple[PreparedDemand, ...], idle: Mapping[str, list[str]]
-) -> list[PreparedDemand]:
+def _short(work: AssignmentState, idle: Mapping[str, list[str]]) -> list[PreparedDemand]:
     """Return the demands that lost planned replicas, and those that go short beside free GPUs or slices."""
     lost, problem = {name for name, _ in work.short}, work.fleet.problem
     limited = problem.move_budget is not None or bool(problem.move_budgets)  # another shape may be a move
-    free = {shape for shape, spots in work.free.items() if spots}
-    skus = {*idle, *(unit.kind.sku for unit in work.units if unit.free)}
 
-    def has_room(demand: PreparedDemand, mix: MixLimits) -> bool:
+    def may_have_more(demand: PreparedDemand, mix: MixLimits) -> bool:
         if problem.headroom or (limited and demand.held):
             return False
-        shapes = (item.shape for item in mix.items if item.serves)
-        unmet = mix.unmet(work.placed(demand.id))
-        return unmet > mix.least_unmet and any(s.sku in skus or s in free for s in shapes)
+        unmet = mix.unmet(shapes_at(work.sites.get(demand.id, ())))
+        return unmet > mix.least_unmet and any(has_room(work, i.shape, idle) for i in mix.items if i.serves)
 
-    demands_with_room = (d for d in demands if d.mix is not None and (d.id in lost or has_room(d, d.mix)))
+    demands_with_room = (
+        d for d in work.fleet.demands if d.mix is not None and (d.id in lost or may_have_more(d, d.mix))
+    )
     return sorted(demands_with_room, key=lambda demand: (-demand.priority, demand.id))
 
 

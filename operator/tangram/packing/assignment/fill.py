@@ -14,6 +14,7 @@ from tangram.packing.assignment.sites import (
     give,
     pinned_at,
     room_by_place,
+    shapes_at,
     spot_of,
 )
 from tangram.packing.geometry.layouts import Placement
@@ -77,7 +78,7 @@ def mend(work: AssignmentState, demand: PreparedDemand, idle: dict[str, list[str
     """
     mix, added = demand.mix, True
     while mix is not None and added:
-        counts = work.placed(demand.id)
+        counts = shapes_at(work.sites.get(demand.id, ()))
         before = mix.unmet(counts)
         more = (
             (mix.unmet(counts + Counter([item.shape])), item.price, item.shape)
@@ -87,12 +88,16 @@ def mend(work: AssignmentState, demand: PreparedDemand, idle: dict[str, list[str
         added = any(_add(work, demand, shape, idle) for unmet, _, shape in sorted(more) if unmet < before)
 
 
+def has_room(work: AssignmentState, shape: ShapeKey, idle: Mapping[str, Sequence[str]]) -> bool:
+    """Whether a free site, an idle GPU or a free whole GPU is left for a replica of a shape."""
+    whole = shape.profile == WHOLE_GPU
+    units = (unit for unit in work.units if whole and unit.free and unit.kind.sku == shape.sku)
+    return bool(work.free.get(shape) or idle.get(shape.sku)) or any(units)
+
+
 def _add(work: AssignmentState, demand: PreparedDemand, shape: ShapeKey, idle: dict[str, list[str]]) -> bool:
     """Give a demand one more replica, if there is room for it."""
-    units = shape.profile == WHOLE_GPU and any(
-        unit.kind.sku == shape.sku and unit.free for unit in work.units
-    )
-    if not units and not idle.get(shape.sku) and not work.free.get(shape):
+    if not has_room(work, shape, idle):
         return False
     sites = work.sites.get(demand.id, [])
     room = _SpreadRoom(cap(demand.spread.node, len(sites) + 1), pinned_at(work, demand, "node"), None)

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from tangram.packing.assignment.account import account
 from tangram.packing.assignment.assign import assign
 from tangram.packing.assignment.counts import SolutionCounts, counts_of, nothing_changes
+from tangram.packing.assignment.sites import shapes_at
 from tangram.packing.model.classes import Fleet, GPUClasses
-from tangram.packing.problem.prepared import MONEY, MixColumn, PreparedDemand, ShapePrices, units
+from tangram.packing.problem.prepared import MONEY, MixColumn, units
 from tangram.packing.problem.result import Packing, Stage
 from tangram.packing.search.settled import chosen_columns
 from tangram.packing.search.stages import Run
@@ -21,13 +22,11 @@ class Report:
     """Packings of one problem from the solutions of its stages."""
 
     fleet: Fleet
-    prices: ShapePrices
-    all_demands: tuple[PreparedDemand, ...]
     first: Run  # which chose the mixes, and has the bound of the dollars
 
     def packing(self, run: Run) -> Packing:
         """Return the packing behind the last solution of `run`."""
-        chosen = chosen_columns(self.all_demands, self.first, self.prices)
+        chosen = chosen_columns(self.fleet, self.first)
         result, share = self._write(run.model.classes, chosen, counts_of(run, chosen))
         dollars = next(stage for stage in self.first.stages if stage.name == "dollars")
         left = _as_laid_out(result, self.first.stages)
@@ -54,11 +53,11 @@ class Report:
     def nothing_changes(self) -> Packing:
         """Return the fleet as it is: the fallback when time is over before the first solution."""
         nothing = Run(self.first.model, self.first.budget)
-        chosen = chosen_columns(self.all_demands, nothing, self.prices)
+        chosen = chosen_columns(self.fleet, nothing)
         grouped = self.first.model.classes
         packing, _ = self._write(grouped, chosen, nothing_changes(grouped, chosen))
         unmet = _unmet(packing)
-        priorities = sorted({demand.priority for demand in self.all_demands}, reverse=True)
+        priorities = sorted({demand.priority for demand in self.fleet.demands}, reverse=True)
         shares = ((f"unmet[{p}]", unmet.get(p, 0.0)) for p in priorities)
         stages = [Stage(name, share, 0.0, share == 0.0) for name, share in shares]
         stages.append(Stage("dollars", packing.objective, 0.0, packing.objective == 0.0))
@@ -72,14 +71,14 @@ class Report:
 
         None: as much as in the solution, every replica of which has its place.
         """
-        assignment = assign(self.fleet, self.all_demands, grouped, counts)
-        packing = account(self.fleet, self.prices, self.all_demands, chosen, assignment)
-        mixed = [demand.id for demand in self.all_demands if demand.mix is not None]
-        placed = assignment.placed
-        if not assignment.short and all(dict(chosen[name].parts) == placed.get(name, {}) for name in mixed):
+        assignment = assign(self.fleet, grouped, counts)
+        packing = account(self.fleet, chosen, assignment)
+        mixed = [demand.id for demand in self.fleet.demands if demand.mix is not None]
+        placed = {name: shapes_at(assignment.sites.get(name, ())) for name in mixed}
+        if not assignment.short and all(dict(chosen[name].parts) == placed[name] for name in mixed):
             return packing, None
         sites = (site for sites in assignment.sites.values() for site in sites)
-        return packing, sum(units(self.prices.shape_hour(site.shape)) for site in sites) / MONEY
+        return packing, sum(units(self.fleet.shape_prices.shape_hour(site.shape)) for site in sites) / MONEY
 
 
 def _without_some(stage: Stage, share: float) -> Stage:

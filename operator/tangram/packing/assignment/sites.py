@@ -1,7 +1,7 @@
 """What the assignment of GPUs works on: free sites, and the sites that replicas have so far."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -72,9 +72,10 @@ class AssignmentState:
     units: list[Unit] = field(default_factory=list)
     quotas: Mapping[str, Mapping[ShapeKey, Counter[str]]] = field(default_factory=dict)
 
-    def placed(self, demand: str) -> Counter[ShapeKey]:
-        """Return the replicas of a demand that have their place, by shape."""
-        return Counter(spot.shape for spot in self.sites.get(demand, ()))
+
+def shapes_at(sites: Iterable[VacantSite]) -> Counter[ShapeKey]:
+    """Return the replicas that have their place on `sites`, by shape."""
+    return Counter(spot.shape for spot in sites)
 
 
 def quotas(counts: SolutionCounts) -> dict[str, dict[ShapeKey, Counter[str]]]:

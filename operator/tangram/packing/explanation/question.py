@@ -219,12 +219,12 @@ def shapes_of(demand: Demand) -> list[ShapeKey]:
 
 def _model(problem: Problem, demand_id: str) -> tuple[Model, PreparedDemand]:
     """Return the model without the budget of one demand, and that demand with it."""
-    fleet, prices, all_demands = read(problem)
-    target = next(demand for demand in all_demands if demand.id == demand_id)
+    fleet = read(problem)
+    target = next(demand for demand in fleet.demands if demand.id == demand_id)
     free = target if target.mix is None else replace(target, mix=replace(target.mix, budget=None))
-    demands = tuple(free if demand is target else demand for demand in all_demands)
+    demands = tuple(free if demand is target else demand for demand in fleet.demands)
     grouped, _ = finest_classes(fleet, by_owner(fleet), by_shape(fleet), _MOST_CLASSES)
-    return build(fleet, prices, demands, grouped), target
+    return build(fleet, demands, grouped), target
 
 
 def _without(problem: Problem, demand: Demand, dropped: frozenset[Family]) -> Problem:

@@ -12,15 +12,13 @@ from tangram.packing.problem.mix import UNMET
 from tangram.packing.problem.prepared import PreparedDemand, ShapePrices, units
 
 
-def build(
-    fleet: Fleet, prices: ShapePrices, demands: tuple[PreparedDemand, ...], classes: GPUClasses
-) -> Model:
+def build(fleet: Fleet, demands: tuple[PreparedDemand, ...], classes: GPUClasses) -> Model:
     """Return the model of packing `demands` onto `classes`."""
     model = Model(cp_model.CpModel(), classes, demands)
     add_gpus(model, fleet)
     add_growth(model, fleet)
     add_gangs(model, fleet)
-    _choices(model, prices)
+    _choices(model, fleet.shape_prices)
     _demand(model)
     add_moves(model)
     add_spreading(model, fleet)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from tangram.fleet import WHOLE_GPU
 from tangram.packing.geometry.layouts import Placement
 from tangram.packing.model.targets import Gang, Label, Rules, Slot, Target, gpu_targets, node_targets
-from tangram.packing.problem.prepared import PreparedDemand, RunningReplica, units
+from tangram.packing.problem.prepared import PreparedDemand, RunningReplica, ShapePrices, units
 from tangram.packing.problem.statement import Backend, GPUState, GrowablePool, Problem
 
 Namer = Callable[[RunningReplica], Label]
@@ -77,9 +77,11 @@ class GPUClasses:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The GPUs of a problem, prepared for grouping."""
+    """A problem, prepared: its demands, its prices, and its GPUs for grouping."""
 
     problem: Problem
+    demands: tuple[PreparedDemand, ...]  # sorted by id
+    shape_prices: ShapePrices
     prices: Mapping[str, int]  # per GPU id and hour, in solver units
     held: Mapping[tuple[str, int], RunningReplica]  # (GPU id, start) of the replicas that demands own
     profiles: Mapping[str, frozenset[str]]  # MIG profiles in play, by SKU

@@ -7,8 +7,6 @@ from tangram.packing.model.targets import Label
 from tangram.packing.problem.prepared import (
     PreparedDemand,
     RunningReplica,
-    ShapePrices,
-    held_replicas,
     prepared_demands,
     prices_of,
     units,
@@ -20,23 +18,18 @@ from tangram.packing.problem.statement import GPUState, Problem
 _MOST_SPOTS = 20_000
 
 
-def read(problem: Problem) -> tuple[Fleet, ShapePrices, tuple[PreparedDemand, ...]]:
-    """Return what every model of a problem is built from."""
+def read(problem: Problem) -> Fleet:
+    """Return what every model of a problem is built from: looked up once."""
     prices = prices_of(problem)
-    demands = prepared_demands(problem, prices, held_replicas(problem, prices))
-    return prepare(problem, demands), prices, demands
-
-
-def prepare(problem: Problem, all_demands: tuple[PreparedDemand, ...]) -> Fleet:
-    """Look up once what grouping the GPUs asks for again and again."""
-    profiles, levels = in_play(problem, all_demands)
-    held = {(gpu, held.start): held for demand in all_demands for held in demand.held for gpu in held.gpus}
+    demands = prepared_demands(problem, prices)
+    profiles, levels = in_play(problem, demands)
+    held = {(gpu, held.start): held for demand in demands for held in demand.held for gpu in held.gpus}
     hourly = {gpu.id: units(problem.price(gpu)) for gpu in problem.gpus}
-    places, scattered = _places(problem, all_demands)
+    places, scattered = _places(problem, demands)
     nodes = {gpu.id: gpu.node for gpu in problem.gpus}
     budgets = dict(problem.move_budgets)
     guarded = {gpu.id: gpu.pool for gpu in problem.gpus if gpu.pool in budgets}
-    return Fleet(problem, hourly, held, profiles, levels, places, nodes, guarded, scattered)
+    return Fleet(problem, demands, prices, hourly, held, profiles, levels, places, nodes, guarded, scattered)
 
 
 def _places(

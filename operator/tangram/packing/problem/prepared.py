@@ -175,7 +175,7 @@ def units(usd: float) -> int:
     return round(usd * MONEY)
 
 
-def held_replicas(problem: Problem, prices: ShapePrices) -> tuple[RunningReplica, ...]:
+def _held_replicas(problem: Problem, prices: ShapePrices) -> list[RunningReplica]:
     """Return every replica that runs now and has an owner, sorted."""
     start_h = {demand.id: demand.start_h for demand in problem.demands}
     replicas: list[RunningReplica] = []
@@ -198,7 +198,7 @@ def held_replicas(problem: Problem, prices: ShapePrices) -> tuple[RunningReplica
                 )
             )
     replicas += [_gang(gpus, prices, start_h) for _, gpus in sorted(gangs.items())]
-    return tuple(sorted(replicas, key=_site))
+    return sorted(replicas, key=_site)
 
 
 def _site(held: RunningReplica) -> tuple[str, ShapeKey, tuple[str, ...], int]:
@@ -217,12 +217,10 @@ def _gang(gpus: list[GPUState], prices: ShapePrices, start_h: Mapping[str, float
     return RunningReplica(owner, shape, ids, 0, pinned, units(cost), instances[0].gang, priced)
 
 
-def prepared_demands(
-    problem: Problem, prices: ShapePrices, held: Iterable[RunningReplica]
-) -> tuple[PreparedDemand, ...]:
+def prepared_demands(problem: Problem, prices: ShapePrices) -> tuple[PreparedDemand, ...]:
     """Return every demand, and one for each foreign owner whose instances may be moved, sorted by id."""
     by_owner: dict[str, list[RunningReplica]] = {}
-    for replica in held:
+    for replica in _held_replicas(problem, prices):
         by_owner.setdefault(replica.owner, []).append(replica)
     room = _FleetCapacity(problem)
     demands = [_prepared(problem, prices, d, tuple(by_owner.pop(d.id, ())), room) for d in problem.demands]

@@ -14,7 +14,7 @@ from tangram.packing.model.build import build
 from tangram.packing.model.classes import Fleet, GPUClasses
 from tangram.packing.model.variables import Model, Terms
 from tangram.packing.problem.mix import UNMET
-from tangram.packing.problem.prepared import MONEY, MixColumn, PreparedDemand, ShapePrices, least_unmet_of
+from tangram.packing.problem.prepared import MONEY, MixColumn, PreparedDemand, least_unmet_of
 from tangram.packing.problem.result import Stage
 from tangram.packing.search.hints import first_guess
 from tangram.packing.search.master import Bounded, Master
@@ -59,9 +59,6 @@ class Chooser:
     """One problem, and how far its stages are."""
 
     fleet: Fleet
-    prices: ShapePrices
-    all_demands: tuple[PreparedDemand, ...]
-    classes: GPUClasses
     budget: Budget
     full: Model  # of all mixes
     reached: dict[Goal, int] = field(default_factory=dict)  # by earlier stages; holds from then on
@@ -105,7 +102,7 @@ class Chooser:
 
     def everything(self) -> Run:
         """Return a run of the model of all mixes within what the stages reached, to go on from."""
-        model = self._within(build(self.fleet, self.prices, self.all_demands, self.classes))
+        model = self._within(build(self.fleet, self.fleet.demands, self.full.classes))
         assert self.best is not None and self.best.solution is not None  # noqa: S101, PT018 - asked for after stages
         model.cp.add(model.dollars.expression <= self.reached[None])
         hint = self.best.carried(model)
@@ -118,7 +115,7 @@ class Chooser:
         total, least = Terms(), dict[int, int]()
         for priority, terms in self.full.unmet.items():
             total.extend(terms)
-            least[priority] = least_unmet_of(self.all_demands, priority)
+            least[priority] = least_unmet_of(self.fleet.demands, priority)
         enough = _PROVED * self._close_unmet
         bounded = self.master.minimise(total, sum(least.values()), self.budget.late, enough)
         if not bounded.feasible or bounded.bound > sum(least.values()):
@@ -134,10 +131,12 @@ class Chooser:
 
     def _minimise(self, goal: Goal) -> bool:
         """Minimise one thing; False: nothing was found."""
-        terms, least = _terms(self.full, goal), least_unmet_of(self.all_demands, goal)
+        terms, least = _terms(self.full, goal), least_unmet_of(self.fleet.demands, goal)
         bound, incumbent, alone = least, None, not self.full.mixes
         if self.small or alone:
-            incumbent = self._solve(goal, bound, self.all_demands, self.classes, _SHARES[2 if alone else 0])
+            incumbent = self._solve(
+                goal, bound, self.fleet.demands, self.full.classes, _SHARES[2 if alone else 0]
+            )
             bound = bound if incumbent is None else max(bound, incumbent.bound)
         if not alone and (incumbent is None or incumbent.value > bound):
             enough = 0.0 if goal is None else _PROVED * self._close_unmet
@@ -177,10 +176,10 @@ class Chooser:
         for free in ((), bounded.fractional_demands[:_FREE]):
             if incumbent is None or incumbent.value > bound:
                 few = self._few(bounded, self.best, free)
-                better = self._solve(goal, bound, few, self.classes, _SHARES[bool(free)], incumbent)
+                better = self._solve(goal, bound, few, self.full.classes, _SHARES[bool(free)], incumbent)
                 incumbent = better or incumbent
         if incumbent is None or incumbent.value > bound:
-            better = self._solve(goal, bound, self.all_demands, self.classes, _SHARES[2], incumbent)
+            better = self._solve(goal, bound, self.fleet.demands, self.full.classes, _SHARES[2], incumbent)
             incumbent = better or incumbent
         return incumbent
 
@@ -192,7 +191,7 @@ class Chooser:
         if incumbent is None:
             incumbent = self._solve(goal, bound, self._few(bounded, None), classes, _FIRST)
         if incumbent is None:  # spread leaves no room for these columns
-            few = near_columns(self.all_demands, self.prices, bounded, {}, sure=COLUMNS)
+            few = near_columns(self.fleet, bounded, {}, sure=COLUMNS)
             incumbent = self._solve(goal, bound, few, classes, _SHARES[0])
         around, searched, most = _AROUND, set[str](), min(_MOST_AROUND, 2 * len(bounded.costs))
         for _ in range(_MOST_NEARBY):
@@ -200,7 +199,7 @@ class Chooser:
                 break
             chosen = self._chosen(incumbent.run)
             order = sorted(furthest(bounded, chosen), key=searched.__contains__)[:around]
-            few = columns_around(self.all_demands, self.prices, bounded, chosen, order)
+            few = columns_around(self.fleet, bounded, chosen, order)
             better = self._solve(goal, bound, few, classes, _NEARBY, incumbent) or incumbent
             searched.update(order[: around // 2])
             if incumbent.value - better.value > _BETTER * incumbent.value:
@@ -215,15 +214,15 @@ class Chooser:
         if incumbent is None or not self._near(goal, incumbent, bound, _FAR):
             whole = len(self.full.cp.proto.variables) <= _MOST_MIXED
             run = None if incumbent is None else incumbent.run
-            some = self.all_demands if whole else self._few(bounded, run)
-            incumbent = self._solve(goal, bound, some, self.classes, _SHARES[2], incumbent) or incumbent
+            some = self.fleet.demands if whole else self._few(bounded, run)
+            incumbent = self._solve(goal, bound, some, self.full.classes, _SHARES[2], incumbent) or incumbent
         return incumbent
 
     def _few(
         self, bounded: Bounded, run: Run | None, free: Collection[str] = ()
     ) -> tuple[PreparedDemand, ...]:
         """Leave all demands but the `free` ones few columns, those of `run` among them."""
-        return near_columns(self.all_demands, self.prices, bounded, self._chosen(run), free)
+        return near_columns(self.fleet, bounded, self._chosen(run), free)
 
     def _incumbent(self, goal: Goal, bound: int) -> Incumbent | None:
         """Return what the stage before found."""
@@ -232,14 +231,13 @@ class Chooser:
         return Incumbent(self.best, _terms(self.best.model, goal).value(self.best.solution), bound)
 
     def _chosen(self, run: Run | None) -> dict[str, MixColumn]:
-        """Return the columns of the demands that have mixes."""
-        mixed = tuple(demand for demand in self.all_demands if demand.mix is not None)
-        return {} if run is None else chosen_columns(mixed, run, self.prices)
+        return {} if run is None else chosen_columns(self.fleet, run)
 
     def _keep_columns(self, run: Run) -> None:
         """Let the master have what was chosen: within what this stage reached it may know nothing else."""
-        for demand, column in self._chosen(run).items():
-            self.master.add(demand, [column.parts])
+        chosen = self._chosen(run)
+        for demand in self.full.mixes:
+            self.master.add(demand, [chosen[demand].parts])
 
     def _near(
         self,
@@ -249,12 +247,12 @@ class Chooser:
         close: tuple[float, float] = _CLOSE,
     ) -> bool:
         dollars, unmet = close
-        whole = dollars * incumbent.value if goal is None else unmet * UNMET * len(self.all_demands)
+        whole = dollars * incumbent.value if goal is None else unmet * UNMET * len(self.fleet.demands)
         return incumbent.value - bound <= whole
 
     @property
     def _close_unmet(self) -> float:
-        return 0.0 if self.small else _CLOSE[1] * UNMET * len(self.all_demands)
+        return 0.0 if self.small else _CLOSE[1] * UNMET * len(self.fleet.demands)
 
     def _settle(self, goal: Goal, value: int, bound: int) -> None:
         name, scale = ("dollars", MONEY) if goal is None else (f"unmet[{goal}]", UNMET)
@@ -287,7 +285,7 @@ class Chooser:
         incumbent: Incumbent | None = None,
     ) -> Incumbent | None:
         """Minimise among what these demands may have. None: nothing better was found."""
-        model = self._within(build(self.fleet, self.prices, demands, classes))
+        model = self._within(build(self.fleet, demands, classes))
         terms = _terms(model, goal)
         model.cp.add(terms.expression >= bound)
         ties = model.drained.get(goal, Terms()) if goal is not None else Terms()
@@ -308,9 +306,7 @@ class Chooser:
         return Incumbent(Run(model, self.budget, answer.solution, whole=not self.full.mixes), value, proved)
 
 
-def with_bounds(
-    model: Model, all_demands: Collection[PreparedDemand], stages: Collection[Stage], budget: Budget
-) -> tuple[Stage, ...]:
+def with_bounds(model: Model, stages: Collection[Stage], budget: Budget) -> tuple[Stage, ...]:
     """Return stages, found by other means, each with the bound of all mixes within what those before reached.
 
     `model`: of the problem that was asked. Once time is over, a bound is what no fleet at all can beat.
@@ -323,7 +319,7 @@ def with_bounds(
             continue
         goal = goals[stage.name]
         terms, scale = _terms(model, goal), MONEY if goal is None else UNMET
-        value, least = round(stage.value * scale), least_unmet_of(all_demands, goal)
+        value, least = round(stage.value * scale), least_unmet_of(model.demands, goal)
         if not budget.late():
             proved = master.minimise(terms, least, budget.late)
             least = max(least, _rounded(terms, proved.bound)) if proved.feasible else least
@@ -331,7 +327,7 @@ def with_bounds(
         bound = stage.value if least == value else least / scale
         bounded_stages.append(replace(stage, bound=bound, proved=least == value))
         if goal is not None:
-            master.limit(goal, value + len(all_demands))  # the share of each demand was rounded
+            master.limit(goal, value + len(model.demands))  # the share of each demand was rounded
     return tuple(bounded_stages)
 
 

@@ -4,17 +4,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tangram.fleet import ShapeKey
+from tangram.packing.model.classes import Fleet
 from tangram.packing.problem.prepared import MixColumn, PreparedDemand, ShapePrices, column_of
 from tangram.packing.search.hints import pieces_as_they_run
 from tangram.packing.search.stages import Run
 
 
-def chosen_columns(
-    demands: tuple[PreparedDemand, ...], run: Run, prices: ShapePrices
-) -> dict[str, MixColumn]:
+def chosen_columns(fleet: Fleet, run: Run) -> dict[str, MixColumn]:
     """Return what each demand gets, by id. Without a solution: what goes on without touching anything."""
     columns = {demand.id: demand.columns for demand in run.model.demands}
-    return {demand.id: _chosen(demand, run, prices, columns[demand.id]) for demand in demands}
+    return {d.id: _chosen(d, run, fleet.shape_prices, columns[d.id]) for d in fleet.demands}
 
 
 def settled_demands(

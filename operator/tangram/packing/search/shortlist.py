@@ -3,9 +3,9 @@
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from tangram.packing.model.classes import GPUClasses
+from tangram.packing.model.classes import Fleet, GPUClasses
 from tangram.packing.model.variables import Model
-from tangram.packing.problem.prepared import MixColumn, PreparedDemand, ShapePrices, column_of
+from tangram.packing.problem.prepared import MixColumn, PreparedDemand, column_of
 from tangram.packing.search.hints import as_it_is
 from tangram.packing.search.master import FINE, Bounded
 
@@ -32,12 +32,10 @@ def near_classes(
 
 
 def near_columns(
-    all_demands: tuple[PreparedDemand, ...],
-    prices: ShapePrices,
+    fleet: Fleet,
     bounded: Bounded,
     chosen: Mapping[str, MixColumn],
     free: Collection[str] = (),
-    *,
     sure: int = _SURE,
 ) -> tuple[PreparedDemand, ...]:
     """Leave all demands but the `free` ones few columns: the master's, the nearest, the `chosen` one.
@@ -45,12 +43,12 @@ def near_columns(
     `sure`: as many of those that the master serves by one column.
     """
     few, fractional_demands = list[PreparedDemand](), set(bounded.fractional_demands)
-    for demand in all_demands:
+    for demand in fleet.demands:
         if demand.mix is None or demand.id in free:
             few.append(demand)
         else:
             most = COLUMNS if demand.id in fractional_demands else sure
-            few.append(_with_columns(demand, prices, bounded, chosen, most))
+            few.append(_with_columns(fleet, demand, bounded, chosen, most))
     return tuple(few)
 
 
@@ -63,35 +61,27 @@ def furthest(bounded: Bounded, chosen: Mapping[str, MixColumn]) -> list[str]:
 
 
 def columns_around(
-    all_demands: tuple[PreparedDemand, ...],
-    prices: ShapePrices,
-    bounded: Bounded,
-    chosen: Mapping[str, MixColumn],
-    around: Collection[str],
+    fleet: Fleet, bounded: Bounded, chosen: Mapping[str, MixColumn], around: Collection[str]
 ) -> tuple[PreparedDemand, ...]:
     """Leave the demands `around` few columns, and all others the chosen one."""
     few = list[PreparedDemand]()
-    for demand in all_demands:
+    for demand in fleet.demands:
         if demand.mix is None:
             few.append(demand)
         elif demand.id in around:
-            few.append(_with_columns(demand, prices, bounded, chosen, COLUMNS))
+            few.append(_with_columns(fleet, demand, bounded, chosen, COLUMNS))
         else:
             few.append(replace(demand, columns=(chosen[demand.id],), mix=None))
     return tuple(few)
 
 
 def _with_columns(
-    demand: PreparedDemand,
-    prices: ShapePrices,
-    bounded: Bounded,
-    chosen: Mapping[str, MixColumn],
-    few: int,
+    fleet: Fleet, demand: PreparedDemand, bounded: Bounded, chosen: Mapping[str, MixColumn], few: int
 ) -> PreparedDemand:
     costs, weights = bounded.costs[demand.id], bounded.weights.get(demand.id, {})
     order = sorted(costs, key=lambda counts: (counts not in weights, costs[counts], counts))
     running = tuple(sorted(demand.running.items()))
     shortlisted = dict.fromkeys((*order[:few], *(counts for counts in costs if counts in {(), running})))
-    columns = [column_of(demand, prices, dict(counts)) for counts in shortlisted]
+    columns = [column_of(demand, fleet.shape_prices, dict(counts)) for counts in shortlisted]
     columns += [chosen[demand.id]] if demand.id in chosen else []
     return replace(demand, columns=tuple(dict.fromkeys(columns)), mix=None)
