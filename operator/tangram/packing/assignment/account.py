@@ -23,7 +23,10 @@ def account(fleet: Fleet, chosen: Mapping[str, MixColumn], assignment: Assignmen
     moves = tuple(move for demand in fleet.demands for move in _moves(fleet, demand, assignment, left))
     move_cost = sum(move.cost for move in moves)
     cost = sum(gpu.price_per_hour or 0.0 for gpu in assignment.new_gpus.values())
-    cost += sum(fleet.prices[g.id] for g in assignment.layouts if g.in_use and g.id in fleet.prices) / MONEY
+    cost += (
+        sum(fleet.gpu_prices[g.id] for g in assignment.layouts if g.in_use and g.id in fleet.gpu_prices)
+        / MONEY
+    )
     choices = [_choice(fleet, d, chosen[d.id], assignment) for d in fleet.demands if not d.is_foreign]
     pools = Counter(gpu.pool for gpu in assignment.new_gpus.values())
     sizes = {pool.name: pool.node_size for pool in fleet.problem.growable}
@@ -131,7 +134,7 @@ def _idle(fleet: Fleet, assignment: Assignment) -> float:
 def _choice(fleet: Fleet, demand: PreparedDemand, column: MixColumn, assignment: Assignment) -> Choice:
     placed = shapes_at(assignment.sites.get(demand.id, ()))
     parts = tuple(Part(s.sku, s.profile, s.tensor_parallel, n) for s, n in sorted(placed.items()))
-    price = sum(fleet.shape_prices.shape_hour(shape) * n for shape, n in placed.items())
+    price = sum(fleet.prices.required_hour(*shape) * n for shape, n in placed.items())
     if demand.is_request:
         total = sum(count for _, count in demand.slices)
         unmet = (total - sum(placed.values())) / total if total else 0.0

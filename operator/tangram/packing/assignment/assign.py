@@ -28,7 +28,7 @@ from tangram.packing.assignment.sites import (
 )
 from tangram.packing.geometry.board import Board
 from tangram.packing.geometry.layouts import IllegalLayout, Placement, check, creation_order, multiset
-from tangram.packing.model.classes import Fleet, GPUClasses, GPUKind, GrownClass, Namer, in_turn
+from tangram.packing.model.classes import Fleet, GPUClasses, GPUKind, Namer, in_turn
 from tangram.packing.model.targets import Label, Target
 from tangram.packing.problem.mix import MixLimits
 from tangram.packing.problem.prepared import PreparedDemand, RunningReplica
@@ -49,9 +49,8 @@ class Assignment:
 
 def assign(fleet: Fleet, classes: GPUClasses, counts: SolutionCounts) -> Assignment:
     """Name the GPUs behind `counts`."""
-    new = [
-        _new_gpus(fleet, grown, nodes) for grown, (nodes, _) in zip(classes.grown, counts.grown, strict=True)
-    ]
+    pairs = zip(classes.grown, counts.grown, strict=True)
+    new = [[*chain(*new_nodes(fleet.problem, grown.pool, n).values())] for grown, (n, _) in pairs]
     work = AssignmentState(
         fleet, {gpu.id: gpu for gpu in (*fleet.problem.gpus, *chain(*new))}, quotas=quotas(counts)
     )
@@ -163,24 +162,6 @@ def _keep_gangs(
             work.stays.add((gpus, 0))
             used |= set(gpus)
     return [gpu for gpu in ids if gpu not in used]
-
-
-def _new_gpus(fleet: Fleet, grown: GrownClass, nodes: int) -> list[GPUState]:
-    pool = grown.pool
-    return [
-        GPUState(
-            id=f"{node}/{index}",
-            node=node,
-            sku=pool.sku,
-            zone=pool.zone,
-            pool=pool.name,
-            mig_enabled=pool.mig_enabled,
-            nvlink=pool.nvlink,
-            price_per_hour=pool.price_per_gpu_hour,
-        )
-        for node in new_nodes(fleet.problem, pool, nodes)
-        for index in range(pool.node_size)
-    ]
 
 
 def _grow(

@@ -238,14 +238,14 @@ def _open(
                 room.take(spot)
                 sites.append(spot)
     board = work.fleet.problem.board(shape.sku)
-    option = next((o for o in board.options[::-1] if o.profile == shape.profile), None) if board else None
-    if option is not None:
+    start = board.last_start(shape.profile) if board else None
+    if start is not None:
         for gpu_id in list(idle.get(shape.sku, ())):
-            spot = spot_of(work, shape, (gpu_id,), option.start, exists=False)
+            spot = spot_of(work, shape, (gpu_id,), start, exists=False)
             if len(sites) == missing:
                 break
             if room.has(spot):
-                _recut(work, gpu_id, Placement(option.start, option.profile))
+                _recut(work, gpu_id, Placement(start, shape.profile))
                 room.take(spot)
                 sites.append(spot)
     work.free[shape] = [*work.free.get(shape, []), *sites]

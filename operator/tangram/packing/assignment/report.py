@@ -78,7 +78,7 @@ class Report:
         if not assignment.short and all(dict(chosen[name].parts) == placed[name] for name in mixed):
             return packing, None
         sites = (site for sites in assignment.sites.values() for site in sites)
-        return packing, sum(units(self.fleet.shape_prices.shape_hour(site.shape)) for site in sites) / MONEY
+        return packing, sum(units(self.fleet.prices.required_hour(*site.shape)) for site in sites) / MONEY
 
 
 def _without_some(stage: Stage, share: float) -> Stage:

@@ -10,15 +10,14 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from types import MappingProxyType
 from typing import Literal
 
 from tangram.fleet import WHOLE_GPU, ShapeKey, Spread
 from tangram.packing.explanation.question import ExplanationBudget, FeasibilityQuestion, missed, named, size
 from tangram.packing.problem.mix import least_unmet, on_any_fleet, parts_alone
-from tangram.packing.problem.prepared import prices_of
+from tangram.packing.problem.prepared import alternatives, prices_of
 from tangram.packing.problem.result import Packing
-from tangram.packing.problem.statement import ANY_SKU, Demand, GPUState, Instance, Part, Problem
+from tangram.packing.problem.statement import Demand, Part, Problem, with_free_places
 from tangram.packing.problem.validate import validate
 from tangram.packing.search.stages import SolveLimits
 from tangram.packing.solve import solve
@@ -32,7 +31,6 @@ _MOST_BUDGETS = 4096  # tried by halving, so that twelve questions find one
 _MOST_MIXED = 64  # replicas of a mix, up to which every share of them is tried
 _EPSILON = 1e-6
 _SOLVE = 3  # models in one solve
-_FREE: Mapping[ShapeKey, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +166,7 @@ def _more(trial: _Trial) -> Iterator[SufficientChange]:
     for shape, price, needed in shapes[:_MOST_SHAPES]:
         most = min(needed, _MOST_ADDED // shape.tensor_parallel)
         counts = [n for n in range(1, most + 1) if best is None or n * price < best.added_per_hour]
-        changes = [_Change(n, partial(_add, trial.problem, {shape: n})) for n in counts]
+        changes = [_Change(n, partial(with_free_places, trial.problem, {shape: n})) for n in counts]
         sufficient = trial.first(changes)
         if sufficient is not None:
             change, packed = sufficient
@@ -182,12 +180,12 @@ def _more(trial: _Trial) -> Iterator[SufficientChange]:
 def _several(trial: _Trial, prices: Mapping[ShapeKey, float]) -> SufficientChange | None:
     """Add what a mix of several shapes needs, then as little of each as still does."""
     counts = _mix(trial, prices)
-    if len(counts) < 2 or not trial.possible(_Change(0, _add(trial.problem, counts))):
+    if len(counts) < 2 or not trial.possible(_Change(0, with_free_places(trial.problem, counts))):
         return None
     for shape in sorted(counts, key=lambda shape: (-prices[shape], shape)):
         counts[shape] = _fewest(trial, counts, shape)
     counts = {shape: n for shape, n in counts.items() if n}
-    packed = trial.works(_Change(0, _add(trial.problem, counts)))
+    packed = trial.works(_Change(0, with_free_places(trial.problem, counts)))
     if packed is None:
         return None
     return _added(counts, packed, sum(prices[shape] * n for shape, n in counts.items()))
@@ -198,7 +196,7 @@ def _fewest(trial: _Trial, counts: Mapping[ShapeKey, int], shape: ShapeKey) -> i
     low, high = 0, counts[shape]
     while low < high:
         middle = (low + high) // 2
-        possible = trial.possible(_Change(0, _add(trial.problem, {**counts, shape: middle})))
+        possible = trial.possible(_Change(0, with_free_places(trial.problem, {**counts, shape: middle})))
         low, high = (low, middle) if possible else (middle + 1, high)
     return high
 
@@ -236,7 +234,7 @@ def _mix(trial: _Trial, prices: Mapping[ShapeKey, float]) -> dict[ShapeKey, int]
     if demand.slices or demand.uniform or many or trial.effort.over:
         return {}
     empty = replace(trial.problem, gpus=(), growable=(), headroom=(), demands=(replace(demand, pools=()),))
-    fleet = _add(empty, counts, prices)
+    fleet = with_free_places(empty, counts, prices)
     trial.effort.built += _SOLVE * size(fleet)
     (choice,) = solve(fleet, trial.limits).choices
     return {part.shape: part.count for part in choice.parts}
@@ -246,44 +244,9 @@ def _shapes(trial: _Trial) -> list[tuple[ShapeKey, float, int]]:
     """Shapes that serve the demand, with price per replica and how many of them at most."""
     prices, most = prices_of(trial.problem), dict[ShapeKey, int]()
     for part in parts_alone(trial.demand):
-        for shape in _named_skus(trial.problem, part.shape):
+        for shape in alternatives(trial.problem, part.shape):
             most[shape] = max(most.get(shape, 0), part.count)
-    return sorted(((s, prices.shape_hour(s), n) for s, n in most.items()), key=lambda x: (x[1], x[0]))
-
-
-def _named_skus(problem: Problem, shape: ShapeKey) -> list[ShapeKey]:
-    if shape.sku != ANY_SKU:
-        return [shape]
-    fits = [
-        s
-        for s in problem.skus
-        if shape.profile == WHOLE_GPU or _start(problem, shape._replace(sku=s)) is not None
-    ]
-    return [shape._replace(sku=sku) for sku in fits]
-
-
-def _add(
-    problem: Problem, counts: Mapping[ShapeKey, int], prices: Mapping[ShapeKey, float] = _FREE
-) -> Problem:
-    """Free places, each on a GPU of its own in a place of its own, at `prices` per replica."""
-    extra: list[GPUState] = []
-    for shape, count in sorted(counts.items()):
-        start = _start(problem, shape)
-        for number in range(count):
-            name = f"\0added-{shape}-{number}"
-            price = prices.get(shape, 0.0) / shape.tensor_parallel
-            gpu = GPUState(name, name, shape.sku, name, "\0added", cuttable=False, price_per_hour=price)
-            if shape.profile == WHOLE_GPU:
-                extra += [replace(gpu, id=f"{name}/{i}") for i in range(shape.tensor_parallel)]
-            elif start is not None:
-                extra.append(replace(gpu, mig_enabled=True, instances=(Instance(shape.profile, start),)))
-    return replace(problem, gpus=tuple(sorted((*problem.gpus, *extra), key=lambda gpu: gpu.id)))
-
-
-def _start(problem: Problem, shape: ShapeKey) -> int | None:
-    board = problem.board(shape.sku)
-    starts = (o.start for o in (board.options if board else ()) if o.profile == shape.profile)
-    return max(starts, default=None)
+    return sorted(((s, prices.required_hour(*s), n) for s, n in most.items()), key=lambda x: (x[1], x[0]))
 
 
 def _looser(trial: _Trial, objectives: Sequence[ObjectiveChange]) -> Iterator[SufficientChange]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from tangram import catalog
-from tangram.catalog import GPU, InputError
+from tangram.catalog import InputError
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -50,6 +50,10 @@ class Board:
         """Return the option `profile` at `start`, or None where no driver would create it."""
         return next((o for o in self.options if o.profile == profile and o.start == start), None)
 
+    def last_start(self, profile: str) -> int | None:
+        """Return the highest legal start of a profile; None: the board has no such profile."""
+        return max((option.start for option in self.options if option.profile == profile), default=None)
+
     def only(self, profiles: frozenset[str]) -> "Board":
         """Return the same board with fewer profiles: fewer layouts to choose from."""
         options = tuple(option for option in self.options if option.profile in profiles)
@@ -62,24 +66,18 @@ def board(sku: str) -> Board | None:
     gpu = catalog.gpu(sku)
     if gpu is None or gpu.mig_key is None:
         return None
-    options = _options(gpu)
+    options = tuple(
+        Option(
+            start=start,
+            profile=profile.name,
+            mask=((1 << profile.memory_slices) - 1) << start,
+            compute=profile.compute_slices,
+            engines=profile.engines,
+            memory_mib=profile.memory_mib if profile.memory_is_known else None,
+        )
+        for profile in gpu.profiles
+        for start in profile.starts
+    )
     if not options:
         return None
     return Board(gpu.mig_key, gpu.memory_slices, gpu.compute_slices, gpu.engine_caps, options)
-
-
-def _options(gpu: GPU) -> tuple[Option, ...]:
-    return tuple(
-        sorted(
-            Option(
-                start=start,
-                profile=profile.name,
-                mask=((1 << profile.memory_slices) - 1) << start,
-                compute=profile.compute_slices,
-                engines=profile.engines,
-                memory_mib=profile.memory_mib if profile.memory_is_known else None,
-            )
-            for profile in gpu.profiles
-            for start in profile.starts
-        )
-    )

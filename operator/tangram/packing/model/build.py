@@ -1,5 +1,6 @@
 """Put the packing model together: supply, choices, what stays, spread, headroom."""
 
+from tangram.catalog.prices import Prices
 from tangram.fleet import WHOLE_GPU, ShapeKey
 from tangram.packing.model import cp_model
 from tangram.packing.model.classes import Fleet, GPUClasses, fresh_targets
@@ -9,7 +10,7 @@ from tangram.packing.model.moves import add_moves
 from tangram.packing.model.spreading import add_spreading
 from tangram.packing.model.variables import Model, Terms
 from tangram.packing.problem.mix import UNMET
-from tangram.packing.problem.prepared import PreparedDemand, ShapePrices, units
+from tangram.packing.problem.prepared import PreparedDemand, units
 
 
 def build(fleet: Fleet, demands: tuple[PreparedDemand, ...], classes: GPUClasses) -> Model:
@@ -18,7 +19,7 @@ def build(fleet: Fleet, demands: tuple[PreparedDemand, ...], classes: GPUClasses
     add_gpus(model, fleet)
     add_growth(model, fleet)
     add_gangs(model, fleet)
-    _choices(model, fleet.shape_prices)
+    _choices(model, fleet.prices)
     _demand(model)
     add_moves(model)
     add_spreading(model, fleet)
@@ -33,7 +34,7 @@ def build(fleet: Fleet, demands: tuple[PreparedDemand, ...], classes: GPUClasses
     return model
 
 
-def _choices(model: Model, prices: ShapePrices) -> None:
+def _choices(model: Model, prices: Prices) -> None:
     for demand in model.demands:
         unmet = model.unmet.setdefault(demand.priority, Terms())
         if demand.is_request:
@@ -54,7 +55,7 @@ def _choices(model: Model, prices: ShapePrices) -> None:
                 model.taken.setdefault((demand.id, shape), Terms()).add(variable, count)
 
 
-def _divide(model: Model, prices: ShapePrices, demand: PreparedDemand, unmet: Terms) -> None:
+def _divide(model: Model, prices: Prices, demand: PreparedDemand, unmet: Terms) -> None:
     total = sum(count for _, count in demand.slices)
     weight = max(1, UNMET // total) if total else 0
     for number, (shapes, count) in enumerate(demand.slices):
@@ -64,7 +65,7 @@ def _divide(model: Model, prices: ShapePrices, demand: PreparedDemand, unmet: Te
             model.pieces[demand.id, number, shape] = piece
             placed.add(piece)
             model.taken.setdefault((demand.id, shape), Terms()).add(piece)
-            model.share.add(piece, units(prices.shape_hour(shape)))
+            model.share.add(piece, units(prices.required_hour(*shape)))
         model.cp.add(placed.expression <= count)
         if running_here := min(count, sum(demand.running.get(shape, 0) for shape in shapes)):
             gone = model.cp.new_int_var(0, running_here, f"{demand.id}.gone")

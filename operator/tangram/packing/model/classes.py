@@ -10,10 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from tangram.catalog.prices import Prices
 from tangram.fleet import WHOLE_GPU
 from tangram.packing.geometry.layouts import Placement
 from tangram.packing.model.targets import Gang, Label, Rules, Slot, Target, gpu_targets, node_targets
-from tangram.packing.problem.prepared import PreparedDemand, RunningReplica, ShapePrices, units
+from tangram.packing.problem.prepared import PreparedDemand, RunningReplica, units
 from tangram.packing.problem.statement import Backend, GPUState, GrowablePool, Problem
 
 Namer = Callable[[RunningReplica], Label]
@@ -81,8 +82,8 @@ class Fleet:
 
     problem: Problem
     demands: tuple[PreparedDemand, ...]  # sorted by id
-    shape_prices: ShapePrices
-    prices: Mapping[str, int]  # per GPU id and hour, in solver units
+    prices: Prices
+    gpu_prices: Mapping[str, int]  # per GPU id and hour, in solver units
     held: Mapping[tuple[str, int], RunningReplica]  # (GPU id, start) of the replicas that demands own
     profiles: Mapping[str, frozenset[str]]  # MIG profiles in play, by SKU
     levels: Mapping[str, tuple[int, ...]]  # gang sizes in play, by SKU, ascending
@@ -155,7 +156,7 @@ def _states(
     units: dict[tuple[str, GPUKind], list[GPUState]] = {}
     sizes = Counter(gpu.node for gpu in fleet.problem.gpus)
     for gpu in fleet.problem.gpus:
-        place, price = fleet.places[gpu.id], fleet.prices[gpu.id]
+        place, price = fleet.places[gpu.id], fleet.gpu_prices[gpu.id]
         if gpu.mig_enabled and not gpu.convertible:
             kind = GPUKind(gpu.sku, place, price)
             state = _MIGState(kind, gpu.backend, gpu.cuttable, _slots(fleet, gpu, name))

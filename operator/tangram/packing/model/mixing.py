@@ -2,14 +2,15 @@
 
 from typing import Any
 
+from tangram.catalog.prices import Prices
 from tangram.fleet import ShapeKey
 from tangram.packing.model import cp_model
 from tangram.packing.model.variables import MixTerms, Model, Terms
 from tangram.packing.problem.mix import SCALE, UNMET, MixLimits
-from tangram.packing.problem.prepared import PreparedDemand, ShapePrices, units
+from tangram.packing.problem.prepared import PreparedDemand, units
 
 
-def add_mix(model: Model, prices: ShapePrices, demand: PreparedDemand, mix: MixLimits) -> None:
+def add_mix(model: Model, prices: Prices, demand: PreparedDemand, mix: MixLimits) -> None:
     """Add the counts, and what is unmet: the missing share of the rate or of the least replicas."""
     mix_terms = model.mixes[demand.id] = MixTerms()
     served, alive, every = Terms(), Terms(), Terms()
@@ -17,7 +18,7 @@ def add_mix(model: Model, prices: ShapePrices, demand: PreparedDemand, mix: MixL
         count = model.inner(demand.id, item.most, f"{item.shape}")
         mix_terms.counts[item.shape] = count
         model.taken.setdefault((demand.id, item.shape), Terms()).add(count)
-        model.share.add(count, units(prices.shape_hour(item.shape)))
+        model.share.add(count, units(prices.required_hour(*item.shape)))
         every.add(count)
         if item.serves:
             served.add(count, item.serves)

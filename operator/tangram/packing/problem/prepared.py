@@ -4,12 +4,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from tangram.catalog import share
 from tangram.catalog.prices import Prices
 from tangram.fleet import WHOLE_GPU, ShapeKey, Spread
 from tangram.packing.geometry.layouts import maximal_multisets
 from tangram.packing.problem.mix import Crowded, MixLimits, mix_limits_of
-from tangram.packing.problem.statement import ANY_SKU, DEFAULT_START_H, Demand, GPUState, Part, Problem
+from tangram.packing.problem.statement import ANY_SKU, DEFAULT_START_H, Demand, GPUState, Instance, Problem
 
 MONEY = 100_000  # solver units per USD: a hundredth of a millicent is below every price
 
@@ -96,11 +95,11 @@ def least_unmet_of(demands: Iterable[PreparedDemand], priority: int | None) -> i
     return sum(demand.least_unmet for demand in demands if demand.priority == priority)
 
 
-def column_of(demand: PreparedDemand, prices: "ShapePrices", counts: Mapping[ShapeKey, int]) -> MixColumn:
+def column_of(demand: PreparedDemand, prices: Prices, counts: Mapping[ShapeKey, int]) -> MixColumn:
     """Return a mix of a demand as a whole."""
     assert demand.mix is not None  # noqa: S101 - asked for only of demands that have one
     parts = tuple(sorted((shape, n) for shape, n in counts.items() if n))
-    price = sum(units(prices.shape_hour(shape)) * n for shape, n in parts)
+    price = sum(units(prices.required_hour(*shape)) * n for shape, n in parts)
     unmet, stops = demand.mix.unmet(counts), len(demand.held) - demand.mix.serving(counts)
     return MixColumn(parts, price, unmet, max(0, stops) if unmet > demand.least_unmet else 0)
 
@@ -139,26 +138,7 @@ class Exchange:
         return moves, cost
 
 
-@dataclass(frozen=True, slots=True)
-class ShapePrices:
-    """Prices of what replicas stand on, looked up once."""
-
-    by_sku: Prices  # for slices and gangs that stand nowhere yet
-
-    def gpu_hour(self, sku: str) -> float:
-        """Return USD per GPU-hour. Raises `InputError` for a SKU without a price."""
-        return self.by_sku.required_gpu_hour(sku)
-
-    def shape_hour(self, shape: ShapeKey) -> float:
-        """Return USD per hour of one replica: dominant share of the GPU, or the GPUs of its gang."""
-        return self.gpu_hour(shape.sku) * self.share(shape)
-
-    def share(self, shape: ShapeKey) -> float:
-        """Return how many GPUs one replica uses up."""
-        return share(*shape)
-
-
-def prices_of(problem: Problem) -> ShapePrices:
+def prices_of(problem: Problem) -> Prices:
     """Return the prices of `problem`. Where only pools have one, a shape costs as in the cheapest."""
     named = dict(problem.prices)
     by_sku: dict[str, float] = {}
@@ -167,7 +147,7 @@ def prices_of(problem: Problem) -> ShapePrices:
     for sku, price in offers:
         if sku not in named and price is not None:
             by_sku[sku] = min(price, by_sku.get(sku, price))
-    return ShapePrices(Prices(by_sku | named))
+    return Prices(by_sku | named)
 
 
 def units(usd: float) -> int:
@@ -175,49 +155,33 @@ def units(usd: float) -> int:
     return round(usd * MONEY)
 
 
-def _held_replicas(problem: Problem, prices: ShapePrices) -> list[RunningReplica]:
+def _held_replicas(problem: Problem, prices: Prices) -> list[RunningReplica]:
     """Return every replica that runs now and has an owner, sorted."""
     start_h = {demand.id: demand.start_h for demand in problem.demands}
-    replicas: list[RunningReplica] = []
-    gangs: dict[str, list[GPUState]] = {}
+    held: dict[str | tuple[str, int], list[tuple[GPUState, Instance]]] = {}  # by gang, or by place
     for gpu in problem.gpus:
         for instance in gpu.instances:
-            if instance.owner is None:
-                continue
-            if instance.profile == WHOLE_GPU:
-                gangs.setdefault(instance.gang or f"\0{gpu.id}", []).append(gpu)
-                continue
-            shape = ShapeKey(gpu.sku, instance.profile)
-            hours = start_h.get(instance.owner, DEFAULT_START_H)
-            cost = prices.shape_hour(shape) * hours if instance.move_cost is None else instance.move_cost
-            site, priced = (gpu.id,), instance.move_cost is not None
-            pinned = not instance.movable
-            replicas.append(
-                RunningReplica(
-                    instance.owner, shape, site, instance.start, pinned, units(cost), is_priced=priced
-                )
-            )
-    replicas += [_gang(gpus, prices, start_h) for _, gpus in sorted(gangs.items())]
-    return sorted(replicas, key=_site)
+            if instance.owner is not None:
+                held.setdefault(instance.gang or (gpu.id, instance.start), []).append((gpu, instance))
+    return sorted(_running(pairs, prices, start_h) for pairs in held.values())
 
 
-def _site(held: RunningReplica) -> tuple[str, ShapeKey, tuple[str, ...], int]:
-    return held.owner, held.shape, held.gpus, held.start
-
-
-def _gang(gpus: list[GPUState], prices: ShapePrices, start_h: Mapping[str, float]) -> RunningReplica:
-    instances = [gpu.instances[0] for gpu in gpus]
-    owner = instances[0].owner or ""
-    shape = ShapeKey(gpus[0].sku, WHOLE_GPU, len(gpus))
-    default = prices.shape_hour(shape) * start_h.get(owner, DEFAULT_START_H) / len(gpus)
+def _running(
+    pairs: list[tuple[GPUState, Instance]], prices: Prices, start_h: Mapping[str, float]
+) -> RunningReplica:
+    """Return the replica on a slice, or on the whole GPUs of a gang."""
+    gpus, instances = zip(*pairs, strict=True)
+    first, owner = instances[0], instances[0].owner or ""
+    shape = ShapeKey(gpus[0].sku, first.profile, len(gpus))
+    default = prices.required_hour(*shape) * start_h.get(owner, DEFAULT_START_H) / len(gpus)
     cost = sum(default if i.move_cost is None else i.move_cost for i in instances)
     pinned = not all(i.movable for i in instances)
     ids = tuple(sorted(gpu.id for gpu in gpus))
     priced = any(i.move_cost is not None for i in instances)
-    return RunningReplica(owner, shape, ids, 0, pinned, units(cost), instances[0].gang, priced)
+    return RunningReplica(owner, shape, ids, first.start, pinned, units(cost), first.gang, priced)
 
 
-def prepared_demands(problem: Problem, prices: ShapePrices) -> tuple[PreparedDemand, ...]:
+def prepared_demands(problem: Problem, prices: Prices) -> tuple[PreparedDemand, ...]:
     """Return every demand, and one for each foreign owner whose instances may be moved, sorted by id."""
     by_owner: dict[str, list[RunningReplica]] = {}
     for replica in _held_replicas(problem, prices):
@@ -263,16 +227,16 @@ class _FleetCapacity:
 
 def _prepared(
     problem: Problem,
-    prices: ShapePrices,
+    prices: Prices,
     demand: Demand,
     held: tuple[RunningReplica, ...],
     room: _FleetCapacity,
 ) -> PreparedDemand:
-    slices = tuple((_alternatives(problem, part), part.count) for part in demand.slices)
+    slices = tuple((alternatives(problem, part.shape), part.count) for part in demand.slices)
     shapes = {replica.shape for replica in held} | {offer.shape for offer in demand.offers}
-    shapes |= {shape for alternatives, _ in slices for shape in alternatives}
+    shapes |= {shape for alike, _ in slices for shape in alike}
     pinned = Counter(replica.shape for replica in held if replica.pinned)
-    hourly = {shape: prices.shape_hour(shape) for shape in pinned}
+    hourly = {shape: prices.required_hour(*shape) for shape in pinned}
     running = Counter(replica.shape for replica in held)
     mix = None if slices else mix_limits_of(demand, running, pinned, hourly, room, room.crowded(held))
     no_mix = () if mix is None or mix.items else (MixColumn((), 0, mix.unmet({})),)  # nothing to choose
@@ -281,7 +245,7 @@ def _prepared(
         demand.priority,
         _never_surplus(held, pinned, slices),
         demand.spread,
-        unit={shape: units(prices.shape_hour(shape) * demand.start_h) for shape in sorted(shapes)},
+        unit={shape: units(prices.required_hour(*shape) * demand.start_h) for shape in sorted(shapes)},
         mix=None if no_mix else mix,
         columns=no_mix,
         slices=slices,
@@ -314,10 +278,10 @@ def _foreign(owner: str, held: tuple[RunningReplica, ...], priority: int) -> Pre
     )
 
 
-def _alternatives(problem: Problem, part: Part) -> tuple[ShapeKey, ...]:
-    if part.sku != ANY_SKU:
-        return (part.shape,)
-    if part.profile == WHOLE_GPU:
-        return tuple(ShapeKey(sku, WHOLE_GPU, part.tensor_parallel) for sku in problem.skus)
-    boards = ((sku, problem.board(sku)) for sku in problem.skus)
-    return tuple(ShapeKey(s, part.profile) for s, b in boards if b is not None and part.profile in b.profiles)
+def alternatives(problem: Problem, shape: ShapeKey) -> tuple[ShapeKey, ...]:
+    """Return a shape of every SKU of `problem` that has it, where its SKU is open; else the shape."""
+    if shape.sku != ANY_SKU:
+        return (shape,)
+    whole, boards = shape.profile == WHOLE_GPU, {sku: problem.board(sku) for sku in problem.skus}
+    skus = (sku for sku, board in boards.items() if whole or (board and shape.profile in board.profiles))
+    return tuple(shape._replace(sku=sku) for sku in skus)

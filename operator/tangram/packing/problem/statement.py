@@ -1,11 +1,12 @@
 """What is to be packed: GPUs as they are, what each demand would accept, what everything costs."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from itertools import count, islice
 from typing import Literal
 
 from tangram.catalog.prices import Prices
-from tangram.fleet import ShapeKey, Spread
+from tangram.fleet import WHOLE_GPU, ShapeKey, Spread
 from tangram.packing.geometry.board import Board, board
 
 Backend = Literal["nvml", "mig-manager"]
@@ -149,11 +150,47 @@ class Problem:
         return Prices(dict(self.prices)).required_gpu_hour(gpu.sku, gpu.price_per_hour)
 
 
-def new_nodes(problem: Problem, pool: GrowablePool, number: int) -> list[str]:
-    """Return the names of so many nodes that do not exist yet: what an earlier plan added has its own."""
+def new_nodes(problem: Problem, pool: GrowablePool, number: int) -> dict[str, tuple[GPUState, ...]]:
+    """Return the GPUs of nodes that do not exist yet, by node: those of an earlier plan have their own names."""
     existing = {gpu.node for gpu in problem.gpus} | {gpu.id.rpartition("/")[0] for gpu in problem.gpus}
-    names = (f"{pool.name}/new-{n}" for n in count())
-    return list(islice((name for name in names if name not in existing), number))
+    names = (name for n in count() if (name := f"{pool.name}/new-{n}") not in existing)
+    gpu = GPUState(
+        id="",
+        node="",
+        sku=pool.sku,
+        zone=pool.zone,
+        pool=pool.name,
+        mig_enabled=pool.mig_enabled,
+        nvlink=pool.nvlink,
+        price_per_hour=pool.price_per_gpu_hour,
+    )
+    return {
+        node: tuple(replace(gpu, id=f"{node}/{i}", node=node) for i in range(pool.node_size))
+        for node in islice(names, number)
+    }
+
+
+def with_free_places(
+    problem: Problem,
+    counts: Mapping[ShapeKey, int],
+    prices: Mapping[ShapeKey, float] | None = None,
+    prefix: str = "\0",
+) -> Problem:
+    """Return `problem` with so many free places of each shape, each on a node and in a zone of its own.
+
+    `prices`: USD per hour of one place. `prefix`: of the names; by default they come before all others.
+    """
+    extra: list[GPUState] = []
+    for shape, number in sorted(counts.items()):
+        mig_board, each = problem.board(shape.sku), (prices or {}).get(shape, 0.0) / shape.tensor_parallel
+        start = None if mig_board is None else mig_board.last_start(shape.profile)
+        for name in (f"{prefix}added-{shape}-{n}" for n in range(number)):
+            gpu = GPUState(name, name, shape.sku, name, "\0added", cuttable=False, price_per_hour=each)
+            if shape.profile == WHOLE_GPU:
+                extra += [replace(gpu, id=f"{name}/{i}") for i in range(shape.tensor_parallel)]
+            elif start is not None:
+                extra.append(replace(gpu, mig_enabled=True, instances=(Instance(shape.profile, start),)))
+    return replace(problem, gpus=tuple(sorted((*problem.gpus, *extra), key=lambda gpu: gpu.id)))
 
 
 def slice_request(

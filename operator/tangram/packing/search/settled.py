@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+from tangram.catalog.prices import Prices
 from tangram.fleet import ShapeKey
 from tangram.packing.model.classes import Fleet
-from tangram.packing.problem.prepared import MixColumn, PreparedDemand, ShapePrices, column_of
+from tangram.packing.problem.prepared import MixColumn, PreparedDemand, column_of
 from tangram.packing.search.hints import pieces_as_they_run
 from tangram.packing.search.stages import Run
 
@@ -13,7 +14,7 @@ from tangram.packing.search.stages import Run
 def chosen_columns(fleet: Fleet, run: Run) -> dict[str, MixColumn]:
     """Return what each demand gets, by id. Without a solution: what goes on without touching anything."""
     columns = {demand.id: demand.columns for demand in run.model.demands}
-    return {d.id: _chosen(d, run, fleet.shape_prices, columns[d.id]) for d in fleet.demands}
+    return {d.id: _chosen(d, run, fleet.prices, columns[d.id]) for d in fleet.demands}
 
 
 def settled_demands(
@@ -29,9 +30,7 @@ def gives_up_replicas(demand: PreparedDemand, chosen: MixColumn) -> bool:
     return any(n > parts.get(shape, 0) for shape, n in demand.running.items())
 
 
-def _chosen(
-    demand: PreparedDemand, run: Run, prices: ShapePrices, columns: tuple[MixColumn, ...]
-) -> MixColumn:
+def _chosen(demand: PreparedDemand, run: Run, prices: Prices, columns: tuple[MixColumn, ...]) -> MixColumn:
     """Return what a solution has for a demand; without one, what goes on without touching anything."""
     if demand.is_request:
         return _pieces(demand, run)

@@ -82,6 +82,6 @@ def _with_columns(
     order = sorted(costs, key=lambda counts: (counts not in weights, costs[counts], counts))
     running = tuple(sorted(demand.running.items()))
     shortlisted = dict.fromkeys((*order[:few], *(counts for counts in costs if counts in {(), running})))
-    columns = [column_of(demand, fleet.shape_prices, dict(counts)) for counts in shortlisted]
+    columns = [column_of(demand, fleet.prices, dict(counts)) for counts in shortlisted]
     columns += [chosen[demand.id]] if demand.id in chosen else []
     return replace(demand, columns=tuple(dict.fromkeys(columns)), mix=None)

@@ -1,7 +1,7 @@
 """The two ends of a transition: where replicas stand and are wanted, with the slices under them."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tangram.fleet import WHOLE_GPU
 from tangram.packing.geometry.layouts import Layout, Placement, creation_order, multiset
@@ -120,15 +120,11 @@ def as_layout(gpu: GPUState) -> GPULayout:
 def nodes_of_growth(problem: Problem, packing: Packing) -> tuple[NewNode, ...]:
     """Return the nodes by which `packing` grows the pools of `problem`."""
     grown = dict(packing.grown)
-    nodes = []
-    for pool in problem.growable:
-        for node in new_nodes(problem, pool, grown.get(pool.name, 0)):
-            gpu = GPUState(
-                "", node, pool.sku, pool.zone, pool.name, mig_enabled=pool.mig_enabled, nvlink=pool.nvlink
-            )
-            gpus = tuple(replace(gpu, id=f"{node}/{index}") for index in range(pool.node_size))
-            nodes.append(NewNode(pool.name, node, gpus))
-    return tuple(nodes)
+    return tuple(
+        NewNode(pool.name, node, gpus)
+        for pool in problem.growable
+        for node, gpus in new_nodes(problem, pool, grown.get(pool.name, 0)).items()
+    )
 
 
 def _by_counts(problem: Problem, gpu: GPUState, instances: tuple[Placed, ...]) -> tuple[Placed, ...] | None:

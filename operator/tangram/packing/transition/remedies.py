@@ -10,7 +10,7 @@ from dataclasses import replace
 from tangram.fleet import WHOLE_GPU, ShapeKey
 from tangram.packing.geometry.layouts import Placement
 from tangram.packing.problem.result import Packing
-from tangram.packing.problem.statement import GPUState, Instance, Problem
+from tangram.packing.problem.statement import Problem, with_free_places
 from tangram.packing.transition.end_states import ReplicaPlacement
 from tangram.packing.transition.fleet_state import Effort
 from tangram.packing.transition.planner import TransitionPlanner
@@ -102,25 +102,10 @@ def _size(planner: TransitionPlanner, shape: ShapeKey) -> int:
 def _works_with(scenario: Scenario, shapes: Mapping[ShapeKey, int]) -> bool:
     """Whether free places suffice, wherever among the others they are."""
     for where in _WHERE:
-        extra = [gpu for shape, many in shapes.items() for gpu in _extra_gpus(scenario, shape, many, where)]
-        gpus = tuple(sorted((*scenario.problem.gpus, *extra), key=lambda gpu: gpu.id))
-        if not replace(scenario, problem=replace(scenario.problem, gpus=gpus)).works():
+        problem = with_free_places(scenario.problem, shapes, prefix=where)
+        if not replace(scenario, problem=problem).works():
             return False
     return True
-
-
-def _extra_gpus(scenario: Scenario, shape: ShapeKey, many: int, where: str) -> Iterator[GPUState]:
-    """Yield GPUs with free places of one shape, on nodes of their own."""
-    board = scenario.problem.board(shape.sku)
-    starts = (o.start for o in (board.options if board else ()) if o.profile == shape.profile)
-    slices = (Instance(shape.profile, max(starts, default=0)),)
-    for number in range(many):
-        node = f"{where}spare-{shape}-{number}"
-        gpu = GPUState(node, node, shape.sku, cuttable=False)
-        if shape.profile == WHOLE_GPU:
-            yield from (replace(gpu, id=f"{node}/{i}") for i in range(shape.tensor_parallel))
-        else:
-            yield replace(gpu, mig_enabled=True, instances=slices)
 
 
 def _lower_minima(

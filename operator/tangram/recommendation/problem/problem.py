@@ -44,7 +44,7 @@ def fleet_problem(inputs: FleetInput) -> FleetProblem:
     fleet = _fleet(inputs)
     skus = frozenset(fleet.skus)
     hourly = prices_of(fleet)
-    prices = {sku: hourly.gpu_hour(sku) for sku in sorted(skus)} if inputs.deployments else {}
+    prices = {sku: hourly.required_gpu_hour(sku) for sku in sorted(skus)} if inputs.deployments else {}
     assessed = size_all(inputs.deployments, skus, prices, existing_slices(fleet))
     slice_demands = [_slice_demand(request, skus) for request in inputs.requests]
     duplicates = {request.name for request in inputs.requests} & {d.id for d in inputs.deployments}
