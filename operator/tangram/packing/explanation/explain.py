@@ -18,7 +18,7 @@ from tangram.packing.explanation.question import (
     skus_of,
 )
 from tangram.packing.problem.result import Packing
-from tangram.packing.problem.statement import GPUState, Instance, Problem
+from tangram.packing.problem.statement import Problem
 from tangram.packing.problem.validate import validate
 
 _SHOWN = 5  # names in one sentence
@@ -65,7 +65,11 @@ def infeasible_core(
         return None
     question = FeasibilityQuestion(problem, packing, demand, effort or ExplanationBudget())
     needed, proved = _thin(question)
-    bindings = tuple(_binding(question, *name) for name in question.names if name in needed)
+    bindings = tuple(
+        Binding(family, sku if family == "gpus" else _SUBJECT[family](question))
+        for family, sku in question.names
+        if (family, sku) in needed
+    )
     return InfeasibleCore(demand_id, unmet, bindings, proved)
 
 
@@ -84,25 +88,17 @@ def _thin(question: FeasibilityQuestion) -> tuple[frozenset[Name], bool]:
     return needed, proved
 
 
-def _binding(question: FeasibilityQuestion, family: Family, sku: str) -> Binding:
-    return Binding(family, sku if family == "gpus" else _SUBJECT[family](question))
-
-
-def _budget(question: FeasibilityQuestion) -> str:
-    return f"{question.demand.budget_per_hour:g} $/h"
-
-
 def _immovable(question: FeasibilityQuestion) -> str:
     """The owners of instances that must not move, on the SKUs that the demand could use."""
     skus = skus_of(question.problem, question.demand)
     gpus = (gpu for gpu in question.problem.gpus if gpu.sku in skus)
-    return f"instances of {_some({str(i.owner) for gpu in gpus for i in _pinned(gpu)})}"
+    return f"instances of {_some(str(i.owner) for gpu in gpus for i in gpu.instances if not i.movable)}"
 
 
 def _policy(question: FeasibilityQuestion) -> str:
     skus = skus_of(question.problem, question.demand)
-    fixed = (g.id for g in question.problem.gpus if g.sku in skus and not (g.cuttable and g.mig_enabled))
-    return f"must not be cut: {_some(fixed)}"
+    gpus = (gpu for gpu in question.problem.gpus if gpu.sku in skus)
+    return f"must not be cut: {_some(gpu.id for gpu in gpus if not (gpu.cuttable and gpu.mig_enabled))}"
 
 
 def _moves(question: FeasibilityQuestion) -> str:
@@ -121,13 +117,9 @@ def _gang(question: FeasibilityQuestion) -> str:
     return f"{' or '.join(map(str, sizes))} GPUs of one node"
 
 
-def _pinned(gpu: GPUState) -> list[Instance]:
-    return [i for i in gpu.instances if not i.movable]
-
-
 def _priority(question: FeasibilityQuestion) -> str:
     """The demands served on the same SKUs that are as important or more."""
-    skus = set(skus_of(question.problem, question.demand))
+    skus = skus_of(question.problem, question.demand)
     rank = {demand.id: demand.priority for demand in question.problem.demands}
     rivals = (
         f"{choice.demand} ({rank[choice.demand]})"
@@ -153,5 +145,5 @@ _SUBJECT: Mapping[Family, Callable[[FeasibilityQuestion], str]] = {
     "spread": _spread,
     "moves": _moves,
     "priority": _priority,
-    "budget": _budget,
+    "budget": lambda question: f"{question.demand.budget_per_hour:g} $/h",
 }

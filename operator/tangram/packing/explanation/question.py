@@ -90,11 +90,14 @@ class FeasibilityQuestion:
     @property
     def names(self) -> tuple[Name, ...]:
         """Every family that can be assumed, in the order in which it is tried to do without."""
-        skus = [("gpus", sku) for sku in skus_of(self.problem, self.demand)]
         absent = {"gpus"} | ({"budget"} if self.demand.budget_per_hour is None else set())
         absent |= set() if self._budgets else {"moves"}
         absent |= set() if self.demand.uniform and len(shapes_of(self.demand)) > 1 else {"shape"}
-        return (*((family, "") for family in _ORDER if family not in absent), *skus)  # type: ignore[arg-type]
+        skus = skus_of(self.problem, self.demand)
+        return (
+            *((family, "") for family in _ORDER if family not in absent),
+            *(("gpus", sku) for sku in skus),
+        )
 
     @property
     def _budgets(self) -> tuple[tuple[str | None, int], ...]:

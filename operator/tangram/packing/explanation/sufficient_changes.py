@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from tangram.fleet import WHOLE_GPU, ShapeKey, Spread
+from tangram.fleet import WHOLE_GPU, ShapeKey
 from tangram.packing.explanation.question import ExplanationBudget, FeasibilityQuestion, missed, named, size
 from tangram.packing.problem.mix import least_unmet, on_any_fleet, parts_alone
 from tangram.packing.problem.prepared import alternatives, prices_of
@@ -124,6 +124,15 @@ class _Trial:
             if packing is not None:
                 return change, packing
         return None
+
+    def smallest(
+        self, dimension: Dimension, subject: str, changes: Sequence[_Change], text: Callable[[float], str]
+    ) -> Iterator[SufficientChange]:
+        """Yield the `first` of `changes`, if there is one; `text` says its value."""
+        sufficient = self.first(changes)
+        if sufficient is not None:
+            change, packed = sufficient
+            yield SufficientChange(dimension, subject, change.value, text(change.value), packed.cost_per_hour)
 
     def with_demand(self, demand: Demand, value: float) -> _Change:
         """Return the problem with this demand written otherwise."""
@@ -251,24 +260,15 @@ def _shapes(trial: _Trial) -> list[tuple[ShapeKey, float, int]]:
 
 def _looser(trial: _Trial, objectives: Sequence[ObjectiveChange]) -> Iterator[SufficientChange]:
     for objective in objectives:
+        text = f"{objective.name} {{:g}} {objective.unit}".format
         changes = [trial.with_demand(objective.demand_at(value), value) for value in objective.values]
-        sufficient = trial.first(changes)
-        if sufficient is not None:
-            change, packed = sufficient
-            text = f"{objective.name} {change.value:g} {objective.unit}"
-            subject = f"{objective.name} {objective.unit}"
-            yield SufficientChange("objective", subject, change.value, text, packed.cost_per_hour)
+        yield from trial.smallest("objective", f"{objective.name} {objective.unit}", changes, text)
 
 
 def _dearer(trial: _Trial) -> Iterator[SufficientChange]:
     demand = trial.demand
-    budgets = _budgets(trial)
-    changes = [trial.with_demand(replace(demand, budget_per_hour=usd), usd) for usd in budgets]
-    sufficient = trial.first(changes)
-    if sufficient is not None:
-        change, packed = sufficient
-        text = f"budget {change.value:.2f} $/h"
-        yield SufficientChange("budget", "$/h", change.value, text, packed.cost_per_hour)
+    changes = [trial.with_demand(replace(demand, budget_per_hour=usd), usd) for usd in _budgets(trial)]
+    yield from trial.smallest("budget", "$/h", changes, "budget {:.2f} $/h".format)
 
 
 def _budgets(trial: _Trial) -> list[float]:
@@ -286,26 +286,20 @@ def _closer(trial: _Trial) -> Iterator[SufficientChange]:
     sizes = {part.count for part in _whole(demand) if part.count <= _MOST_ADDED}
     if not demand.uniform and sizes:  # a mix has any number between
         sizes |= set(range(min(sizes), min(max(sizes), _MOST_MIXED) + 1))
-    for name in ("node", "zone"):
+    for name, where in (("node", "on one node"), ("zone", "in one zone")):
         share = getattr(demand.spread, name)
         if share >= 1:
             continue
         # Rounded down: of seven replicas 0.71428571428571 allows five, 0.7142857142857143 six.
         shares = {n * 10**14 // size / 10**14 for size in sizes for n in range(1, size + 1)}
         allowed = sorted({s for s in shares if s > share + _EPSILON} | {1.0})
-        changes = [
-            trial.with_demand(replace(demand, spread=_spread(demand.spread, name, s)), s) for s in allowed
-        ]
-        sufficient = trial.first(changes)
-        if sufficient is not None:
-            change, packed = sufficient
-            where = "on one node" if name == "node" else "in one zone"
-            text = f"up to {math.ceil(change.value * 100 - _EPSILON)}% of the replicas {where}"
-            yield SufficientChange("spread", f"share per {name}", change.value, text, packed.cost_per_hour)
+        spreads = [(s, replace(demand.spread, **{name: s})) for s in allowed]
+        changes = [trial.with_demand(replace(demand, spread=spread), s) for s, spread in spreads]
+        yield from trial.smallest("spread", f"share per {name}", changes, partial(_share_text, where))
 
 
-def _spread(spread: Spread, name: str, share: float) -> Spread:
-    return replace(spread, node=share) if name == "node" else replace(spread, zone=share)
+def _share_text(where: str, share: float) -> str:
+    return f"up to {math.ceil(share * 100 - _EPSILON)}% of the replicas {where}"
 
 
 def _earlier(trial: _Trial) -> Iterator[SufficientChange]:
@@ -333,8 +327,4 @@ def _moving(trial: _Trial) -> Iterator[SufficientChange]:
         return
     running = sum(i.owner is not None for gpu in trial.problem.gpus for i in gpu.instances)
     changes = [_Change(n, replace(trial.problem, move_budget=n)) for n in range(budget + 1, running + 1)]
-    sufficient = trial.first(changes)
-    if sufficient is not None:
-        change, packed = sufficient
-        text = f"move budget {change.value:g}"
-        yield SufficientChange("moves", "replicas moved", change.value, text, packed.cost_per_hour)
+    yield from trial.smallest("moves", "replicas moved", changes, "move budget {:g}".format)

@@ -151,7 +151,7 @@ class Problem:
 
 
 def new_nodes(problem: Problem, pool: GrowablePool, number: int) -> dict[str, tuple[GPUState, ...]]:
-    """Return the GPUs of nodes that do not exist yet, by node: those of an earlier plan have their own names."""
+    """Return the GPUs of nodes that do not exist yet, by node, named unlike those that do."""
     existing = {gpu.node for gpu in problem.gpus} | {gpu.id.rpartition("/")[0] for gpu in problem.gpus}
     names = (name for n in count() if (name := f"{pool.name}/new-{n}") not in existing)
     gpu = GPUState(
