@@ -161,7 +161,7 @@ def _at_most(model: Model, demand: PreparedDemand, shape: ShapeKey, used: Terms,
             terms.add(lasting(model, demand, shape, most))
         return terms
     if demand.is_request:
-        terms.add(model.lesser(most, used))
+        terms.add(model.lesser(most, most, used.expression))
         return terms
     for variable, column in zip(model.chosen[demand.id], demand.columns, strict=True):
         for part, n in column.parts:
@@ -197,10 +197,4 @@ def _exchange(model: Model, demand: PreparedDemand, last: dict[ShapeKey, Terms],
             stopped.extend(_at_most(model, demand, shape, used, n))
         started.extend(used)
         started.extend(remaining, -1)
-    moves.add(_lesser(model, stopped, started, len(demand.held)))
-
-
-def _lesser(model: Model, first: Terms, other: Terms, most: int) -> cp_model.IntVar:
-    lesser = model.cp.new_int_var(0, most, "lesser")
-    model.cp.add_min_equality(lesser, [first.expression, other.expression])
-    return lesser
+    moves.add(model.lesser(len(demand.held), stopped.expression, started.expression))

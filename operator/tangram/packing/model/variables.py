@@ -109,8 +109,8 @@ class Model:
         self.mixes[demand].inner.add(variable.index)
         return variable
 
-    def lesser(self, constant: int, terms: Terms) -> cp_model.IntVar:
-        """Return a variable that is the lesser of the two."""
-        lesser = self.cp.new_int_var(0, constant, "lesser")
-        self.cp.add_min_equality(lesser, [constant, terms.expression])
+    def lesser(self, most: int, *expressions: Any) -> cp_model.IntVar:
+        """Return a variable from 0 to `most` that is the least of `expressions`."""
+        lesser = self.cp.new_int_var(0, most, "lesser")
+        self.cp.add_min_equality(lesser, expressions)
         return lesser
