@@ -26,8 +26,7 @@ from tangram.packing.assignment.sites import (
     shapes_at,
     spot_of,
 )
-from tangram.packing.geometry.board import Board
-from tangram.packing.geometry.layouts import IllegalLayout, Placement, check, creation_order, multiset
+from tangram.packing.geometry.layouts import Placement, creation_order, is_legal, multiset
 from tangram.packing.model.classes import Fleet, GPUClasses, GPUKind, Namer, in_turn
 from tangram.packing.model.targets import Label, Target
 from tangram.packing.problem.mix import MixLimits
@@ -298,14 +297,6 @@ def _leave_alone(
     board = work.fleet.problem.board(gpu.sku)
     remaining = set(placements)
     for placement in sorted(now - placements):
-        if board is not None and _is_legal(board, remaining | {placement}):
+        if board is not None and is_legal(board, remaining | {placement}):
             remaining.add(placement)
     return remaining
-
-
-def _is_legal(board: Board, layout: set[Placement]) -> bool:
-    try:
-        check(board, layout)
-    except IllegalLayout:
-        return False
-    return True

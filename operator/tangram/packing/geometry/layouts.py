@@ -116,6 +116,15 @@ def check(board: Board, layout: Iterable[Placement], field: str = "layout") -> N
             raise IllegalLayout(field, f"{placement} needs more {short} than {board.key} has left")
 
 
+def is_legal(board: Board, layout: Iterable[Placement]) -> bool:
+    """Whether `layout` breaks no rule."""
+    try:
+        check(board, layout)
+    except IllegalLayout:
+        return False
+    return True
+
+
 def default_position(board: Board, layout: Layout, profile: str) -> Placement | None:
     """Return where the driver puts a new instance that names no position: the highest free legal start.
 
@@ -175,14 +184,11 @@ def _additions(board: Board, layout: Iterable[Placement]) -> Iterator[Placement]
 
 def _exhausted(board: Board, chosen: Iterable[Option]) -> str:
     """Return which resource besides memory slices `chosen` has too much of, or the empty string."""
-    used: Counter[str] = Counter()
-    compute = 0
+    used = Counter[str]()
     for option in chosen:
-        compute += option.compute
-        used.update(dict(option.engines))
-    if compute > board.compute_slices:
-        return "compute"
-    return next((kind for kind, cap in board.engine_caps if used[kind] > cap), "")
+        used.update({"compute": option.compute} | dict(option.engines))
+    caps = (("compute", board.compute_slices), *board.engine_caps)
+    return next((kind for kind, cap in caps if used[kind] > cap), "")
 
 
 def _unknown(board: Board, placement: Placement) -> str:

@@ -1,6 +1,5 @@
 """Index, by node and owner, of the replicas to start and to stop in a transition: a step updates little."""
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
@@ -9,7 +8,7 @@ from heapq import heappop, heappush
 from tangram.fleet import WHOLE_GPU
 from tangram.packing.geometry.layouts import Placement
 from tangram.packing.transition.end_states import ReplicaPlacement
-from tangram.packing.transition.fleet_state import FleetState, PlaceShape, Region
+from tangram.packing.transition.fleet_state import FleetState, PlaceShape, Region, note
 
 _NO_GOAL = 1 << 30  # more blockers than there are
 Rank = tuple[int, int]  # fewest blockers of a goal that waits for the replica, goals that wait less others
@@ -83,7 +82,7 @@ class Backlog:
             del self.pending[replica]
             del self._goals_at[self._node(replica)][replica]
             self._shapes_of[replica.owner] -= Counter([self.fleet.shape(replica)])
-            self._unpark(replica)
+            note(self._parked.get(replica.owner, []), replica, listed=False)
         self._touch(replica)
 
     def left(self, replica: ReplicaPlacement) -> None:
@@ -96,21 +95,12 @@ class Backlog:
 
     def park(self, replica: ReplicaPlacement) -> None:
         """Note a free goal whose owner is at its surge limit."""
-        parked = self._parked.setdefault(replica.owner, [])
-        at = bisect_left(parked, replica)
-        if at == len(parked) or parked[at] != replica:
-            parked.insert(at, replica)
+        note(self._parked.setdefault(replica.owner, []), replica, listed=True)
 
     def next_parked(self, owner: str) -> ReplicaPlacement | None:
         """Take the first such goal. None: there is none."""
         parked = self._parked.get(owner)
         return parked.pop(0) if parked else None
-
-    def _unpark(self, replica: ReplicaPlacement) -> None:
-        parked = self._parked.get(replica.owner, [])
-        at = bisect_left(parked, replica)
-        if at < len(parked) and parked[at] == replica:
-            del parked[at]
 
     def leaving_of(self, owner: str) -> Collection[ReplicaPlacement]:
         """Return the replicas of one owner that have to leave."""

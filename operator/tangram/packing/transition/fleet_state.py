@@ -1,18 +1,20 @@
 """The fleet between two steps: slices, the replicas on them, what blocks a place, where there is room."""
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-from tangram.catalog import InputError
 from tangram.fleet import WHOLE_GPU
 from tangram.packing.geometry.board import Board
-from tangram.packing.geometry.layouts import Placement, check
+from tangram.packing.geometry.layouts import Placement, is_legal
 from tangram.packing.problem.statement import GPUState, Problem
 from tangram.packing.transition.end_states import EndStates, ReplicaPlacement
 
 Region = Mapping[str, int]  # GPU -> memory slices as a mask
+Noted = TypeVar("Noted", str, ReplicaPlacement)
 PlaceShape = tuple[str, str, int]  # SKU, profile, GPUs
+MOST_EFFORT = 10_000_000  # of one search
 _GEOMETRY = 8  # effort of one check of a layout
 
 
@@ -20,7 +22,7 @@ _GEOMETRY = 8  # effort of one check of a layout
 class Effort:
     """Search effort that is left, in GPUs and replicas looked at: a count, so that equal inputs end equal."""
 
-    left: int = 10_000_000
+    left: int = MOST_EFFORT
     late: Callable[[], bool] | None = None  # whether a time limit is over, whatever is left of the count
 
     @property
@@ -175,12 +177,7 @@ class FleetState:
         key = self.gpu(gpu).sku, frozenset(layout)
         if key not in self._fitting:
             board = self.board(gpu)
-            try:
-                if board is not None:
-                    check(board, key[1])
-                self._fitting[key] = board is not None
-            except InputError:
-                self._fitting[key] = False
+            self._fitting[key] = board is not None and is_legal(board, key[1])
         return self._fitting[key]
 
     def obstructing(self, gpu: str, placement: Placement) -> list[Placement] | None:
@@ -241,8 +238,9 @@ class FleetState:
         openings = by_profile.setdefault(replica.profile, Openings(set(self.by_sku[sku])))
         effort.left -= 1 + len(openings.stale)
         for name in sorted(openings.stale):
-            _note(openings.existing, name, any(True for _ in self._free(name, replica.profile)))
-            _note(openings.creatable, name, any(True for _ in self._creatable(name, replica.profile, effort)))
+            note(openings.existing, name, listed=any(True for _ in self._free(name, replica.profile)))
+            creatable = self._creatable(name, replica.profile, effort)
+            note(openings.creatable, name, listed=any(True for _ in creatable))
         openings.stale.clear()
         return openings
 
@@ -286,11 +284,11 @@ class FleetState:
                 yield ReplicaPlacement(replica.owner, WHOLE_GPU, tuple(free[:size]))
 
 
-def _note(names: list[str], name: str, listed: bool) -> None:
-    """Keep a sorted list of names: this one is in it, or it is not."""
-    at = bisect_left(names, name)
-    if at < len(names) and names[at] == name:
+def note(items: list[Noted], item: Noted, *, listed: bool) -> None:
+    """Keep a sorted list: this item is in it, or it is not."""
+    at = bisect_left(items, item)
+    if at < len(items) and items[at] == item:
         if not listed:
-            del names[at]
+            del items[at]
     elif listed:
-        insort(names, name)
+        items.insert(at, item)
