@@ -21,13 +21,13 @@ from tangram.packing.transition.end_states import (
     end_states,
     nodes_of_growth,
 )
-from tangram.packing.transition.fleet_state import FleetState
+from tangram.packing.transition.fleet_state import MOST_EFFORT, Effort, FleetState
 from tangram.packing.transition.legality import Underway
 from tangram.packing.transition.observed import ObservedFleet
 from tangram.packing.transition.remedies import missing_for
 from tangram.packing.transition.rollout import Budgets, budgets_of
 from tangram.packing.transition.steps import Missing, Pace, Step
-from tangram.packing.transition.unroll import POLICIES_WITHOUT_MEMORY, Scenario, check_pace, effort_of
+from tangram.packing.transition.unroll import POLICIES_WITHOUT_MEMORY, Scenario, check_pace
 
 _NO_NEARER = "each of these steps leads to a fleet that is no nearer to what is wanted: plan anew"
 
@@ -51,7 +51,7 @@ def transition_goal(problem: Problem, packing: Packing, pace: Pace) -> Transitio
     return TransitionGoal(packing, nodes_of_growth(problem, packing), budgets)
 
 
-def next_actions(fleet: ObservedFleet, goal: TransitionGoal, effort: int | None = None) -> tuple[Step, ...]:
+def next_actions(fleet: ObservedFleet, goal: TransitionGoal, effort: int = MOST_EFFORT) -> tuple[Step, ...]:
     """Return the actions that may begin now, in this order; none: all is done, underway or out of reach.
 
     Actions are steps without a number; equal inputs give equal actions. `effort` as of `transition`.
@@ -70,16 +70,16 @@ def next_actions(fleet: ObservedFleet, goal: TransitionGoal, effort: int | None 
 
 
 def remaining(
-    fleet: ObservedFleet, goal: TransitionGoal, effort: int | None = None
+    fleet: ObservedFleet, goal: TransitionGoal, effort: int = MOST_EFFORT
 ) -> tuple[tuple[int, int], tuple[Step, ...]]:
     """Return how far the fleet is from its goal, and the steps that are left once all underway is done."""
     scenario = _scenario(fleet, goal, effort)
     attempt = scenario.attempts()
-    steps = scenario.safe_steps(attempt, effort_of(effort, None))
+    steps = scenario.safe_steps(attempt, Effort(effort))
     return (scenario.rank(attempt), len(steps)), steps
 
 
-def blocking(fleet: ObservedFleet, goal: TransitionGoal, effort: int | None = None) -> Missing | None:
+def blocking(fleet: ObservedFleet, goal: TransitionGoal, effort: int = MOST_EFFORT) -> Missing | None:
     """Return what keeps a fleet from its goal in which nothing is underway and no action may begin.
 
     None: the fleet is as wanted.
@@ -92,19 +92,12 @@ def blocking(fleet: ObservedFleet, goal: TransitionGoal, effort: int | None = No
     return missing or _unmade_slices(attempt.fleet)
 
 
-def _scenario(fleet: ObservedFleet, goal: TransitionGoal, effort: int | None) -> Scenario:
+def _scenario(fleet: ObservedFleet, goal: TransitionGoal, effort: int) -> Scenario:
     problem = fleet.settled(goal.new_nodes)
     attached = {gpu.id for gpu in problem.gpus}
     missing = tuple(new for new in goal.new_nodes if not attached >= {gpu.id for gpu in new.gpus})
-    return Scenario(
-        problem,
-        goal.packing,
-        Pace(),
-        goal.budgets,
-        missing,
-        effort_of(effort, None),
-        POLICIES_WITHOUT_MEMORY,
-    )
+    policies = POLICIES_WITHOUT_MEMORY
+    return Scenario(problem, goal.packing, Pace(), goal.budgets, missing, Effort(effort), policies)
 
 
 def _unmade_slices(arrived: FleetState) -> Missing | None:

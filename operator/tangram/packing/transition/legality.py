@@ -57,7 +57,7 @@ class Underway:
 
     def _permits_start(self, step: Step) -> bool:
         sites = set(replica_of(step).sites)
-        starting = sum(self._node(replica) == step.node for replica in self.fleet.starting)
+        starting = sum(self.nodes[replica.gpus[0]] == step.node for replica in self.fleet.starting)
         alive = Counter(replica.owner for replica in self.fleet.replicas)[step.owner]
         free = all(sites.isdisjoint(replica.sites) for replica in self.fleet.terminating)
         if step.profile == WHOLE_GPU:
@@ -77,6 +77,3 @@ class Underway:
     def _on(self, gpus: Iterable[str], replicas: Iterable[ReplicaPlacement]) -> list[ReplicaPlacement]:
         gpu_ids = set(gpus)
         return [replica for replica in replicas if not gpu_ids.isdisjoint(replica.gpus)]
-
-    def _node(self, replica: ReplicaPlacement) -> str:
-        return self.nodes[replica.gpus[0]]

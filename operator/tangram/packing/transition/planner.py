@@ -60,17 +60,7 @@ class TransitionPlanner:
     @property
     def has_arrived(self) -> bool:
         """Whether every replica is where it is wanted."""
-        return not self.pending and not self.leaving
-
-    @property
-    def pending(self) -> dict[ReplicaPlacement, None]:
-        """Places on which replicas have to arrive, sorted."""
-        return self.backlog.pending
-
-    @property
-    def leaving(self) -> set[ReplicaPlacement]:
-        """Replicas that have to leave."""
-        return self.backlog.leaving
+        return not self.backlog.pending and not self.backlog.leaving
 
     def run(self) -> None:
         """Record steps until everything is where it is wanted, or nothing can go on."""
@@ -84,7 +74,7 @@ class TransitionPlanner:
                 self._take(unblocking)
             elif self.patient:
                 self.patient = False
-                self.backlog.fresh |= self.pending.keys()
+                self.backlog.fresh |= self.backlog.pending.keys()
             else:
                 break
         self._tidy()
@@ -96,11 +86,11 @@ class TransitionPlanner:
         Only goals around which something changed are looked at. The order depends on the fleet alone, so that
         a fleet after a start has the same actions ahead of it, however it came to be.
         """
-        backlog, before = self.backlog, len(self.pending)
+        backlog, before = self.backlog, len(self.backlog.pending)
         queue: list[ReplicaPlacement] = []
         queued = set[ReplicaPlacement]()
         while backlog.fresh or queue:
-            for fresh in (backlog.fresh & self.pending.keys()) - queued:
+            for fresh in (backlog.fresh & self.backlog.pending.keys()) - queued:
                 heapq.heappush(queue, fresh)
                 queued.add(fresh)
             backlog.fresh = set()
@@ -108,9 +98,9 @@ class TransitionPlanner:
                 break
             goal = heapq.heappop(queue)
             queued.discard(goal)
-            if goal in self.pending:
+            if goal in self.backlog.pending:
                 self._look_at(goal)
-        return len(self.pending) < before
+        return len(self.backlog.pending) < before
 
     def _look_at(self, goal: ReplicaPlacement) -> None:
         rollout = self.rollouts[goal.owner]
@@ -159,7 +149,7 @@ class TransitionPlanner:
 
     def _note_safe_prefix(self) -> None:
         if not self.missing:
-            self.safe_prefix = self.wanted - len(self.pending), len(self.recorder.steps)
+            self.safe_prefix = self.wanted - len(self.backlog.pending), len(self.recorder.steps)
 
     def _make(self, replica: ReplicaPlacement, *, temporary: bool) -> None:
         """Create the slice, or free the whole GPUs, that a replica needs."""
@@ -190,7 +180,7 @@ class TransitionPlanner:
         if not fleet.awaiting_mode(node):
             return False
         held = [holder for gpu in fleet.by_node[node] for holder in fleet.holders[gpu].values()]
-        return bool(held) and self.leaving.issuperset(held)
+        return bool(held) and self.backlog.leaving.issuperset(held)
 
     def _mode(self, gpu: str, *, on: bool) -> None:
         fleet = self.fleet
@@ -241,7 +231,7 @@ class TransitionPlanner:
     def _cheapest_unblocking(self) -> UnblockingMove | None:
         """Return the cheapest move that frees any goal."""
         self.spare_shapes.clear()
-        goals = list(self.pending)
+        goals = list(self.backlog.pending)
         if len(goals) > _MANY and self.last is not None:
             after = bisect(goals, self.last)
             goals = goals[after:] + goals[:after]
@@ -279,7 +269,7 @@ class TransitionPlanner:
     def _all_return(self, goal: ReplicaPlacement) -> bool:
         """Whether the GPU of a goal offers a place to a replica of each demand that has to stop for it."""
         stops = Counter(self.backlog.owners(goal))
-        places = Counter(replica.owner for replica in self.pending if replica.gpus[0] == goal.gpus[0])
+        places = Counter(replica.owner for replica in self.backlog.pending if replica.gpus[0] == goal.gpus[0])
         return stops <= places and self._at_least(goal) is not None
 
     def _at_least(self, goal: ReplicaPlacement) -> Cost | None:
@@ -320,7 +310,7 @@ class TransitionPlanner:
         moves: list[tuple[ReplicaPlacement, ReplicaPlacement | None, bool]] = []
         for replica in blockers:
             rollout = self.rollouts[replica.owner]
-            if replica not in self.leaving:
+            if replica not in self.backlog.leaving:
                 return None
             spare = None
             early = replicas_by_owner[replica.owner] <= rollout.budget.desired
@@ -417,11 +407,7 @@ class TransitionPlanner:
 
 
 def attempt(
-    problem: Problem,
-    ends: EndStates,
-    budgets: Budgets,
-    policy: Policy,
-    effort: Effort,
+    problem: Problem, ends: EndStates, budgets: Budgets, policy: Policy, effort: Effort
 ) -> TransitionPlanner:
     """Return one attempt, run to its end, or to the end of `effort`."""
     # Replicas of other owners came since: they stay.

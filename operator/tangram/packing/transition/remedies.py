@@ -12,10 +12,10 @@ from tangram.packing.geometry.layouts import Placement
 from tangram.packing.problem.result import Packing
 from tangram.packing.problem.statement import Problem, with_free_places
 from tangram.packing.transition.end_states import ReplicaPlacement
-from tangram.packing.transition.fleet_state import Effort
+from tangram.packing.transition.fleet_state import MOST_EFFORT, Effort
 from tangram.packing.transition.planner import TransitionPlanner
 from tangram.packing.transition.steps import Missing, Pace, Spare, Transition
-from tangram.packing.transition.unroll import Scenario, check_pace, effort_of
+from tangram.packing.transition.unroll import Scenario, check_pace
 
 _DEFAULT = Pace()
 _MOST_SPARES = 4  # of one shape: a transition that needs more room needs another plan
@@ -28,7 +28,7 @@ def transition(
     problem: Problem,
     packing: Packing,
     pace: Pace = _DEFAULT,
-    effort: int | None = None,
+    effort: int = MOST_EFFORT,
     late: Callable[[], bool] | None = None,
 ) -> Transition:
     """Return the ordered steps from `problem` as it is to what `packing` wants. Deterministic.
@@ -40,10 +40,10 @@ def transition(
     `late`: whether the time limit is over, a guard beside `effort`.
     """
     check_pace(pace)
-    scenario = Scenario(problem, packing, pace, effort=effort_of(effort, late))
+    scenario = Scenario(problem, packing, pace, effort=Effort(effort, late))
     planner = scenario.attempts()
     missing = missing_for(scenario, planner)
-    return Transition(scenario.safe_steps(planner, effort_of(effort, late)), missing)
+    return Transition(scenario.safe_steps(planner, Effort(effort, late)), missing)
 
 
 def missing_for(scenario: Scenario, planner: TransitionPlanner) -> Missing | None:
@@ -57,12 +57,12 @@ def missing_for(scenario: Scenario, planner: TransitionPlanner) -> Missing | Non
 
 
 def _blocked(planner: TransitionPlanner) -> tuple[str, ...]:
-    return tuple(str(goal) for goal in planner.pending)
+    return tuple(str(goal) for goal in planner.backlog.pending)
 
 
 def _missing(scenario: Scenario, planner: TransitionPlanner) -> Missing:
-    goals = {goal: planner.fleet.blockers(goal) for goal in planner.pending}
-    blockers = sorted({b for blockers in goals.values() for b in blockers if b in planner.leaving})
+    goals = {goal: planner.fleet.blockers(goal) for goal in planner.backlog.pending}
+    blockers = sorted({b for blockers in goals.values() for b in blockers if b in planner.backlog.leaving})
     half = Effort(scenario.effort.left // 2, scenario.effort.late)
     scenario.effort.left -= half.left
     return Missing(
@@ -145,7 +145,7 @@ def _reasons(planner: TransitionPlanner, goal: ReplicaPlacement) -> Iterator[str
     for gpu in goal.gpus:
         if gpu in fleet.ends.impossible:
             yield fleet.ends.impossible[gpu]
-        stay = ", ".join(sorted({str(b) for b in fleet.blockers(goal) if b not in planner.leaving}))
+        stay = ", ".join(sorted({str(b) for b in fleet.blockers(goal) if b not in planner.backlog.leaving}))
         if stay and fleet.mig_on[gpu] != (goal.profile != WHOLE_GPU):
             yield f"MIG mode of {gpu} changes only while nothing runs on {fleet.gpu(gpu).node}: {stay}"
         elif stay:

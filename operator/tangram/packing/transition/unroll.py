@@ -1,12 +1,11 @@
 """The steps of a transition: attempts under one policy after the other, until one arrives."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from tangram.catalog import InputError
 from tangram.packing.problem.result import Packing
 from tangram.packing.problem.statement import Problem
-from tangram.packing.transition.end_states import EndStates, NewNode, end_states
+from tangram.packing.transition.end_states import NewNode, end_states
 from tangram.packing.transition.fleet_state import Effort
 from tangram.packing.transition.planner import Policy, TransitionPlanner, attempt
 from tangram.packing.transition.rollout import Budgets, budgets_of
@@ -67,18 +66,9 @@ class Scenario:
         """Whether an attempt arrives before the effort is over."""
         return not self.effort.over and self.attempts().has_arrived
 
-    def ends(self) -> EndStates:
-        """Return both ends."""
-        return end_states(self.problem, self.packing, self.new_nodes)
-
     def _attempt(self, policy: Policy, effort: Effort) -> TransitionPlanner:
-        ends = self.ends()
+        ends = end_states(self.problem, self.packing, self.new_nodes)
         return attempt(self.problem, ends, self.budgets or budgets_of(ends, self.pace), policy, effort)
-
-
-def effort_of(effort: int | None, late: Callable[[], bool] | None) -> Effort:
-    """Return the effort of one search; without a count, the default."""
-    return Effort(late=late) if effort is None else Effort(effort, late)
 
 
 def check_pace(pace: Pace) -> None:
