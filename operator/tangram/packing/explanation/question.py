@@ -93,11 +93,8 @@ class FeasibilityQuestion:
         absent = {"gpus"} | ({"budget"} if self.demand.budget_per_hour is None else set())
         absent |= set() if self._budgets else {"moves"}
         absent |= set() if self.demand.uniform and len(shapes_of(self.demand)) > 1 else {"shape"}
-        skus = skus_of(self.problem, self.demand)
-        return (
-            *((family, "") for family in _ORDER if family not in absent),
-            *(("gpus", sku) for sku in skus),
-        )
+        families = ((family, "") for family in _ORDER if family not in absent)
+        return (*families, *(("gpus", sku) for sku in skus_of(self.problem, self.demand)))
 
     @property
     def _budgets(self) -> tuple[tuple[str | None, int], ...]:

@@ -11,12 +11,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from tangram.catalog import InputError
 
 Noun = TypeVar("Noun")
-Spelling = Callable[[str], str]
-
-
-def as_it_is(name: str) -> str:
-    """Spell a field as the noun does."""
-    return name
+Spelling = Callable[[str], str]  # of fields; `str`: as the noun has them
 
 
 @cache
@@ -26,7 +21,7 @@ def camel(name: str) -> str:
     return first + "".join(word.title() for word in rest)
 
 
-def to_json(value: object, spelling: Spelling = as_it_is) -> Any:
+def to_json(value: object, spelling: Spelling = str) -> Any:
     """Return a noun as what `json` can write. Fields that have their default are left out."""
     if type(value) in _PLAIN:
         return value
@@ -44,7 +39,7 @@ def to_json(value: object, spelling: Spelling = as_it_is) -> Any:
     return value
 
 
-def from_json(kind: type[Noun], document: object, where: str = "", spelling: Spelling = as_it_is) -> Noun:
+def from_json(kind: type[Noun], document: object, where: str = "", spelling: Spelling = str) -> Noun:
     """Return the noun that `document` describes. Raises `InputError` with the key path of what is wrong."""
     read: Noun = _read(kind, document, where, spelling)
     return read
