@@ -1,8 +1,9 @@
-"""Read YAML and JSON files as documents. Every error is one line that names file and line."""
+"""Read files of the user, and the YAML and JSON documents in them. Every error is one line."""
 
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +14,33 @@ LARGEST_FILE = 256 << 20
 BOM = "\ufeff"
 
 
-def file_text(name: str, shown: str, option: str = "--file") -> str:
-    """Return the text of a file, `-`: standard input. Raises `InputError`."""
+def shown_name(name: str) -> str:
+    """Return the name of an input file in messages."""
+    return "standard input" if name == "-" else name
+
+
+def file_bytes(file: str | Path, field: str, most: int) -> bytes:
+    """Return the content of a file, of standard input for the text `-`. Raises `InputError` about `field`."""
+    shown = repr(shown_name(str(file)))
     try:
-        data = sys.stdin.buffer.read(LARGEST_FILE + 1) if name == "-" else _bytes(Path(name), shown, option)
-        if len(data) > LARGEST_FILE:
-            raise InputError(option, f"{shown} is larger than {LARGEST_FILE >> 20} MiB")
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(option, f"{shown} is not UTF-8 text") from error
+        with nullcontext(sys.stdin.buffer) if file == "-" else Path(file).open("rb") as stream:
+            content = stream.read(most + 1)  # pipes and devices have no known size
+    except IsADirectoryError:
+        raise InputError(field, f"{shown} is a directory") from None
     except (OSError, ValueError) as error:  # ValueError: a name with a NUL
-        if isinstance(error, InputError):
-            raise
-        raise InputError(option, f"cannot read {shown!r}: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(field, f"cannot read {shown}: {reason}") from error
+    if len(content) > most:
+        raise InputError(field, f"{shown} is larger than {most >> 20} MiB")
+    return content
 
 
-def _bytes(path: Path, shown: str, option: str) -> bytes:
-    if path.is_dir():
-        raise InputError(option, f"{shown!r} is a directory")
-    with path.open("rb") as stream:
-        return stream.read(LARGEST_FILE + 1)
+def file_text(name: str, field: str = "--file", most: int = LARGEST_FILE) -> str:
+    """Return the text of a file, `-`: standard input. Raises `InputError` about `field`."""
+    try:
+        return file_bytes(name, field, most).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(field, f"{shown_name(name)!r} is not UTF-8 text") from error
 
 
 def documents(text: str, shown: str) -> Iterator[Any]:
@@ -42,11 +50,10 @@ def documents(text: str, shown: str) -> Iterator[Any]:
     if text.lstrip().startswith("{"):
         try:  # JSON is YAML, but its own parser is ten times faster
             document = json.loads(text, object_pairs_hook=_object)
+            is_shallow = _depth(document) <= DEEPEST
         except (ValueError, RecursionError):
-            pass
-        else:
-            if not _shallow(document):
-                raise InputError(shown, f"more than {DEEPEST} levels deep")
+            is_shallow = False  # or no JSON: the YAML reader names the line
+        if is_shallow:
             yield document
             return
     try:
@@ -63,16 +70,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return keys
 
 
-def _shallow(value: Any) -> bool:
-    """Whether a document has at most `DEEPEST` levels of objects and lists."""
-    level = [value]
-    for _ in range(DEEPEST + 1):
-        level = [child for parent in level for child in _children(parent)]
-        if not level:
-            return True
-    return False
-
-
-def _children(value: Any) -> list[Any]:
-    values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [child for child in values if isinstance(child, dict | list)]
+def _depth(value: Any) -> int:
+    """Return the levels of objects and lists."""
+    parts = value.values() if isinstance(value, dict) else value
+    return 1 + max((_depth(part) for part in parts if isinstance(part, dict | list)), default=0)

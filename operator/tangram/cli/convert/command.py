@@ -12,7 +12,7 @@ import click
 from tangram.api.common.priority import CHART_DEFAULT_VALUE, HIGHEST_VALUE
 from tangram.catalog import InputError
 from tangram.cli.convert.conversion import Conversion, Converter
-from tangram.cli.input_documents import BOM, file_text
+from tangram.cli.input_documents import BOM, file_text, shown_name
 from tangram.cli.output import counted
 
 EXIT_OLD = 1
@@ -77,10 +77,7 @@ def _without_duplicates(files: Iterable[str]) -> tuple[str, ...]:
 
 
 def _converted(files: Sequence[str], default_priority: int) -> list[Conversion]:
-    texts = []
-    for name in files:
-        shown = "standard input" if name == "-" else name
-        texts.append((shown, file_text(name, shown, _FILES)))
+    texts = [(shown_name(name), file_text(name, _FILES)) for name in files]
     converter = Converter(default_priority)
     for shown, text in texts:
         converter.read(text.removeprefix(BOM), shown)

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from tangram.capacity.diagnosis.scrape import ALL_NAMES, MetricSample, Scrape
 from tangram.catalog import InputError
+from tangram.cli.input_documents import file_bytes
 
 MAX_BYTES = 32 * 2**20  # pages of vLLM can have megabytes; of Tangram's engine, below 100 KiB
 # Of the lines that are parsed, at a microsecond per byte: sixteen engines with all histograms have 1 MiB.
@@ -165,11 +166,7 @@ def _check_status(url: str, response: httpx.Response) -> None:
 
 
 def _token(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_TOKEN_BYTES + 1)
-    except (OSError, ValueError) as error:  # ValueError: a name with a NUL
-        raise InputError("--token-file", f"{path}: {getattr(error, 'strerror', 'cannot be read')}") from None
+    raw = file_bytes(path, "--token-file", 1 << 20)
     token = raw.strip()
     if not token or len(raw) > MAX_TOKEN_BYTES or not all(33 <= byte < 127 for byte in token):
         raise InputError("--token-file", f"{path} does not hold one line of visible ASCII characters")

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tangram.catalog import InputError
+from tangram.cli.input_documents import file_bytes
 
 MAX_BYTES = 64 * 2**20  # unpacked; a thousand rows have 200 KB
 MAX_ROWS = 200_000
@@ -17,24 +18,14 @@ _GZIP = b"\x1f\x8b"
 def read_csv(path: Path, required: Iterable[str]) -> list[dict[str, str]]:
     """Return the rows of a file with a header: row i is line i + 2. Raises `InputError`."""
     shown = str(path)
-    text = _text(_unpacked(_content(path, shown), shown), shown)
+    content = file_bytes(path, "CSV file", MAX_BYTES)
+    if not content:
+        raise InputError(shown, "is empty")
+    text = _text(_unpacked(content, shown), shown)
     try:
         return list(_rows(text, shown, tuple(required)))
     except csv.Error as error:
         raise InputError(shown, f"is not CSV: {error}") from None
-
-
-def _content(path: Path, shown: str) -> bytes:
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:  # ValueError: a name with a NUL
-        raise InputError(shown, getattr(error, "strerror", None) or "cannot be read") from None
-    if len(raw) > MAX_BYTES:
-        raise InputError(shown, f"is larger than {MAX_BYTES // 2**20} MiB")
-    if not raw:
-        raise InputError(shown, "is empty")
-    return raw
 
 
 def _unpacked(raw: bytes, shown: str) -> bytes:

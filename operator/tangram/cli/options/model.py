@@ -3,6 +3,7 @@
 import difflib
 import functools
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -76,13 +77,8 @@ def read_model(source: ModelOption) -> Architecture:
 
 def named_model(name: str, field: str = "--model") -> Architecture:
     """Return a model by an existing path, else by well-known name. Raises `InputError`."""
-    path = Path(name)
-    try:
-        is_path = bool(name.strip()) and path.exists()
-    except (OSError, ValueError):  # longer than a path may be, or with a NUL
-        is_path = False
-    if is_path:
-        return read_architecture(path)
+    if name.strip() and os.path.exists(name):  # noqa: PTH110 - Path.exists raises for a name that is too long
+        return read_architecture(Path(name))
     architecture = known_model(name)
     if architecture is not None:
         return architecture

@@ -9,6 +9,7 @@ from typing import Any
 from tangram.catalog import Architecture, InputError
 from tangram.catalog.models.checkpoint import Entry, entries, shards, with_index_alone, with_stored_tensors
 from tangram.catalog.models.model_config import CONFIG, architecture_from_config
+from tangram.cli.input_documents import file_bytes
 
 INDEX = "model.safetensors.index.json"
 MODELOPT = "hf_quant_config.json"
@@ -89,14 +90,7 @@ def _header(path: Path, named_by: str = "") -> dict[str, Entry]:
 
 
 def _object(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            text = file.read(_JSON_LIMIT + 1)  # pipes and devices have no known size
-        if len(text) > _JSON_LIMIT:
-            raise InputError(str(path), f"is larger than {_JSON_LIMIT >> 20} MiB")
-        return _parse(text, path)
-    except OSError as error:
-        raise InputError(str(path), error.strerror or "cannot be read") from None
+    return _parse(file_bytes(path, "model", _JSON_LIMIT), path)
 
 
 def _parse(text: bytes, path: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from tangram.api import PriorityClasses, classes_of_files
 from tangram.api.common.base import GROUP, VERSION
 from tangram.catalog import Architecture, InputError
 from tangram.catalog.reading.fields import short
-from tangram.cli.input_documents import BOM, documents, file_text
+from tangram.cli.input_documents import BOM, documents, file_text, shown_name
 from tangram.cli.options.lengths import with_histogram_means
 from tangram.cli.plan.applied_documents import (
     SNAPSHOT,
@@ -96,8 +96,8 @@ class _SkippedDocuments:
 
 
 def _documents_of(name: str, skipped: _SkippedDocuments) -> Iterator[InputDocument]:
-    shown = "standard input" if name == "-" else name
-    for number, document in enumerate(documents(file_text(name, shown).removeprefix(BOM), shown), 1):
+    shown = shown_name(name)
+    for number, document in enumerate(documents(file_text(name).removeprefix(BOM), shown), 1):
         if document is None:
             continue
         for part in _parts(document, f"{shown}: document {number}", skipped):

@@ -1,5 +1,6 @@
 """Predict every row of a CSV file of measurements and score the predictions."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,10 +31,8 @@ def _model_reader(folder: Path) -> Callable[[str], Architecture]:
     """Return a function that reads a model by a path in `folder`, else as `--model` does."""
 
     def model_of(name: str) -> Architecture:
-        try:
-            is_in_folder = (folder / name).exists()
-        except (OSError, ValueError):  # the path is too long
-            is_in_folder = False
-        return read_architecture(folder / name) if is_in_folder else named_model(name, "model")
+        path = folder / name
+        is_in_folder = os.path.exists(path)  # noqa: PTH110 - Path.exists raises for a name that is too long
+        return read_architecture(path) if is_in_folder else named_model(name, "model")
 
     return model_of
