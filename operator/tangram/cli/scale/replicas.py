@@ -1,7 +1,5 @@
 """Write spec.replicas of one LLMDeployment in a cluster and report the effect."""
 
-from dataclasses import dataclass
-
 from tangram.api import parse
 from tangram.catalog import InputError
 from tangram.cli.cluster.access import ClusterAccess
@@ -15,36 +13,30 @@ _FIELD = "scale"
 _NOT_FOUND, _DOES_NOT_APPLY = 404, (400, 422)
 
 
-@dataclass(frozen=True, slots=True)
-class ScaleRequest:
-    """The replicas that one LLMDeployment is to have; None: Tangram scales it."""
+def scale_deployment(access: ClusterAccess, name: str, namespace: str | None, replicas: int | None) -> str:
+    """Write the replicas, None: Tangram scales, and return one sentence on the effect. Raises `InputError`.
 
-    name: str
-    namespace: str | None  # None: that of the kubeconfig's context
-    replicas: int | None
-
-
-def scale_deployment(access: ClusterAccess, request: ScaleRequest) -> str:
-    """Write the replicas and return one sentence on the effect. Raises `InputError`."""
-    namespace = context_namespace(access) if request.namespace is None else request.namespace
-    return with_client(access, lambda client: _scale(client, request, namespace))
+    `namespace` None: that of the kubeconfig's context.
+    """
+    chosen = context_namespace(access) if namespace is None else namespace
+    return with_client(access, lambda client: _scale(client, chosen, name, replicas))
 
 
-async def _scale(client: ApiClient, request: ScaleRequest, namespace: str) -> str:
-    name = f"{namespace}/{request.name}"
-    deployment = await client.get(LLM_DEPLOYMENTS, namespace, request.name)
+async def _scale(client: ApiClient, namespace: str, name: str, replicas: int | None) -> str:
+    shown = f"{namespace}/{name}"
+    deployment = await client.get(LLM_DEPLOYMENTS, namespace, name)
     if deployment is None:
         if not await client.served(LLM_DEPLOYMENTS):
             raise InputError(_FIELD, "Tangram's CRDs are not installed in this cluster")
-        raise InputError(_FIELD, f"there is no LLMDeployment {request.name} in namespace {namespace}")
+        raise InputError(_FIELD, f"there is no LLMDeployment {name} in namespace {namespace}")
     before = deployment.get("spec", {}).get("replicas")
     try:
-        if request.replicas is not None:
-            return f"{name}: {await _set(client, namespace, request.name, before, request.replicas)}"
-        return f"{name}: {await _unset(client, deployment)}"
+        if replicas is not None:
+            return f"{shown}: {await _set(client, namespace, name, before, replicas)}"
+        return f"{shown}: {await _unset(client, deployment)}"
     except ApiError as error:
         if error.status == _NOT_FOUND:
-            raise InputError(_FIELD, f"LLMDeployment {name} was deleted in the meantime") from error
+            raise InputError(_FIELD, f"LLMDeployment {shown} was deleted in the meantime") from error
         raise
 
 
@@ -81,8 +73,6 @@ def _bounds(deployment: Object) -> str:
     if not isinstance(intent, Intent):
         return f"once it is accepted ({intent.message})"
     low, high = intent.min_replicas, intent.max_replicas
-    return (
-        f"from {low} to {high} replicas"
-        if low < high
-        else f"to {low} replicas, the only number that its bounds allow"
-    )
+    if low < high:
+        return f"from {low} to {high} replicas"
+    return f"to {low} replicas, the only number that its bounds allow"
