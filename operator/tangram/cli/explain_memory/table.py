@@ -7,7 +7,7 @@ import click
 from tangram.capacity.memory.budget import GIB, UNMEASURED
 from tangram.capacity.memory.engine_buffers import MIB
 from tangram.cli.explain_memory.account import MemoryAccount, MemoryTerm, terms
-from tangram.cli.explain_memory.memory_bar import BarSegment, bar
+from tangram.cli.explain_memory.memory_bar import bar
 from tangram.cli.output import UNVERIFIED_MARK, Column, Row, note, notes, table
 from tangram.fleet import WHOLE_GPU
 
@@ -17,7 +17,7 @@ def show_account(account: MemoryAccount) -> None:
     budget, parts = account.budget, terms(account)
     note(_title(account), indent="  ")
     click.echo()
-    bar([BarSegment(term.name[0].upper(), term.size, term.color) for term in parts], budget.total)
+    bar(parts, budget.total)
     click.echo()
     table([_row(term, budget.total) for term in parts])
     notes(_conclusions(account))
@@ -38,7 +38,7 @@ def _title(account: MemoryAccount) -> str:
 
 def _row(term: MemoryTerm, total: int) -> Row:
     return [
-        (Column(""), term.name[0].upper()),
+        (Column(""), term.letter),
         (Column("TERM"), term.name + (UNVERIFIED_MARK if term.unverified else "")),
         (Column("GiB", right=True), f"{term.size / GIB:.2f}"),
         (Column("SHARE", right=True), f"{term.size / total:.1%}"),
