@@ -81,12 +81,9 @@ def table(table_rows: Sequence[Row]) -> None:
 
 def note(text: str, indent: str = "") -> None:
     """Print one paragraph, wrapped to the terminal; lines after the first begin with `indent`."""
-    width = terminal_width()
-    click.echo(
-        textwrap.fill(text, max(width, 40), subsequent_indent=indent, break_on_hyphens=False)
-        if width
-        else text
-    )
+    if width := terminal_width():
+        text = textwrap.fill(text, max(width, 40), subsequent_indent=indent, break_on_hyphens=False)
+    click.echo(text)
 
 
 def notes(texts: Iterable[str]) -> None:
@@ -143,6 +140,12 @@ def _wrapped(
 def counted(count: int, noun: str) -> str:
     """Return `1 move`, `2 moves`."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def shortened(names: Sequence[str], most: int) -> str:
+    """Return the first `most` names, and how many more there are: `a, b and 3 more`."""
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _render(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:

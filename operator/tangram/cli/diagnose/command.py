@@ -21,7 +21,7 @@ from tangram.catalog.models.architecture import Architecture
 from tangram.cli.diagnose.metrics_page import MetricsPage
 from tangram.cli.diagnose.table import show
 from tangram.cli.options.model import ModelOption, model_options, read_model
-from tangram.cli.output import document, output_option
+from tangram.cli.output import document, output_option, shortened
 from tangram.fleet import WHOLE_GPU
 
 MIN_INTERVAL_S = 15.0  # with less, too few requests complete
@@ -104,9 +104,7 @@ def read_twice(url: str, interval: float, token_file: Path | None = None) -> tup
 def model_to_diagnose(scrape: Scrape, requested: str | None) -> str:
     """Return the name of the served model to diagnose. Raises `InputError` where the choice is ambiguous."""
     served_models = scrape.models
-    shown = ", ".join(served_models[:10]) + (
-        f" and {len(served_models) - 10} more" if len(served_models) > 10 else ""
-    )
+    shown = shortened(served_models, 10)
     if requested is not None and requested not in served_models:
         raise InputError("--served-model", f"the page has no model {requested!r}; it has {shown or 'none'}")
     if requested is None and len(served_models) > 1:

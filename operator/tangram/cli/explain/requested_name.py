@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from tangram.catalog import InputError
+from tangram.cli.output import shortened
 
 FIELD = "explain"
 _KINDS = ("llmdep", "llmdeployment", "llmdeployments", "llmdeployments.tangram.dev")
@@ -63,5 +64,4 @@ def _not_found(name: str, namespace: str | None, deployments: Sequence[Namespace
         return f"{problem}; did you mean {' or '.join(near)}?"
     if not names:
         return f"{problem}; there are no LLMDeployments"
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return f"{problem}; there are {', '.join(names[:_MOST_NAMES])}{more}"
+    return f"{problem}; there are {shortened(names, _MOST_NAMES)}"

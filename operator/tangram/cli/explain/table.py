@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from tangram.cli.output import Column, Row, note, table
+from tangram.cli.output import Column, Row, counted, note, shortened, table
 from tangram.cli.plan.headline import money
 from tangram.cli.plan.table import MARK, fleet_cost_and_reason, shape_name
 
@@ -90,7 +90,7 @@ def _replicas(bounds: Mapping[str, Any]) -> str:
     if most is None:
         return f"{least} or more replicas"
     if least == most:
-        return f"{least} replica{'s' if least != 1 else ''}"
+        return counted(least, "replica")
     return f"{least} to {most} replicas"
 
 
@@ -125,10 +125,7 @@ def _chosen(shape: Mapping[str, Any]) -> str:
 
 
 def _at(nodes: Sequence[str]) -> str:
-    if not nodes:
-        return ""
-    more = f" and {len(nodes) - _MOST_NODES} more" if len(nodes) > _MOST_NODES else ""
-    return f" on {', '.join(nodes[:_MOST_NODES])}{more}"
+    return f" on {shortened(nodes, _MOST_NODES)}" if nodes else ""
 
 
 def _why(plan: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:

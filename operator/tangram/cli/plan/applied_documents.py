@@ -17,6 +17,7 @@ from tangram.api import (
 )
 from tangram.capacity.memory.from_facts import architecture_from_facts
 from tangram.catalog import Architecture, InputError
+from tangram.cli.output import shortened
 from tangram.eligibility.shapes.serving_requirements import counted_lengths, identity
 from tangram.fleet import (
     FactsKey,
@@ -34,17 +35,7 @@ from tangram.recommendation.documents.merge_documents import merged_input
 from tangram.recommendation.documents.snapshot_file import KIND as SNAPSHOT
 from tangram.recommendation.documents.snapshot_file import read_snapshot
 
-__all__ = [
-    "SNAPSHOT",
-    "AppliedSnapshot",
-    "InputDocument",
-    "models_by_uid",
-    "read_priority_class",
-    "with_documents_applied",
-    "with_further_input",
-]
-
-_APPLIED = ("LLMDeployment", "GPUPool", "PriorityClass")
+APPLIED = ("LLMDeployment", "GPUPool", "PriorityClass")
 Models = Mapping[str, Architecture]
 
 
@@ -56,11 +47,6 @@ class InputDocument:
     body: Mapping[str, Any]
     where: str  # file, number and kind
     counted_lengths: Mapping[str, Lengths] = field(default_factory=dict)  # of its histograms, by field
-
-    @property
-    def is_applied(self) -> bool:
-        """Whether the document replaces or adds an object of the cluster."""
-        return self.kind in _APPLIED
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +146,8 @@ def _with_pool(
     )
     if unread:
         notes.append(
-            f"GPUPool {pool.name} declares {pool.sku} for node {unread[0]}"
-            + (f" and {len(unread) - 1} more" if unread[1:] else "")
-            + ", which the snapshot was taken without: take a snapshot after applying the GPUPool"
+            f"GPUPool {pool.name} declares {pool.sku} for node {shortened(unread, 1)}, which the snapshot was"
+            " taken without: take a snapshot after applying the GPUPool"
         )
     others = [other for other in fleet.pools if other.name != pool.name]
     return replace(

@@ -13,7 +13,7 @@ from tangram.catalog.reading.fields import short
 from tangram.cli.input_documents import BOM, documents, file_text, shown_name
 from tangram.cli.options.lengths import with_histogram_means
 from tangram.cli.plan.applied_documents import (
-    SNAPSHOT,
+    APPLIED,
     AppliedSnapshot,
     InputDocument,
     read_priority_class,
@@ -27,6 +27,7 @@ from tangram.recommendation.documents.merge_documents import merged_input
 from tangram.recommendation.documents.nodes import read_node
 from tangram.recommendation.documents.pods import read_pod
 from tangram.recommendation.documents.pools import read_pool
+from tangram.recommendation.documents.snapshot_file import KIND as SNAPSHOT
 from tangram.recommendation.observed.snapshot_input import snapshot_input
 from tangram.recommendation.recommend import without_faulty
 
@@ -66,8 +67,8 @@ def read_fleet(names: tuple[str, ...], models: Models) -> PlanSource:
         )
         parts = [_read(d, models, classes, skipped) for d in documents_read if d.kind != "PriorityClass"]
         return PlanSource(merged_input([FleetInput(notes=tuple(skipped.notes())), *parts]))
-    applied = [document for document in documents_read if document.is_applied]
-    others = [d for d in documents_read if not d.is_applied and d is not snapshots[0]]
+    applied = [document for document in documents_read if document.kind in APPLIED]
+    others = [document for document in documents_read if document.kind not in (SNAPSHOT, *APPLIED)]
     cluster = with_documents_applied(snapshots[0], applied, models)
     further_input = [_read(document, models, classes_of_files(()), skipped) for document in others]
     base = without_faulty(snapshot_input(cluster.snapshot, cluster.intents, cluster.models))
@@ -77,11 +78,9 @@ def read_fleet(names: tuple[str, ...], models: Models) -> PlanSource:
 
 @dataclass(slots=True)
 class _SkippedDocuments:
-    """Documents that are no input of a plan."""
+    """Documents that are no input of a plan. `kinds`: of other projects, and of what the operator writes."""
 
-    kinds: Counter[str] = field(
-        default_factory=Counter
-    )  # kinds of other projects, and of what the operator writes
+    kinds: Counter[str] = field(default_factory=Counter)
     broken: list[str] = field(default_factory=list)  # objects of a cluster that cannot be read
 
     def notes(self) -> Iterator[str]:
@@ -156,30 +155,27 @@ def _read(
     document: InputDocument, models: Models, classes: PriorityClasses, skipped: _SkippedDocuments
 ) -> FleetInput:
     """Read one document. A Node or Pod that cannot be read is skipped, with a note."""
-    if document.kind not in CORE:
-        return _read_object(document, models, classes)
     try:
-        return _read_core_object(document)
+        return _input_of(document, models, classes)
     except InputError as error:
+        if document.kind not in CORE:
+            raise
         skipped.broken.append(f"{error.field} {error.problem}: this {document.kind} is skipped")
         return FleetInput(pods_listed=document.kind == "Pod")
 
 
-def _read_core_object(document: InputDocument) -> FleetInput:
-    if document.kind == "Node":
-        return FleetInput(node_facts=((document.where, read_node(document.body, document.where)),))
-    pod = read_pod(document.body, document.where)
-    return FleetInput(pods=() if pod is None else (pod,), pods_listed=True)
-
-
-def _read_object(document: InputDocument, models: Models, classes: PriorityClasses) -> FleetInput:
-    body, where = document.body, document.where
-    if document.kind == "Inventory":
-        return read_inventory(body, where)
-    if document.kind == "SliceRequest":
-        return FleetInput(requests=(read_slice_request(body, where),))
-    if document.kind == "LLMDeployment":
-        return FleetInput(
-            deployments=(read_llm_deployment(body, where, models, classes, document.counted_lengths),)
-        )
+def _input_of(document: InputDocument, models: Models, classes: PriorityClasses) -> FleetInput:
+    body, where, lengths = document.body, document.where, document.counted_lengths
+    match document.kind:
+        case "Inventory":
+            return read_inventory(body, where)
+        case "SliceRequest":
+            return FleetInput(requests=(read_slice_request(body, where),))
+        case "LLMDeployment":
+            return FleetInput(deployments=(read_llm_deployment(body, where, models, classes, lengths),))
+        case "Node":
+            return FleetInput(node_facts=((where, read_node(body, where)),))
+        case "Pod":
+            pod = read_pod(body, where)
+            return FleetInput(pods=() if pod is None else (pod,), pods_listed=True)
     return FleetInput(pools=(read_pool(body, where),))

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from tangram.cli.output import Column, Row, counted, note, table
+from tangram.cli.output import Column, Row, counted, note, shortened, table
 from tangram.fleet import WHOLE_GPU
 
 _MOST = 12
@@ -22,14 +22,9 @@ def show_steps(plan: Mapping[str, Any]) -> None:
         note(f"{counted(len(steps) - _MOST, 'more step')}; -o json has all.")
     if missing is not None:
         click.echo()
-        blocked = missing["blocked"]
-        more = f" and {len(blocked) - _MOST_BLOCKED} more" if len(blocked) > _MOST_BLOCKED else ""
-        what = ", ".join(blocked[:_MOST_BLOCKED]) or "some replicas"
-        note(
-            f"No order of steps reaches the layout: {what}{more} cannot move. It would with"
-            f" {missing['text']}.",
-            indent="  ",
-        )
+        blocked = shortened(missing["blocked"], _MOST_BLOCKED) or "some replicas"
+        problem = f"No order of steps reaches the layout: {blocked} cannot move."
+        note(f"{problem} It would with {missing['text']}.", indent="  ")
 
 
 def _row(step: Mapping[str, Any]) -> Row:
