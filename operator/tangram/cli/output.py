@@ -142,6 +142,16 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
+def unverified_mark(facts: object) -> str:
+    """Return the mark of a value that rests on unverified facts, nothing if there are none."""
+    return UNVERIFIED_MARK if facts else ""
+
+
+def unverified_note(facts: Iterable[str]) -> str:
+    """Return the note that lists unverified facts below a table."""
+    return f"{UNVERIFIED_MARK} Not measured, or without a cited source: {', '.join(sorted(facts))}"
+
+
 def shortened(names: Sequence[str], most: int) -> str:
     """Return the first `most` names, and how many more there are: `a, b and 3 more`."""
     rest = len(names) - most

@@ -3,7 +3,7 @@
 import click
 
 from tangram.capacity.diagnosis.findings import Diagnosis, Finding, Number
-from tangram.cli.output import UNVERIFIED_MARK, note, notes
+from tangram.cli.output import UNVERIFIED_MARK, note, notes, unverified_mark
 
 
 def show(diagnosis: Diagnosis) -> None:
@@ -13,7 +13,7 @@ def show(diagnosis: Diagnosis) -> None:
         f"{diagnosis.model or 'an unnamed model'}{engines}, {diagnosis.seconds:.1f} s between the readings"
     )
     for number, answer in enumerate(diagnosis.answers, 1):
-        _show_answer(number, answer, UNVERIFIED_MARK if number == 1 and diagnosis.unverified else "")
+        _show_answer(number, answer, unverified_mark(number == 1 and diagnosis.unverified))
     texts = list(diagnosis.notes)
     if diagnosis.unverified:
         unverified = ", ".join(diagnosis.unverified)

@@ -5,9 +5,9 @@ from typing import Any
 
 import click
 
-from tangram.cli.output import Column, Row, counted, note, shortened, table
+from tangram.cli.output import Column, Row, counted, note, shortened, table, unverified_mark
 from tangram.cli.plan.headline import money
-from tangram.cli.plan.table import MARK, fleet_cost_and_reason, shape_name
+from tangram.cli.plan.table import fleet_cost_and_reason, shape_name, unverified_notes
 
 _LABEL = 10
 _CENT = 0.005
@@ -120,8 +120,8 @@ def _plan(plan: Mapping[str, Any]) -> str:
 
 
 def _chosen(shape: Mapping[str, Any]) -> str:
-    mark = MARK if shape.get("unverified") else ""
-    return f"{shape['replicas']} x {shape_name(shape)}{mark} ({shape['precision']})"
+    name = shape_name(shape) + unverified_mark(shape.get("unverified"))
+    return f"{shape['replicas']} x {name} ({shape['precision']})"
 
 
 def _at(nodes: Sequence[str]) -> str:
@@ -184,11 +184,8 @@ def _row(other: Mapping[str, Any]) -> Row:
 
 
 def _notes(explanation: Mapping[str, Any]) -> list[str]:
-    notes = list(explanation["notes"])
     chosen = explanation["plan"]["chosen"] if "plan" in explanation else ()
-    marks = {word for shape in chosen for word in shape.get("unverified", ())}
-    if marks:
-        notes.append(f"{MARK} Not measured, or without a cited source: {', '.join(sorted(marks))}.")
+    notes = [*explanation["notes"], *unverified_notes(chosen)]
     if "plan" in explanation:
         fleet = explanation["plan"]["fleet"]
         notes += [fleet["oneShapePerDeployment"]] if "oneShapePerDeployment" in fleet else []

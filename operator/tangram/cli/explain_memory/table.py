@@ -8,7 +8,7 @@ from tangram.capacity.memory.budget import GIB, UNMEASURED
 from tangram.capacity.memory.engine_buffers import MIB
 from tangram.cli.explain_memory.account import MemoryAccount, MemoryTerm, terms
 from tangram.cli.explain_memory.memory_bar import bar
-from tangram.cli.output import UNVERIFIED_MARK, Column, Row, note, notes, table
+from tangram.cli.output import UNVERIFIED_MARK, Column, Row, note, notes, table, unverified_mark
 from tangram.fleet import WHOLE_GPU
 
 
@@ -28,8 +28,8 @@ def _title(account: MemoryAccount) -> str:
     replica = account.replica
     where = replica.sku if replica.profile == WHOLE_GPU else f"{replica.profile} of {replica.sku}"
     shared = f", one of {replica.tensor_parallel} that share the model" if replica.tensor_parallel > 1 else ""
-    mark = UNVERIFIED_MARK if replica.architecture.unverified else ""
-    hardware_mark = UNVERIFIED_MARK if _unsourced(account) else ""
+    mark = unverified_mark(replica.architecture.unverified)
+    hardware_mark = unverified_mark(_unsourced(account))
     return (
         f"{replica.architecture.name}{mark} ({replica.weights} weights, {replica.kv} KV cache) on {where}"
         f"{hardware_mark}{shared}: {account.budget.total / GIB:.1f} GiB"
@@ -39,7 +39,7 @@ def _title(account: MemoryAccount) -> str:
 def _row(term: MemoryTerm, total: int) -> Row:
     return [
         (Column(""), term.letter),
-        (Column("TERM"), term.name + (UNVERIFIED_MARK if term.unverified else "")),
+        (Column("TERM"), term.name + unverified_mark(term.unverified)),
         (Column("GiB", right=True), f"{term.size / GIB:.2f}"),
         (Column("SHARE", right=True), f"{term.size / total:.1%}"),
         (Column("WHAT IT IS"), term.meaning),

@@ -7,7 +7,7 @@ import click
 from tangram.catalog import GPU, Profile
 from tangram.catalog.prices import Prices
 from tangram.cli.options.prices import DEFAULT_PRICE_NOTE
-from tangram.cli.output import UNVERIFIED_MARK, Column, Row, note, notes, table
+from tangram.cli.output import Column, Row, note, notes, table, unverified_mark
 
 ProfileRow = tuple[GPU, Profile, tuple[str, ...]]
 """A MIG profile, its GPU, and the keys of its sources."""
@@ -53,11 +53,11 @@ def show_profiles(
 
 def _gpu_row(facts: GPU, prices: Prices) -> Row:
     tflops, unverified = dict(facts.tflops), facts.unverified_facts
-    mark = _mark("data sheet" in unverified)
+    mark = unverified_mark("data sheet" in unverified)
     links = f" x{facts.nvlink_gpus}" if facts.nvlink_gpus else ""
     return [
-        (Column("SKU"), facts.sku + _mark(unverified)),
-        (Column("MEMORY MiB", right=True), f"{facts.memory_mib}" + _mark("memory" in unverified)),
+        (Column("SKU"), facts.sku + unverified_mark(unverified)),
+        (Column("MEMORY MiB", right=True), f"{facts.memory_mib}" + unverified_mark("memory" in unverified)),
         (Column("GB/s", right=True), f"{facts.mem_bw_gbps:.0f}{mark}"),
         (Column("SMs", right=True, rank=4), str(facts.sms or "?")),
         (Column("BF16", right=True, rank=1), _number(tflops.get("bf16") or tflops.get("fp16")) + mark),
@@ -84,20 +84,16 @@ def _profile_row(facts: GPU, profile: Profile, sources: tuple[str, ...], prices:
     starts = ",".join(map(str, profile.starts)) or "?"
     return [
         (Column("SKU"), facts.sku),
-        (Column("PROFILE"), profile.name + _mark(unverified)),
-        (Column("MEMORY MiB", right=True), memory + _mark("memory" in unverified)),
-        (Column("SMs", right=True), sms + _mark("sm" in unverified)),
+        (Column("PROFILE"), profile.name + unverified_mark(unverified)),
+        (Column("MEMORY MiB", right=True), memory + unverified_mark("memory" in unverified)),
+        (Column("SMs", right=True), sms + unverified_mark("sm" in unverified)),
         (Column("COMPUTE", right=True, rank=2), f"{profile.compute_slices}/{facts.compute_slices}"),
         (Column("MEMORY", right=True, rank=2), f"{profile.memory_slices}/{facts.memory_slices}"),
         (Column("SHARE", right=True), f"{profile.dominant_share:.0%}"),
         (Column("$/h", right=True), _price(prices.replica_hour(facts.sku, profile.name))),
-        (Column("STARTS", rank=3), starts + _mark("placement" in unverified)),
+        (Column("STARTS", rank=3), starts + unverified_mark("placement" in unverified)),
         (Column("SOURCES", rank=9), " ".join(sources)),
     ]
-
-
-def _mark(unverified: object) -> str:
-    return UNVERIFIED_MARK if unverified else ""
 
 
 def _price_note(prices: Prices) -> str:

@@ -1,17 +1,16 @@
 """A plan as people read it: cost, devices of each demand, layouts, moves, steps, and what is not served."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
 
-from tangram.cli.output import Column, Row, counted, note, notes, table
+from tangram.cli.output import Column, Row, counted, note, notes, table, unverified_mark, unverified_note
 from tangram.cli.plan.gpu_table import show_strips
 from tangram.cli.plan.headline import headline, money, one_shape
 from tangram.cli.plan.step_table import show_steps
 from tangram.fleet import WHOLE_GPU
 
-MARK = "*"
 _MOST_MOVES = 20
 
 
@@ -37,6 +36,12 @@ def shape_name(shape: Mapping[str, Any]) -> str:
     """Return `H100-80GB-SXM:3g.40gb`, `L40S TP2`."""
     name = shape["sku"] if shape["profile"] == WHOLE_GPU else f"{shape['sku']}:{shape['profile']}"
     return name if shape["tensorParallel"] == 1 else f"{name} TP{shape['tensorParallel']}"
+
+
+def unverified_notes(shapes: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return a note on the facts of the shapes that are not verified, if there are any."""
+    facts = {fact for shape in shapes for fact in shape.get("unverified", ())}
+    return [f"{unverified_note(facts)}."] if facts else []
 
 
 def _compared(plan: Mapping[str, Any]) -> str:
@@ -105,7 +110,7 @@ def _rows(deployment: Mapping[str, Any]) -> Iterator[Row]:
         yield [
             (Column("LLMDEPLOYMENT"), "" if i else deployment["name"]),
             (Column("MODEL", rank=3), "" if i else deployment["model"]),
-            (Column("GPU OR SLICE"), shape_name(shape) + (MARK if shape.get("unverified") else "")),
+            (Column("GPU OR SLICE"), shape_name(shape) + unverified_mark(shape.get("unverified"))),
             (Column("PREC"), shape["precision"]),
             (Column("REPL", right=True), str(shape["replicas"])),
             (Column("REQ/S", right=True, rank=1), rate),
@@ -184,14 +189,7 @@ def _notes(plan: Mapping[str, Any]) -> list[str]:
     texts += plan["notes"]
     if plan["moves"]:
         texts.append("> marks a replica at the device to which it moves.")
-    marks = {
-        word
-        for deployment in plan["deployments"]
-        for s in deployment["chosen"]
-        for word in s.get("unverified", ())
-    }
-    if marks:
-        texts.append(f"{MARK} Not measured, or without a cited source: {', '.join(sorted(marks))}.")
+    texts += unverified_notes(shape for deployment in plan["deployments"] for shape in deployment["chosen"])
     if any(gpu["inferred"] for gpu in plan["gpus"]):
         texts.append(
             "? The layout is inferred from the resources of the node: counts are exact, placements are not."

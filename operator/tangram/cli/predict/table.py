@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from tangram.capacity.accuracy.corrected import Scored
 from tangram.capacity.accuracy.score import OVERALL, Score, Scores
-from tangram.cli.output import UNVERIFIED_MARK, Column, Row, notes, table
+from tangram.cli.output import UNVERIFIED_MARK, Column, Row, notes, table, unverified_mark
 
 
 def show_scores(scores: Scores, correct_by: int) -> None:
@@ -27,7 +27,7 @@ def show_scores(scores: Scores, correct_by: int) -> None:
 def _score_row(score: Score, unverified: set[str]) -> Row:
     marked = score.key in unverified or (score.key == OVERALL and bool(unverified))
     row = [
-        (Column("MODEL, GPU, ENGINE, PRECISION"), score.key + (UNVERIFIED_MARK if marked else "")),
+        (Column("MODEL, GPU, ENGINE, PRECISION"), score.key + unverified_mark(marked)),
         (Column("ROWS", right=True), str(score.n)),
     ]
     for name, errors in (("TPOT", score.tpot), ("TTFT", score.ttft)):
@@ -56,7 +56,7 @@ def _row(row: Scored) -> Row:
         (Column("PREDICTED", right=True), _milliseconds(row.tpot_s)),
         (Column("TTFT ms", right=True), _milliseconds(point.ttft_s)),
         (Column("PREDICTED", right=True), _milliseconds(row.ttft_s)),
-        (Column("BASIS", rank=2), row.basis + (UNVERIFIED_MARK if row.unverified else "")),
+        (Column("BASIS", rank=2), row.basis + unverified_mark(row.unverified)),
     ]
 
 

@@ -76,6 +76,6 @@ def size_command(
     if fmt != "table":
         document(sizing_document(architecture, sizing, simulation), fmt)
         return
-    show(architecture, sizing, prices, everything=everything)
+    show(architecture, sizing, everything=everything)
     if simulation is not None:
         show_simulated(sizing, simulation)

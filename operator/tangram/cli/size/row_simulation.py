@@ -44,9 +44,8 @@ class RowSimulation:
 def row_simulation(sizing: Sizing, rank: int) -> RowSimulation:
     """Simulate row `rank`, from 1. Raises `InputError` for a rank without a row."""
     if not 1 <= rank <= len(sizing.rows):
-        ranks = (
-            f"rows are 1 to {len(sizing.rows)}" if sizing.rows else "no shape serves, so there are no rows"
-        )
+        last = len(sizing.rows)
+        ranks = f"rows are 1 to {last}" if last else "no shape serves, so there are no rows"
         raise InputError("--simulate", f"there is no row {rank}: {ranks}")
     row, request = sizing.rows[rank - 1], sizing.request
     rate = request.rps / row.replicas

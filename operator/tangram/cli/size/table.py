@@ -8,19 +8,17 @@ from tangram.capacity.memory.budget import GIB
 from tangram.capacity.sizing import SizedShape, Sizing
 from tangram.capacity.steps.calibration import Basis
 from tangram.catalog import Architecture
-from tangram.catalog.prices import Prices
 from tangram.cli.options.prices import DEFAULT_PRICE_NOTE
-from tangram.cli.output import Column, Row, note, notes, table
+from tangram.cli.output import Column, Row, note, notes, table, unverified_mark, unverified_note
 from tangram.cli.size.rejection_table import show_rejected
 from tangram.cli.size.row_simulation import RowSimulation
 from tangram.fleet import WHOLE_GPU, Lengths, Shape
 from tangram.fleet.lengths import USUAL_P90
 
 SHOWN = 15
-MARK = "*"
 
 
-def show(architecture: Architecture, sizing: Sizing, prices: Prices, *, everything: bool) -> None:
+def show(architecture: Architecture, sizing: Sizing, *, everything: bool) -> None:
     """Print the tables and notes that explain the columns."""
     note(_summary(architecture, sizing), indent="  ")
     click.echo()
@@ -28,7 +26,7 @@ def show(architecture: Architecture, sizing: Sizing, prices: Prices, *, everythi
     shown = ranked if everything else _cheapest_of_each_device(ranked)[:SHOWN]
     if shown:
         table([_row(rank, row, sizing) for rank, row in shown])
-        notes(_row_notes(architecture, sizing, len(shown), prices))
+        notes(_row_notes(architecture, sizing, len(shown)))
     else:
         note("No GPU or slice of the catalog serves this load within these objectives.")
     show_rejected(sizing, everything=everything)
@@ -67,7 +65,7 @@ def _summary(architecture: Architecture, sizing: Sizing) -> str:
     traffic = f"{request.rps:g} req/s of {lengths}"
     limits = f"{sizing.max_model_len} tokens, {request.max_running} at once, {request.kv_precision} KV cache"
     return (
-        f"{architecture.name}{MARK if architecture.unverified else ''}: {size}, {architecture.precision}."
+        f"{architecture.name}{unverified_mark(architecture.unverified)}: {size}, {architecture.precision}."
         f" {traffic}, {' and '.join(objectives) or 'no objectives'}. Requests up to {limits}."
     )
 
@@ -75,9 +73,11 @@ def _summary(architecture: Architecture, sizing: Sizing) -> str:
 def _lengths(lengths: Lengths) -> str:
     """Return the mean, and the P90 where it is not twice the mean."""
     mean = f"{lengths.mean:.10g}" if float(lengths.mean).is_integer() else f"{lengths.mean:.1f}"
-    if lengths.p90 == USUAL_P90 * lengths.mean:
-        return mean
-    return f"{mean} (P90 {lengths.p90:.0f})"
+    return mean if _has_usual_p90(lengths) else f"{mean} (P90 {lengths.p90:.0f})"
+
+
+def _has_usual_p90(lengths: Lengths) -> bool:
+    return lengths.p90 == USUAL_P90 * lengths.mean
 
 
 def _cheapest_of_each_device(ranked: list[tuple[int, SizedShape]]) -> list[tuple[int, SizedShape]]:
@@ -94,7 +94,7 @@ def _row(rank: int, row: SizedShape, sizing: Sizing) -> Row:
     memory = "+".join(f"{part / GIB:.1f}" for part in parts)
     return [
         (Column("#", right=True), str(rank)),
-        (Column("GPU OR SLICE"), _hardware(row.shape) + (MARK if row.unverified else "")),
+        (Column("GPU OR SLICE"), _hardware(row.shape) + unverified_mark(row.unverified)),
         (Column("TP", right=True), str(row.shape.tensor_parallel)),
         (Column("PREC"), row.shape.precision),
         (Column("W+KV+BUF+FREE GiB", right=True, rank=6), memory),
@@ -110,19 +110,15 @@ def _row(rank: int, row: SizedShape, sizing: Sizing) -> Row:
     ]
 
 
-def _row_notes(architecture: Architecture, sizing: Sizing, shown: int, prices: Prices) -> Iterator[str]:
+def _row_notes(architecture: Architecture, sizing: Sizing, shown: int) -> Iterator[str]:
     rest = len(sizing.rows) - shown
     if rest:
         yield f"{rest} more shapes serve: shown is the cheapest of each GPU and slice; --all shows all."
-    request_lengths = (sizing.request.prompts, sizing.request.answers)
-    usual = (
-        " (twice the mean)"
-        if all(lengths.p90 == USUAL_P90 * lengths.mean for lengths in request_lengths)
-        else ""
-    )
+    usual = all(map(_has_usual_p90, (sizing.request.prompts, sizing.request.answers)))
+    p90 = "P90 length (twice the mean)" if usual else "P90 length"
     yield (
         "GiB of one GPU: weights + KV cache of the running requests (average) + buffers and reserve + free KV"
-        f" cache. CONC: requests of P90 length{usual} that fit at once. REQ/S: the most that one replica"
+        f" cache. CONC: requests of {p90} that fit at once. REQ/S: the most that one replica"
         " serves within the objectives; TTFT and TPOT at its part of the load. WALL: what limits REQ/S."
         " $/1M: per million generated tokens. A slice counts and costs its share of a GPU."
     )
@@ -134,14 +130,10 @@ def _row_notes(architecture: Architecture, sizing: Sizing, shown: int, prices: P
         )
     if any(row.default_price for row in sizing.rows):
         yield f"{DEFAULT_PRICE_NOTE}."
-    yield from _marks(architecture, sizing)
-
-
-def _marks(architecture: Architecture, sizing: Sizing) -> Iterator[str]:
     yield _speed_note(sizing)
-    unverified = sorted({fact for row in sizing.rows for fact in row.unverified} | {*architecture.unverified})
+    unverified = {fact for row in sizing.rows for fact in row.unverified} | {*architecture.unverified}
     if unverified:
-        yield f"{MARK} Not measured, or without a cited source: {', '.join(unverified)} (per row: -o json)."
+        yield f"{unverified_note(unverified)} (per row: -o json)."
 
 
 def _speed_note(sizing: Sizing) -> str:
