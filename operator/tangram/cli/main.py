@@ -76,11 +76,8 @@ def main(argv: list[str] | None = None) -> int:
         click.echo(error.format_message(), err=True)
         return EXIT_USAGE
     except click.ClickException as error:
-        hint = (
-            f" (see `{error.ctx.command_path} --help`)"
-            if isinstance(error, click.UsageError) and error.ctx
-            else ""
-        )
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        hint = f" (see `{context.command_path} --help`)" if context else ""
         return _print_error(error.format_message() + hint)
     except click.Abort:
         return EXIT_INTERRUPTED

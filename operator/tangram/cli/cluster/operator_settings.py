@@ -48,8 +48,7 @@ async def _config_map(client: ApiClient, namespace: str | None) -> tuple[str, st
         raise InputError(
             _FIELD,
             f"there are {len(settings)} operators: {', '.join(sorted(settings))}; choose with"
-            " --operator-namespace"
-            " or --config",
+            " --operator-namespace or --config",
         )
     where = f"namespace {namespace}" if namespace else "this cluster"
     raise InputError(

@@ -49,7 +49,6 @@ class ObservedCluster:
     fleet: FleetSnapshot
     intents: tuple[ParsedIntent, ...]
     notes: tuple[str, ...] = ()  # one per object that could not be read
-    namespace: str = "default"  # of the kubeconfig's context
 
 
 def read_cluster(access: ClusterAccess) -> ObservedCluster:
@@ -98,13 +97,7 @@ def _credentials(access: ClusterAccess) -> Credentials:
             credentials = find_credentials(access.kubeconfig)
     except AuthError as error:
         raise InputError(_CLUSTER, str(error)) from error
-    except (
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-        yaml.YAMLError,
-    ) as error:  # raised by the client for invalid contents
+    except (ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError) as error:  # invalid contents
         raise InputError(_CLUSTER, f"the kubeconfig is invalid: {' '.join(str(error).split())}") from error
     finally:
         logging.getLogger().removeHandler(error_log)
@@ -187,10 +180,9 @@ async def _refresh(mirror: Mirror) -> tuple[Mirror, ApiError | None]:
     try:
         await mirror.refresh()
     except ApiError as error:
-        newer = (
-            error.status == 404 and mirror.source.kind != LLM_DEPLOYMENTS
-        )  # a CRD that is not installed yet
-        unseen = error.status == 403 and mirror.source.kind == RESOURCE_QUOTAS  # the operator can do without
+        kind = mirror.source.kind
+        newer = error.status == 404 and kind != LLM_DEPLOYMENTS  # a CRD that is not installed yet
+        unseen = error.status == 403 and kind == RESOURCE_QUOTAS  # the operator can do without
         return mirror, None if newer or unseen else error
     return mirror, None
 
@@ -199,9 +191,8 @@ def _input_error(error: ApiError, server: str) -> InputError:
     if error.status == 0:
         return InputError(_CLUSTER, f"no answer from {server}: {error.message}")
     if error.status == 401:
-        return InputError(
-            _CLUSTER, f"{server} does not accept the kubeconfig's credentials ({error.message or '401'})"
-        )
+        problem = f"does not accept the kubeconfig's credentials ({error.message or '401'})"
+        return InputError(_CLUSTER, f"{server} {problem}")
     if error.status == 403:
         return InputError(_CLUSTER, f"{server} forbids it: {error.message}")
     return InputError(_CLUSTER, f"{server} answered {error}")

@@ -84,10 +84,8 @@ def named_model(name: str, field: str = "--model") -> Architecture:
         return architecture
     near = difflib.get_close_matches(name.lower(), [model.lower() for model in known_models()], n=3)
     similar = [model for model in known_models() if model.lower() in near]
-    hint = (
-        f"; similar: {', '.join(similar)}" if similar else f"; for example {', '.join(known_models()[::8])}"
-    )
-    raise InputError(field, f"{name[:100]!r} is neither a path that exists nor a well-known model{hint}")
+    hint = f"similar: {', '.join(similar)}" if similar else f"for example {', '.join(known_models()[::8])}"
+    raise InputError(field, f"{name[:100]!r} is neither a path that exists nor a well-known model; {hint}")
 
 
 def _number(text: str) -> float:
@@ -97,7 +95,7 @@ def _number(text: str) -> float:
     try:
         value = float(digits) * unit
     except ValueError:
-        raise InputError("--parameters", f"{text!r} is not a number such as 70e9 or 70B") from None
+        value = math.nan
     if not math.isfinite(value):
         raise InputError("--parameters", f"{text!r} is not a number such as 70e9 or 70B")
     return value

@@ -12,21 +12,19 @@ _EQUAL = 1e-6  # USD, or LLMDeployments
 
 def money(usd: float) -> str:
     """Return USD with two decimals, four below one cent."""
-    return f"{usd:.2f}" if usd >= 0.005 or usd == 0 else f"{usd:.4f}"
+    return f"{usd:.2f}" if usd >= _CENT or usd == 0 else f"{usd:.4f}"
 
 
 def headline(plan: Mapping[str, Any]) -> str:
     """Return the cost of the plan and its distance from the optimum."""
     idle = f", {money(plan['idlePerHour'])} of it for idle parts" if plan["idlePerHour"] >= _CENT else ""
-    moves = (
-        f", {counted(len(plan['moves']), 'move')} for {money(plan['moveCost'])} $"
-        if plan["moves"]
-        else ", no moves"
-    )
+    moves = "no moves"
+    if plan["moves"]:
+        moves = f"{counted(len(plan['moves']), 'move')} for {money(plan['moveCost'])} $"
     new = "".join(f", {counted(group['count'], 'new node')} in {group['pool']}" for group in plan["newNodes"])
     return (
         f"{proof(plan)}: {plan['gpusInUse']} of {len(plan['gpus'])} GPUs in use,"
-        f" {money(plan['costPerHour'])} $/h{idle}{new}{moves}. Objective {money(plan['objective'])} $"
+        f" {money(plan['costPerHour'])} $/h{idle}{new}, {moves}. Objective {money(plan['objective'])} $"
         f" over {plan['horizonHours']:g} h, {distance(plan)}."
     )
 

@@ -69,8 +69,7 @@ def check_picture(path: Path) -> None:
 
 
 def draw(path: Path, plan: Mapping[str, Any]) -> None:
-    """Write the picture. Raises `InputError` if the file cannot be written."""
-    check_picture(path)
+    """Write the picture in a format that `check_picture` accepts. Raises `InputError` if that fails."""
     drawing = scene(plan)
     try:
         if path.suffix.lower() == ".svg":

@@ -39,26 +39,19 @@ class ScatterPanel:
 
 def panels_of(scores: Scores) -> list[ScatterPanel]:
     """Return a panel of TTFT and one of TPOT."""
-    overall = scores.scores[-1]
+    overall, points = scores.scores[-1], scores.points
     return [
-        _panel(
-            "TTFT", overall.ttft, [(row.point.key, row.point.ttft_s, row.ttft_s) for row in scores.points]
-        ),
-        _panel(
-            "TPOT", overall.tpot, [(row.point.key, row.point.tpot_s, row.tpot_s) for row in scores.points]
-        ),
+        _panel("TTFT", overall.ttft, [(row.point.key, row.point.ttft_s, row.ttft_s) for row in points]),
+        _panel("TPOT", overall.tpot, [(row.point.key, row.point.tpot_s, row.tpot_s) for row in points]),
     ]
 
 
 def _panel(name: str, errors: Errors | None, rows: Sequence[tuple[str, float | None, float]]) -> ScatterPanel:
-    pairs = [
-        MeasuredPair(key, measured * 1e3, predicted * 1e3) for key, measured, predicted in rows if measured
-    ]
+    pairs = [MeasuredPair(key, actual * 1e3, predicted * 1e3) for key, actual, predicted in rows if actual]
     if errors is None:
         return ScatterPanel(f"{name}: not measured", pairs)
-    return ScatterPanel(
-        f"{name}: median error {errors.median:.0f} %, P90 {errors.p90:.0f} % ({len(pairs):,} rows)", pairs
-    )
+    accuracy = f"median error {errors.median:.0f} %, P90 {errors.p90:.0f} % ({len(pairs):,} rows)"
+    return ScatterPanel(f"{name}: {accuracy}", pairs)
 
 
 def draw(path: Path, panels: Sequence[ScatterPanel], title: str) -> None:

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -38,9 +37,14 @@ def snapshot(output: str | None, **access: str | None) -> None:
     for text in cluster.notes:
         click.echo(f"tangram: {text}", err=True)
     if output is None:
-        click.echo(_text(document, as_json=False), nl=False)
+        click.echo(yaml_text(document), nl=False)
         return
-    _write(Path(output), _text(document, as_json=output.endswith(".json")))
+    as_json = output.endswith(".json")
+    text = json.dumps(document, indent=1, allow_nan=False) + "\n" if as_json else yaml_text(document)
+    try:
+        Path(output).write_text(text, encoding="utf-8")
+    except (OSError, ValueError) as error:  # ValueError: a name with a NUL
+        raise InputError("--output", f"cannot write {output!r}: {error}") from error
     pools = len(cluster.fleet.pools) + len(cluster.fleet.invalid_pools)
     counts = (
         (len(cluster.fleet.nodes), "GPU node"),
@@ -48,14 +52,3 @@ def snapshot(output: str | None, **access: str | None) -> None:
         (len(cluster.intents), "LLMDeployment"),
     )
     click.echo(f"{output}: {', '.join(counted(*count) for count in counts)}", err=True)
-
-
-def _text(document: dict[str, Any], *, as_json: bool) -> str:
-    return json.dumps(document, indent=1, allow_nan=False) + "\n" if as_json else yaml_text(document)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except (OSError, ValueError) as error:  # ValueError: a name with a NUL
-        raise InputError("--output", f"cannot write {str(path)!r}: {error}") from error
