@@ -1,4 +1,4 @@
-"""Plans played on a wilful Kubernetes: laws hold in every round; when it stands still, so do plans."""
+"""Plans on a simulated Kubernetes with random events: every round keeps the invariants; plans get stable."""
 
 from collections import Counter, defaultdict
 from dataclasses import replace
@@ -26,9 +26,9 @@ POOLS = (
     Pool("right", (("side", "right"),), 9.0),
 )
 H100 = "H100-80GB-SXM"
-CALM = ("wish", "change", "new", "delete", "nothing")
-ROUGH = (*CALM, "cordon", "lose", "regain", "regain", "stranger", "stranger", "leave")
-PEOPLE_KEEP = (
+CALM = ("scale", "change", "new", "delete", "nothing")
+ROUGH = (*CALM, "cordon", "lose", "regain", "regain", "foreign pod", "foreign pod", "foreign pod ends")
+KEPT_FIELDS = (
     "tpot", "denied_skus", "mig", "priority", "pools", "traffic", "budget_per_hour", "model_uri",
     "min_replicas",
 )  # fmt: skip
@@ -71,7 +71,7 @@ def _is_declared(node):
 
 
 class Life:
-    """One cluster, and what people and fate do to it."""
+    """One cluster under random events: users, the scaling law, nodes and foreign pods."""
 
     def __init__(self, seed, *, rough, pooled, frugal):
         self.rng, self.events = Random(seed), ROUGH if rough else CALM
@@ -92,27 +92,27 @@ class Life:
         self.born += 1
 
     def happen(self):
-        """One event. Rounds may still be at work on the last one."""
+        """One random event. Rounds need not have completed the last one."""
         event, rng, world = self.rng.choice(self.events), self.rng, self.world
         uids, names = sorted(world.intents), sorted(world.nodes)
         match event:
             case "new":
                 self.new()
-            case "wish" if uids:
-                self._wish(world.intents[rng.choice(uids)])
+            case "scale" if uids:
+                self._scale(world.intents[rng.choice(uids)])
             case "change" if uids:
                 self._change(world.intents[rng.choice(uids)])
             case "delete" if uids:
                 world.delete(rng.choice(uids))
             case "cordon" | "lose" | "regain":
                 getattr(world, event)(rng.choice(names))
-            case "stranger":
+            case "foreign pod":
                 world.foreign_pod_starts()
-            case "leave":
+            case "foreign pod ends":
                 world.foreign_pod_ends()
 
-    def _wish(self, m):
-        """What the scaling law orders."""
+    def _scale(self, m):
+        """The scaling law sets the desired replicas."""
         count = self.rng.randint(m.min_replicas, m.max_replicas)
         self.world.desired[m.uid] = count
         self.loads.pop(m.uid, None)
@@ -121,7 +121,7 @@ class Life:
 
     def _change(self, old):
         new = an_intent(self.rng, int(old.name[1:]), **self.kind)
-        kept_fields = self.rng.sample(PEOPLE_KEEP, 7)
+        kept_fields = self.rng.sample(KEPT_FIELDS, 7)
         new = replace(new, **{key: getattr(old, key) for key in (*kept_fields, "created_at")})
         new = replace(
             new,
@@ -133,12 +133,12 @@ class Life:
         self.loads.pop(new.uid, None)
 
     def round(self, *, promptly=False):
-        """See, plan, perform, with the laws checked; then time passes."""
+        """Observe, plan and perform, with the invariants checked; then time passes."""
         observed = self.world.seen()
         new_plan = plan(observed, tuple(self.world.intents.values()), NOW)
         self._same_in_any_order(observed, new_plan)
-        self._no_unit_is_given_twice(observed, new_plan)
-        self._nobody_is_preempted(observed, new_plan)
+        self._no_device_is_assigned_twice(observed, new_plan)
+        self._no_replica_is_preempted(observed, new_plan)
         served, cost = self._served(), self._cost(observed)
         counted, desired = dict(self.world.counted), dict(self.world.desired)
         carried = self._carried(new_plan, counted, desired)
@@ -161,7 +161,7 @@ class Life:
         return available
 
     def _carried(self, new_plan, counted, desired):
-        """What is available, in parts of what is wanted, of those that move between two known shapes."""
+        """Share of the desired replicas that is available, for moves between two known shapes."""
         carried = {}
         for d in new_plan.decisions:
             deployments = [
@@ -204,8 +204,8 @@ class Life:
         )
         assert plan(other, mixed(self.world.intents.values()), NOW + 5) == new_plan
 
-    def _no_unit_is_given_twice(self, observed, new_plan):
-        """What grows has room beside all that is held and all that is placed."""
+    def _no_device_is_assigned_twice(self, observed, new_plan):
+        """Replicas that are added have free devices beside all that is held and placed."""
         available, held = Counter(), defaultdict(Counter)
         usable = {n.name: n for n in observed.nodes if n.usable}
         for n in usable.values():
@@ -228,32 +228,32 @@ class Life:
                     held[kind][d.owner_uid] = max(held[kind][d.owner_uid], d.placed)
             assert sum(held[kind].values()) <= available[kind]
 
-    def _nobody_is_preempted(self, observed, new_plan):
-        """Only what fewer are wanted of shrinks, or what its own budget does not allow."""
+    def _no_replica_is_preempted(self, observed, new_plan):
+        """Replicas are removed only above the desired number, or above the own budget."""
         before = {(w.owner_uid, w.shape): w.replicas for w in observed.workloads}
         desired = {d.owner_uid: d.desired for d in new_plan.decisions}
         for a in new_plan.actions:
             if isinstance(a, ApplyDeployment) and self.world.intents[a.owner_uid].budget_per_hour is None:
                 assert a.replicas >= min(before.get((a.owner_uid, a.shape), 0), desired[a.owner_uid])
 
-    def rest(self):
-        """The world stands still: plans do so after a few rounds, without wavering on the way."""
-        decisions, before, still = defaultdict(list), None, 0
+    def until_stable(self):
+        """Without further events, plans become stable after a few rounds and do not oscillate."""
+        decisions, before, unchanged = defaultdict(list), None, 0
         for _ in range(REST_ROUNDS):
             new_plan = self.round(promptly=True)
             for d in new_plan.decisions:
                 if decisions[d.owner_uid][-1:] != [(d.shape, d.desired)]:
                     decisions[d.owner_uid].append((d.shape, d.desired))
             now = new_plan, self.world.state()
-            still = still + 1 if now == before else 0
+            unchanged = unchanged + 1 if now == before else 0
             before = now
-            if still == 3:
+            if unchanged == 3:
                 break
-        assert still == 3, "it never comes to rest"
-        assert all(len(changes) <= 2 for changes in decisions.values()), f"it wavers: {dict(decisions)}"
+        assert unchanged == 3, "plans never become stable"
+        assert all(len(changes) <= 2 for changes in decisions.values()), f"plans oscillate: {dict(decisions)}"
         return new_plan
 
-    def what_is_told_is_true(self, new_plan):
+    def placed_reasons_are_true(self, new_plan):
         for d in new_plan.decisions:
             deployments = [
                 deployment
@@ -268,10 +268,10 @@ class Life:
                     >= d.placed
                 )
             if d.placed_reason == "Placed" and d.owner_uid in self.loads:
-                self._carries_what_was_wanted(d)
+                self._carries_the_ordered_load(d)
 
-    def _carries_what_was_wanted(self, d):
-        """Shortage, moves and returns lose nothing of what the law ordered."""
+    def _carries_the_ordered_load(self, d):
+        """Shortage, moves and returns lose no capacity that the scaling law ordered."""
         m, (count, of) = self.world.intents[d.owner_uid], self.loads[d.owner_uid]
         facts = CHECKPOINTS[m.model_uri]
         model = architecture_from_facts(facts)
@@ -294,4 +294,4 @@ def test_every_round_keeps_the_invariants_and_plans_become_stable(rough, pooled,
         life.happen()
         for _ in range(life.rng.randint(0, 4)):
             life.round()
-    life.what_is_told_is_true(life.rest())
+    life.placed_reasons_are_true(life.until_stable())

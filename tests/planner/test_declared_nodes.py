@@ -1,4 +1,4 @@
-"""Nodes whose GPU model a GPUPool declares: used, and only the pods that need them are steered there."""
+"""Nodes whose GPU model a GPUPool declares: used, and only pods that need them get affinity to them."""
 
 from dataclasses import replace
 

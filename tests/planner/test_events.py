@@ -1,3 +1,5 @@
+"""Events that a change of the status records."""
+
 import pytest
 
 from tangram.planner import transitions

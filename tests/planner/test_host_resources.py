@@ -1,4 +1,4 @@
-"""CPU and memory of the host: asked for within the operator's limits, and counted as they are rendered."""
+"""CPU and memory of the host: requested within the operator's limits, and counted as they are rendered."""
 
 from dataclasses import replace
 

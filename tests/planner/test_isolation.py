@@ -1,4 +1,4 @@
-"""An LLMDeployment that brings out a bug costs itself: the others are planned as if it stood still."""
+"""A bug that one LLMDeployment causes affects it alone: the others are planned as if it did not change."""
 
 from dataclasses import replace
 
@@ -43,7 +43,7 @@ def standing_still(observed):
     return plan(replace(observed, faults=(Fault(BAD.uid, "read", "because"),)), EVERYONE, NOW)
 
 
-# --- what tenants can write
+# --- specs that tenants can write
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_the_older_of_two_llmdeployments_with_one_uid_is_planned():
 
 
 def broken(monkeypatch, where, name, of=BAD.uid):
-    """Let one function raise when it is asked about one LLMDeployment."""
+    """Make one function raise for one LLMDeployment."""
     real = where[name]
 
     def raises(*args, **named):

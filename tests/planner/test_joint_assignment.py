@@ -1,4 +1,4 @@
-"""Whatever is assigned: no demand could have more of the devices that are left, all else as it is."""
+"""No demand can have more of the devices that the assignment leaves, all else unchanged."""
 
 import random
 
@@ -30,7 +30,7 @@ def fleet(seed):
 
 
 def better_options(demand, assignment, left):
-    """The options of which the demand could have more replicas than it has, all else kept."""
+    """The options of which the demand could have more replicas, all else unchanged."""
     own = dict(assignment.devices)
     unmet = 1.0
     if assignment.option is not None:

@@ -1,4 +1,4 @@
-"""Several LLMDeployments at once: who gets what is decided for all of them together."""
+"""Several LLMDeployments at once: devices are assigned to all of them jointly."""
 
 import itertools
 from collections import Counter, defaultdict
@@ -35,7 +35,7 @@ def applied(new_plan, owner):
     return [a for a in new_plan.actions if isinstance(a, ApplyDeployment) and a.owner_uid == owner.uid]
 
 
-# --- newcomers together
+# --- new LLMDeployments together
 
 
 def test_the_older_llmdeployment_leaves_the_device_to_one_that_has_no_alternative():
@@ -266,7 +266,7 @@ def test_can_spread_agrees_with_trying_every_distribution(nodes, count, on_node,
     )
 
 
-# --- how many
+# --- numbers of replicas
 
 
 def test_a_new_llmdeployment_gets_as_many_replicas_as_its_traffic_needs():
@@ -320,7 +320,7 @@ def test_a_limit_of_the_engine_is_reported(changes, text):
 
 
 def test_a_serving_shape_is_scaled_though_every_shape_is_predicted_too_slow():
-    """A prediction takes nothing down, and holds nothing up either."""
+    """A prediction stops no replica and prevents no scaling."""
     m = intent(tpot=tpot(1), max_replicas=5)
     observed = snapshot(
         node("b", mig_1g_10gb=7),
@@ -435,7 +435,7 @@ LIMITS = st.sampled_from([None, 0.3, 0.5, 1.0, 2.0, 4.0, 8.0])
 
 @st.composite
 def lives(draw):
-    """A fleet, and what is wanted of it over time: objectives, pools and numbers change, budgets too."""
+    """A fleet, and its LLMDeployments over time: objectives, pools, replicas and budgets change."""
     fleet = [
         on("left", node("a", gpu=draw(st.integers(0, 3)) or 1, mig_1g_10gb=draw(st.integers(1, 5)))),
         on("right", node("b", mig_1g_20gb=draw(st.integers(1, 4)))),
@@ -515,7 +515,7 @@ def test_llmdeployments_that_name_pools_get_no_more_devices_than_these_pools_hav
             assert count <= sum(capacity[sku, resource, side] for side in sides)
 
 
-# --- one bad apple, and how often anything is solved
+# --- faults, and the number of solves
 
 
 def test_an_llmdeployment_whose_assessment_fails_stops_no_other(monkeypatch):
@@ -629,7 +629,7 @@ def test_an_llmdeployment_whose_placement_raises_stops_no_other(monkeypatch):
     assert decisions[good.uid].placed_reason == "Placed"
 
 
-# --- of which shape so many are wanted
+# --- the shape that desired replicas count
 
 
 def test_a_lost_node_does_not_lower_the_desired_replicas():

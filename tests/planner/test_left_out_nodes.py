@@ -1,4 +1,4 @@
-"""Plans of fleets with devices that are left out: newcomers stay away, replicas that run keep their place."""
+"""Plans of fleets with left-out devices: new replicas do not use them, running ones keep them."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A move to another shape never drops capacity: the old replicas go as the new ones take over their load."""
+"""A move to another shape never drops capacity: old replicas stop as new ones take over their load."""
 
 from dataclasses import replace
 from random import Random
@@ -16,7 +16,7 @@ OLD, NEW = shape(), shape(sku="L4")
 
 
 def moving(minimum=1, old=8, new=8, arrived=0, **changes):
-    """It ran on H100s, which it may not use any more."""
+    """An LLMDeployment that ran on H100s, which it may not use any more."""
     m = intent(min_replicas=minimum, max_replicas=8, denied_skus=("H100-80GB-SXM",), **changes)
     observed = snapshot(
         node("h", gpu=8),
@@ -30,7 +30,7 @@ def moving(minimum=1, old=8, new=8, arrived=0, **changes):
 
 
 def left(m, observed):
-    """Replicas of the old shape after the plan, and what is said of the move."""
+    """Replicas of the old shape after the plan, and the decision."""
     new_plan = plan(observed, (m,), NOW)
     (old,) = [w for w in observed.workloads if w.shape == OLD]
     for action in new_plan.actions:
@@ -73,7 +73,7 @@ def test_a_new_deployment_that_its_controller_has_not_observed_counts_no_replica
 
 
 def test_after_a_restart_replicas_of_unknown_rate_do_not_stop_early():
-    """The number is remembered in replicas of the new shape; nothing tells what one of the old is worth."""
+    """The number counts replicas of the new shape; the rate of a replica of the old one is unknown."""
     m, observed = moving(arrived=1)
     odd = replace(OLD, precision="fp16")  # not of this checkpoint
     old, new = observed.workloads
@@ -121,7 +121,7 @@ def test_a_move_keeps_the_available_capacity_whatever_pods_become_ready_or_fail(
 
 
 def share(cluster, count):
-    """What is available, in parts of what is wanted: one part on H100s is `count` replicas."""
+    """Available replicas as a share of the desired ones: the whole on H100s is `count` replicas."""
     of_new = plan(cluster.seen(), tuple(cluster.intents.values()), NOW).decisions[0]
     whole = {OLD: count, NEW: of_new.desired if of_new.shape == NEW else count}
     return sum(min(d.available, d.replicas) / whole[d.shape] for d in cluster.deployments.values())

@@ -400,7 +400,7 @@ def test_a_reason_shared_by_many_nodes_is_one_sentence():
     assert note.startswith("left out: nodes n0, n1, n2 and 6 more: label nvidia.com/mig.config.state=failed")
 
 
-# --- what pods hold
+# --- devices that pods hold
 
 
 def container(count=0, restart=None, resource=GPU):

@@ -1,4 +1,4 @@
-"""What becomes of one LLMDeployment in each situation, reason by reason."""
+"""The plan for one LLMDeployment in each situation, reason by reason."""
 
 from dataclasses import replace
 
@@ -209,7 +209,7 @@ def test_rejected_shapes_are_listed_with_their_reasons():
     }
 
 
-# --- room
+# --- free devices
 
 
 def test_replicas_without_a_free_device_are_reported_and_not_applied():
@@ -324,7 +324,7 @@ def test_without_desired_replicas_the_current_number_stays():
     assert only(observed, m)[1].desired == 3
 
 
-# --- staying and moving
+# --- moves
 
 
 def test_running_replicas_are_not_moved_to_save_cents():
@@ -343,7 +343,7 @@ def test_running_replicas_are_not_moved_to_save_cents():
 
 
 def moving():
-    """It runs on a slice that its new objective rules out."""
+    """An LLMDeployment that runs on a slice which its new objective excludes."""
     m = intent(tpot=tpot(10), min_replicas=2)
     old = workload(m, SLICE, 2)
     return (
@@ -496,7 +496,7 @@ def test_affinity_lists_the_products_of_all_nodes_of_the_sku_even_of_unusable_on
     assert applied(new_plan)[0].products == ("NVIDIA-L4", "Tesla-L4")
 
 
-# --- refused, paused
+# --- refused and paused LLMDeployments
 
 
 def test_the_older_of_two_llmdeployments_with_one_served_name_is_served():

@@ -1,4 +1,4 @@
-"""What holds for every fleet, every wish and every state between two steps."""
+"""Invariants of every fleet, every spec and every state between two steps."""
 
 from collections import defaultdict
 from dataclasses import replace
@@ -90,7 +90,7 @@ def reports(draw):
 
 @st.composite
 def worlds(draw):
-    """Any state: Deployments half rolled out, pods of strangers, nodes away, wishes out of bounds."""
+    """Any state: Deployments half rolled out, foreign pods, lost nodes, desired replicas out of bounds."""
     all_intents = tuple(draw(intents(i)) for i in range(draw(st.integers(0, 4))))
     fleet = draw(nodes())
     owners = [i for i in all_intents if draw(st.booleans())]

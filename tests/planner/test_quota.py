@@ -1,4 +1,4 @@
-"""No room is kept for replicas that cannot come to be: quotas, refused pods, tenants that ask too much."""
+"""No devices are reserved for replicas that cannot start: quotas, refused pods, excessive requests."""
 
 from dataclasses import replace
 
@@ -200,7 +200,7 @@ def test_a_refusal_is_ignored_until_the_controller_observes_the_deployment():
 
 
 def later(observed, new_plan, **changes):
-    """The fleet after the plan, with what it remembers."""
+    """The fleet after the plan, with its recorded back-offs."""
     back_offs = tuple(sorted(back_off for d in new_plan.decisions for back_off in d.back_offs))
     return replace(observed, back_offs=back_offs, **changes)
 

@@ -1,4 +1,4 @@
-"""Quotas that come, go and change under running fleets: plans keep within them, and use what they leave."""
+"""Quotas that appear, change and disappear under running fleets: plans keep them, and use what they leave."""
 
 from dataclasses import replace
 from random import Random

@@ -1,4 +1,4 @@
-"""spec.replicas: what is planned and said where the number of replicas is set from outside."""
+"""spec.replicas: plan and status if another client sets the number of replicas."""
 
 from dataclasses import replace
 
@@ -59,7 +59,7 @@ def replicas_of(new_plan):
     return [a.replicas for a in new_plan.actions if isinstance(a, ApplyDeployment)]
 
 
-# --- a number
+# --- a number of replicas
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
@@ -146,7 +146,7 @@ def test_an_llmdeployment_whose_model_name_is_taken_keeps_its_replicas_at_zero()
     assert not [a for a in new_plan.actions if a.owner_uid == m.uid]
 
 
-# --- none
+# --- zero replicas
 
 
 def test_zero_replicas_stop_every_deployment_and_keep_the_service():
@@ -225,7 +225,7 @@ def test_from_none_to_two_places_them_anew_and_back_to_the_law():
     assert [w.available for w in cluster.observed.workloads] == [1]
 
 
-# --- what the status says
+# --- status
 
 
 def test_the_status_has_pod_counts_selector_and_the_client_that_set_replicas():

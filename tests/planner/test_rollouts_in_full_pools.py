@@ -1,4 +1,4 @@
-"""A new pod template in a pool without a free unit: it comes to an end, and the minimum stays."""
+"""A rollout in a pool without a free device completes and keeps the minimum."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -47,7 +47,7 @@ def snapshot_of(m, pool, state, *, in_place=False):
 
 
 def begun(m, pool, replicas):
-    """The first round after the template changed: one new pod was made, and found a unit or not."""
+    """The first round after the template changed: one surge pod was created, with or without a device."""
     state = Rolling(pool, replicas)
     state.step(0)
     return state
@@ -149,7 +149,7 @@ def test_every_rollout_ends_or_names_what_it_waits_for_and_keeps_the_minimum(poo
 
 
 def resumptions(**changes):
-    """What is done about a Deployment of three, of whose new template there is no pod yet."""
+    """The actions that resume a Deployment of three replicas without a pod of the new template."""
     m = intent_of(1)
     observed = snapshot_of(m, 8, Rolling(8, 3))
     state = {"updated": 0, "total": 3, "settled": True} | changes

@@ -1,4 +1,4 @@
-"""What people see: conditions, columns, and that nothing is written without news."""
+"""The status: conditions, columns, and no write without a change."""
 
 import itertools
 from dataclasses import replace
@@ -49,7 +49,7 @@ def job(result=None):
 
 
 def status_of(observed, owner, *, previous=None, now=NOW, signal=None, scale=None, others=()):
-    """Plan, and tell the status of `wanted`."""
+    """Plan, and return the status of `owner`."""
     new_plan = plan(observed, (owner, *others), now)
     decision = next(d for d in new_plan.decisions if d.owner_uid == owner.uid)
     return render_status(decision, owner, observed, signal, scale, previous or {}, now)
@@ -86,7 +86,7 @@ def measured(ready=1, problem="", now=NOW, **values):
     return classify(sample, problem, ready=ready, params=PARAMS, now=now)
 
 
-# --- shape of the whole
+# --- the whole status
 
 
 def test_the_conditions_of_a_serving_deployment_are_true():
@@ -160,7 +160,7 @@ def test_a_condition_that_is_not_true_says_since_when(name):
         )
 
 
-# --- Ready names the most actionable leaf
+# --- Ready has the reason of the condition that causes it
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_a_new_uri_does_not_keep_the_failure_of_the_old_one():
     assert condition_of(status, "ModelReady") == ("Unknown", "Inspecting")
 
 
-# --- generations and rollouts: never claim more than is true
+# --- generations and rollouts
 
 
 def test_a_new_generation_is_not_ready_before_the_deployment_was_rewritten():
@@ -527,7 +527,7 @@ def test_reaching_the_maximum_is_reported():
     assert "objective missed" in conditions(status)["ScalingActive"]["message"]
 
 
-# --- what the recommended plan says
+# --- advice of the recommended plan
 
 
 def advised(observed, m, advice):
@@ -592,7 +592,7 @@ def test_alternatives_state_replicas_cost_and_the_reason_of_rejection():
     assert [a.get("costPerHour") for a in alternatives] == ["3.07", "0.54", None]
 
 
-# --- a life
+# --- from creation to ready
 
 
 def test_an_llmdeployment_goes_through_its_reasons_until_it_is_ready():

@@ -1,4 +1,4 @@
-"""Accepted warns of what engine.maxRequestSeconds runs into; nothing is refused."""
+"""Accepted warns if engine.maxRequestSeconds exceeds another time limit; nothing is refused."""
 
 from dataclasses import replace
 

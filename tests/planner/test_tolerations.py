@@ -1,4 +1,4 @@
-"""Which taints engine pods tolerate: part of every pod template, so the list may not change by itself."""
+"""Which taints engine pods tolerate: a change of the list would roll every model."""
 
 import re
 

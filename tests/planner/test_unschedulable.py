@@ -1,4 +1,4 @@
-"""Pods that the scheduler finds no node for, though there is room: the shape is given up for a while."""
+"""Pods that cannot be scheduled though devices are free: the shape goes into back-off."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ WHY = "0/2 nodes are available: 2 Insufficient cpu. preemption: not eligible"
 
 
 def stuck(m, pods=2, serving=0, age=200.0, **changes):
-    """Of the replicas on the cheap slice some serve, and for some no node is found."""
+    """Some replicas on the cheap slice serve, and some pods cannot be scheduled."""
     running = workload(
         m,
         CHEAP,
@@ -211,7 +211,7 @@ def serving(m, count):
 
 
 def test_an_obsolete_back_off_stops_no_serving_replica():
-    """It was paused, say, and nothing was written while its pods came to be after all."""
+    """For example, it was paused, and its pods started without a write of the status."""
     m = intent(min_replicas=4)
     _, decision, applied = planned(replace(serving(m, 4), back_offs=recorded(m)), m)
 
@@ -236,7 +236,7 @@ def test_an_implausible_recorded_back_off_is_ignored(odd):
 
 
 def test_a_move_leaves_no_waiting_pod_on_the_shape_in_back_off():
-    """Else the pods that wait there and the replicas that are given its room want the same units."""
+    """Otherwise the waiting pods and the replicas that get its devices compete for the same devices."""
     m = intent(min_replicas=4, max_replicas=4)
     new_plan, decision, _ = planned(stuck(m, pods=3, serving=1), m)
 
@@ -245,7 +245,7 @@ def test_a_move_leaves_no_waiting_pod_on_the_shape_in_back_off():
 
 
 def test_refused_replicas_are_stopped_though_the_last_node_of_their_shape_is_gone():
-    """Else they are refused for ever, and each refusal is one more attempt in the status."""
+    """Otherwise they are refused for ever, and each refusal adds an attempt to the status."""
     m = intent(min_replicas=2)
     refused = workload(m, CHEAP, 2, available=0, total=0, refused="FailedCreate: exceeded quota: q, used")
     new_plan, decision, _ = planned(snapshot(workloads=(refused,)), m)

@@ -1,4 +1,4 @@
-"""The API client against a server that throttles, rotates tokens, lies and hangs."""
+"""The API client against a server that throttles, rotates tokens, answers wrongly and hangs."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""What the real API server accepts and refuses, and the words it uses: the cases of tests/api/cases.yaml."""
+"""What the real API server accepts and refuses, with its messages: the cases of tests/api/cases.yaml."""
 
 from pathlib import Path
 from typing import Any

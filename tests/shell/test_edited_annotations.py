@@ -36,7 +36,7 @@ EXPECTED = one_round(RUNNING_FLEET.view())
 
 
 def marked(obj: Object, mark: str, value: str | None) -> Object:
-    """Return an object whose labels and annotations say something else, or nothing (None)."""
+    """Return a copy of an object with another value of a label and annotation, or without it (None)."""
     copied = copy.deepcopy(obj)
     for where in ("labels", "annotations"):
         annotations = copied["metadata"].setdefault(where, {})

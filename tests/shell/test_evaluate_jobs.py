@@ -1,4 +1,4 @@
-"""The evaluate Job: what is rendered, what is read back of it, and what a status keeps of its report."""
+"""The evaluate Job: its manifest, its report as it is read, and the report in a status."""
 
 import copy
 import json

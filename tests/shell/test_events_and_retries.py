@@ -1,4 +1,4 @@
-"""Events are told once; a broken object waits longer each time."""
+"""Events are posted once; the retry delay of a broken object grows."""
 
 from typing import Any
 

@@ -231,7 +231,7 @@ async def test_steady_state_and_a_restart_write_nothing_but_the_lease(
     await process.stop()
     process.start()
     await eventually(lambda: _led(proxy), what="the new operator leads")
-    await asyncio.sleep(10)  # it thinks about the fleet, too
+    await asyncio.sleep(10)  # time for a recommendation, too
     assert proxy.writes() == []
 
 

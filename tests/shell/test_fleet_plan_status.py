@@ -1,4 +1,4 @@
-"""What the status of a FleetPlan says, and when it is written again."""
+"""The status of a FleetPlan: its fields, and when it is written again."""
 
 import copy
 from types import SimpleNamespace

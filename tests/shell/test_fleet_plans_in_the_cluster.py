@@ -1,4 +1,4 @@
-"""What the whole fleet should become, as objects of a real API server: FleetPlans, GPUPools, events."""
+"""Recommendations for the whole fleet on a real API server: FleetPlans, GPUPools, events."""
 
 import asyncio
 from collections import Counter
@@ -25,14 +25,14 @@ def states(plans: list[dict[str, Any]]) -> list[str]:
 
 
 async def counting(cluster: LiveCluster) -> dict[str, Any] | None:
-    """The one FleetPlan that counts, once every plan has a state."""
+    """The current FleetPlan, once every FleetPlan has a state."""
     plans = await cluster.all(FLEET_PLANS)
     current = [p for p in plans if (p.get("status") or {}).get("state") in COUNTS]
     return current[0] if len(current) == 1 and "none" not in states(plans) else None
 
 
 async def planned(cluster: LiveCluster, name: str, replicas: int = 1) -> dict[str, Any]:
-    """The FleetPlan that counts, once it speaks of that many replicas of an LLMDeployment."""
+    """The current FleetPlan, once it has that many replicas of an LLMDeployment."""
 
     async def check() -> dict[str, Any] | None:
         plan = await counting(cluster)
@@ -244,7 +244,7 @@ async def test_a_new_leader_rewrites_no_fleet_plan(cluster: LiveCluster, proxy: 
         return "term 1" in second.logs()
 
     await eventually(thought, 90)
-    await asyncio.sleep(8)  # it thinks about the fleet, too
+    await asyncio.sleep(8)  # time for a recommendation, too
     assert proxy.writes() == []
 
 

@@ -30,7 +30,7 @@ def posing(like: dict[str, Any], name: str, namespace: str) -> dict[str, Any]:
 
 
 def lone_pod(like: dict[str, Any], namespace: str) -> dict[str, Any]:
-    """A pod that joins the Service of `like` by its labels, of no ReplicaSet."""
+    """A pod without a ReplicaSet that the Service of `like` selects by its labels."""
     labels = like["spec"]["template"]["metadata"]["labels"]
     return {
         "apiVersion": "v1",

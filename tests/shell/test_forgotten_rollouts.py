@@ -1,4 +1,4 @@
-"""When the note on a ReplicaSet is put right, and when it is left alone; without an API server."""
+"""When the annotation of a ReplicaSet is corrected, and when it is left alone; without an API server."""
 
 from typing import Any
 

@@ -16,7 +16,7 @@ UNITS = 3
 
 @pytest.fixture
 async def full_pool(cluster: LiveCluster):
-    """A node of a SKU that no other test uses, with as many GPUs as will be asked for."""
+    """A node of a SKU that no other test uses, with as many GPUs as the test requests."""
     name = f"{cluster.namespace}-l4"
     await add_node(cluster.client, gpu_node(name, UNITS, product="NVIDIA-L4"))
     yield
@@ -26,7 +26,7 @@ async def full_pool(cluster: LiveCluster):
 
 
 def filling(cluster: LiveCluster, minimum: int) -> dict:
-    """It asks for every GPU of the pool: at first its minimum is that many."""
+    """An LLMDeployment that requests every GPU of the pool; `minimum` is its least number of replicas."""
     scaling = {"minReplicas": minimum, "maxReplicas": UNITS}
     return llm("tiny", cluster.namespace, scaling=scaling, placement={"allowedSKUs": ["L4"]})
 

@@ -1,4 +1,4 @@
-"""GPUPools as the operator sees them: mirrored if they are there, told in snapshots, answered in statuses."""
+"""GPUPools: their mirror, which is optional, their place in the snapshot, and their status."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""What one tenant writes into its own objects does not end the round of everyone."""
+"""Hostile objects of one tenant do not end the planning round of all."""
 
 from typing import Any
 

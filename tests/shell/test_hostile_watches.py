@@ -1,4 +1,4 @@
-"""Watches that say what no API server should: the mirror lives, asks at a bounded rate, and ends up true."""
+"""Watches with invalid data: the mirror survives, requests at a bounded rate, and becomes correct."""
 
 import asyncio
 import json

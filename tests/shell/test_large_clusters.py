@@ -1,4 +1,4 @@
-"""A term on a cluster whose LISTs last longer than the lease, and much longer than one request may."""
+"""A term of the Lease on a cluster whose LISTs last longer than the Lease and than one request may."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Who may write, with a clock that only the test moves."""
+"""The election of the leader, which alone may write, with a fake clock."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -173,7 +173,7 @@ async def test_an_invalid_lease_is_taken_over() -> None:
 
 
 async def test_a_decision_of_an_earlier_term_is_not_written() -> None:
-    """The first stands still (SIGSTOP) while the second leads, acts and gives the lease back."""
+    """The first is suspended (SIGSTOP) while the second leads, acts and releases the Lease."""
     server = Server()
     verdicts: list[bool] = []
     first, second = candidate(server, "a"), candidate(server, "b")
@@ -194,7 +194,7 @@ async def test_a_decision_of_an_earlier_term_is_not_written() -> None:
     with pytest.raises(NotLeader, match="taken again"):
         guard()
     first._notice()
-    assert verdicts == [True, True]  # a new term is told although it never saw itself without the lease
+    assert verdicts == [True, True]  # the new term is reported though no loss was observed
     assert guard.begin() == 2
     assert guard() > 0
 

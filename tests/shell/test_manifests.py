@@ -1,4 +1,4 @@
-"""What is rendered, and when a live object already says it."""
+"""Rendered manifests, and when a live object is up to date with one."""
 
 import copy
 import json

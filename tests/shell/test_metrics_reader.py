@@ -1,4 +1,4 @@
-"""Prometheus may be down, slow, empty, absurd or hostile: a reading says so and nothing raises."""
+"""Prometheus may be down, slow, empty, absurd or hostile: the reading has the reason, and nothing raises."""
 
 import json
 from dataclasses import replace

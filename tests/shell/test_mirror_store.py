@@ -1,6 +1,4 @@
-"""The mirror's copy against a reference: whatever is lost, doubled or replayed, a LIST makes it true
-again.
-"""
+"""The mirror's copy against a reference: whatever is lost, doubled or replayed, a LIST corrects it."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A device plugin that restarts takes no replica's place; what stays away is lost, with the reason."""
+"""A device plugin restart costs no replica its device; devices that stay away are lost, with the reason."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ def looked(*looks: tuple[float, Node]) -> Node:
     return remembered
 
 
-# --- what is remembered
+# --- devices that are remembered
 
 
 @pytest.mark.parametrize("unhealthy", [0, 8], ids=["capacity gone", "capacity kept"])
@@ -88,7 +88,7 @@ def test_a_clock_set_back_withholds_devices_for_one_more_period_at_most() -> Non
     assert looked(*looks, (NOW - 9e6 + WITHHELD_S, offering(0))).withheld == ()
 
 
-# --- what is planned with it
+# --- plans with withheld devices
 
 M = intent("m", uri="image:///m/8b", min_replicas=3)
 SPARE = node("n2", "L4", gpu=4)

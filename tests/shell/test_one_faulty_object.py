@@ -1,4 +1,4 @@
-"""Whatever one object says, the other LLMDeployments get what they got before, and no round ends."""
+"""Whatever one object contains, the plan of the other LLMDeployments stays, and no round fails."""
 
 import copy
 import logging
@@ -123,7 +123,7 @@ def check(changed: Fleet, what: object) -> Any:
 
 @pytest.mark.parametrize(("kind", "number"), TARGETS, ids=[kind for kind, _ in TARGETS])
 def test_an_arbitrary_object_changes_no_plan_of_the_others(kind: str, number: int) -> None:
-    """Each place once with a few of the nasty values, drawn with a fixed seed."""
+    """Each path of each object once, with a few hostile values drawn with a fixed seed."""
     chance = random.Random(f"{kind} 7")
     obj = getattr(RUNNING_FLEET, kind)[number]
     places_here = places(kind, number)
@@ -158,7 +158,7 @@ def places_of_texts(obj: Object) -> list[tuple[Any, ...]]:
     return [path for path in text_paths if path not in IDENTITY]
 
 
-# --- what becomes of the faulty one
+# --- the faulted LLMDeployment
 
 
 def counted(log: FaultLog, step: str) -> float:

@@ -1,4 +1,4 @@
-"""What one namespace may not do, or lies about, is nothing to another."""
+"""Refusals and false reports in one namespace do not affect another."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What happens to the operator when the API server, the network or another operator misbehaves."""
+"""The operator during faults of the API server, the network or another operator."""
 
 import asyncio
 import time

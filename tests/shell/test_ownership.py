@@ -1,4 +1,4 @@
-"""Which objects count as children of an LLMDeployment: by namespace, name and UID, whatever they say."""
+"""Which objects count as children of an LLMDeployment: by namespace, name and UID, not by their labels."""
 
 from copy import deepcopy
 from typing import Any

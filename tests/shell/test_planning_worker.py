@@ -84,7 +84,7 @@ def cannot_start():
 
 
 def takes_nothing():
-    """A worker that says it is ready and never reads: what is sent to it stays in the pipe."""
+    """A worker that reports ready and never reads: a call stays in the pipe."""
     signal.setitimer(signal.ITIMER_REAL, 0.05)
     signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGSTOP))
     return plans()

@@ -1,4 +1,4 @@
-"""What every engine pod and inspect Job looks like, and what may change it."""
+"""The pod template of engine pods and inspect Jobs, and the settings that may change it."""
 
 import copy
 import os

@@ -1,4 +1,4 @@
-"""What a GPUPool's status says of its nodes: Ready, what they offer, what of it is free; and how often."""
+"""The status of a GPUPool: Ready, allocatable and free devices of its nodes; and how often it is written."""
 
 from dataclasses import replace
 from typing import Any
@@ -18,7 +18,7 @@ UNTOLERATED = {"key": "team", "value": "ml", "effect": "NoSchedule"}
 
 
 def node(name: str = "n", offered: dict[str, int] | None = None, **facts: Any) -> Node:
-    """A node without NVIDIA labels unless told otherwise."""
+    """A node without NVIDIA labels, unless `labels` has some."""
     offered = {GPU: 8} if offered is None else offered
     labels = {"pool": "p"} | facts.pop("labels", {})
     fields = {"allocatable": offered, "capacity": offered, "declared": ("H100-80GB-SXM",)} | facts

@@ -1,4 +1,4 @@
-"""PriorityClasses in the view, in what is accepted, and in pod templates; no API server."""
+"""PriorityClasses in the mirrors, in Accepted, and in pod templates; without an API server."""
 
 import json
 from dataclasses import replace
@@ -54,7 +54,7 @@ def verdict(parsed: Intent) -> tuple[bool, str]:
     return decision.accepted, decision.accepted_reason
 
 
-# --- what is seen
+# --- mirrors and snapshot
 
 
 def test_priority_classes_are_mirrored_cluster_wide_reduced_and_optional() -> None:
@@ -108,7 +108,7 @@ def test_an_unreadable_priority_class_is_skipped_and_reported() -> None:
     assert len(errors) == 1
 
 
-# --- what happens to the LLMDeployment
+# --- refused LLMDeployments
 
 
 def refused(name: str, **changes: Any) -> Intent:

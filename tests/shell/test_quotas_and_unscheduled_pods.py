@@ -1,4 +1,4 @@
-"""From ResourceQuotas, refused pods and pods without a node to what the planner sees; no API server."""
+"""ResourceQuotas, refused pods and unscheduled pods in the snapshot of the planner; without an API server."""
 
 import json
 

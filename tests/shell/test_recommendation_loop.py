@@ -76,7 +76,7 @@ async def running(loop: RecommendationLoop) -> AsyncIterator[Any]:
 
 async def until(check: Callable[[], Any], within_s: float = 60.0) -> None:
     async with asyncio.timeout(within_s):
-        while not check():  # noqa: ASYNC110 - polled from outside, as a person would
+        while not check():  # noqa: ASYNC110 - the loop has no event for it
             await asyncio.sleep(0.01)
 
 

@@ -1,4 +1,4 @@
-"""Pods as they are rendered, on a real API server and scheduler: whether they may be, and on which nodes."""
+"""Rendered pods on a real API server and scheduler: whether they are admitted, and on which nodes."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -52,7 +52,7 @@ def pod(cluster: LiveCluster, profile: str) -> dict[str, Any]:
 
 
 async def placed(cluster: LiveCluster, profile: str) -> str:
-    """Return the node of a pod, or why it has none, once the scheduler has looked at it."""
+    """Return the node of a pod, or the reason of the scheduler why it has none."""
 
     async def judged() -> str:
         live_pod = await cluster.get(PODS, profile.replace(".", "-"))

@@ -56,7 +56,7 @@ async def until_running(cluster: LiveCluster, count: int, within_s: float = 30.0
 async def tangram(
     cluster: LiveCluster, capfd: pytest.CaptureFixture[str], *arguments: str
 ) -> tuple[int, str]:
-    """Run the command line as a person with admin rights; return its exit status and what it prints."""
+    """Run the command line with admin rights; return its exit status and what it prints."""
     capfd.readouterr()
     where = ("--kubeconfig", str(cluster.kubeconfig))
     code = await asyncio.to_thread(main, [*arguments, *where])

@@ -1,4 +1,4 @@
-"""Rounds that cannot be finished come ever later; a term begins once; what is no news makes no round."""
+"""The delay of failed rounds grows; a term begins once; an event without a change starts no round."""
 
 import asyncio
 import logging
@@ -108,7 +108,7 @@ async def test_a_repeated_failure_is_logged_with_its_trace_once(caplog: pytest.L
 
 
 class Steps(Reconciler):
-    """A loop of which only the beginning of terms is looked at."""
+    """A loop that records only the beginning of terms."""
 
     begun: list[int]
 

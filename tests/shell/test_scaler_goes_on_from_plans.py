@@ -1,4 +1,4 @@
-"""What the planner decides about numbers is what the scaling law goes on from."""
+"""The scaling law continues from the numbers of replicas that the planner decides."""
 
 from dataclasses import replace
 

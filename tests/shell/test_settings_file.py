@@ -1,4 +1,4 @@
-"""A settings file is read whole or refused with the field's name."""
+"""A settings file is read whole, or refused with the name of the field."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""LISTs of large clusters, slow servers and large objects: they go on while pages come, in bounded memory."""
+"""LISTs of large clusters, slow servers and large objects: each continues while pages arrive."""
 
 import asyncio
 import json
@@ -136,7 +136,7 @@ async def test_a_page_with_invalid_items_is_an_error(items: str) -> None:
 
 
 def pod(i: int, *, gpus: int = 1, padding: int = 10_000) -> dict[str, Any]:
-    """A pod of realistic size: most of it is of no interest here."""
+    """A pod of realistic size; the operator needs few of its fields."""
     environment = [{"name": f"VAR_{k}", "value": "v" * 90} for k in range(padding // 120)]
     resources = {"limits": {"nvidia.com/gpu": str(gpus)} if gpus else {}}
     meta = {"name": f"o{i}", "namespace": "n", "uid": f"uid-{i}", "resourceVersion": "9"}
@@ -171,7 +171,7 @@ OWNER = Identity("n", "chat", "uid-1")
 
 
 def padded(part: str) -> dict[str, Any]:
-    """A child of 1.4 MB: what people may add to it, as many small values as fit."""
+    """A child of 1.4 MB: as many small values as users can add to it."""
     obj = manifests.service(OWNER)
     obj["metadata"] |= {"uid": "u", "resourceVersion": "9"}
     few = {f"k{i}.example/{i:06}": "v" * 10 for i in range(8_000)}

@@ -26,7 +26,7 @@ PRODUCTS = {OLD: ("NVIDIA-A100-SXM4-80GB",), NEW: ("NVIDIA-H100-80GB-HBM3",)}
 
 
 class Frozen:
-    """An operator's mirrors and writer; the mirrors show what was there when they were last refreshed."""
+    """An operator's mirrors and writer; the mirrors hold the objects of their last refresh."""
 
     def __init__(self, cluster: LiveCluster) -> None:
         new_mirror = partial(Mirror, cluster.client, changed=lambda: None, clock=lambda: 0.0)

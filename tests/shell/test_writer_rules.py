@@ -1,4 +1,4 @@
-"""What the writer performs, refuses, remembers and forgets, without an API server."""
+"""The action writer: what it writes, refuses and remembers; without an API server."""
 
 from dataclasses import replace
 from typing import Any
@@ -62,7 +62,7 @@ APPLY = ApplyDeployment("new", Shape("H100-80GB-SXM", "gpu"), 1, ("NVIDIA-H100-8
 
 
 class Api:
-    """Takes every write. Serves `there`: what is there now, whatever the mirrors hold."""
+    """Accepts every write. Serves `existing`, the live objects, whatever the mirrors hold."""
 
     def __init__(self, *existing: tuple[Kind, dict[str, Any]]) -> None:
         self.objects = list(existing)
@@ -97,7 +97,7 @@ _COPIED = (DEPLOYMENTS, JOBS, SERVICES, LLM_DEPLOYMENTS, PRIORITY_CLASSES)
 
 
 class Copies:
-    """Mirrors of what the test says is there."""
+    """Mirrors that hold the `existing` objects."""
 
     def __init__(self, *existing: tuple[Kind, dict[str, Any]]) -> None:
         self.stores = {kind: Store(lambda obj: obj) for kind in _COPIED}
@@ -116,7 +116,7 @@ CHAT = {
 def action_writer(
     *existing: tuple[Kind, dict[str, Any]], now: list[tuple[Kind, dict[str, Any]]] | None = None
 ) -> ActionWriter:
-    """A writer whose mirrors show `there`, while `now` is there (default: the same)."""
+    """A writer whose mirrors hold `existing`, while the API server holds `now` (default: the same)."""
     existing = (*existing, (LLM_DEPLOYMENTS, CHAT))
     copies = Copies(*existing)
     return ActionWriter(
@@ -144,7 +144,7 @@ def child(kind: Kind, name: str, owner: str = "", owner_name: str = "chat", **me
 
 
 def serving(variant: str, replicas: int, owner: str = "new", **status: int) -> dict[str, Any]:
-    """A Deployment of `chat` of which all replicas serve, but for what `status` says."""
+    """A Deployment of `chat` whose replicas all serve, unless `status` says otherwise."""
     counts = {f"{name}Replicas": replicas for name in ("ready", "available", "updated")}
     return child(DEPLOYMENTS, f"chat-{variant}", owner, generation=1) | {
         "spec": {"replicas": replicas, "selector": {"matchLabels": {VARIANT_LABEL: variant}}},
@@ -334,7 +334,7 @@ LOWER = replace(APPLY, replicas=0)
 
 
 def old_and_new(**status: int) -> list[tuple[Kind, dict[str, Any]]]:
-    """An old Deployment and the one that replaces it, of which `status` may say otherwise."""
+    """An old Deployment and its replacement, both serving; `status` changes that of the replacement."""
     return [(DEPLOYMENTS, serving(OLD, 2)), (DEPLOYMENTS, serving(APPLY.shape.variant, 2, **status))]
 
 
@@ -369,7 +369,7 @@ CHANGED = {
 
 
 def decided_upon() -> list[Any]:
-    """What the round saw, as workloads: both serve."""
+    """The workloads of the round, the basis of its plan: both serve."""
     old, new = (workload(obj, [], 0.0) for _, obj in old_and_new())
     return [old, replace(new, shape=APPLY.shape)]
 
