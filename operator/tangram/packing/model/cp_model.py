@@ -106,16 +106,12 @@ class CpModel:
 
     def minimize(self, expression: LinearExpr) -> None:
         """Set the objective, in place of any other."""
-        self.clear_objective()
+        self.proto.clear_objective()
         flat, goal = FlatIntExpr(expression), self.proto.objective
         goal.vars.extend([variable.index for variable in flat.vars])
         goal.coeffs.extend(flat.coeffs)
         goal.offset = flat.offset
         goal.scaling_factor = 1.0
-
-    def clear_objective(self) -> None:
-        """Forget the objective."""
-        self.proto.clear_objective()
 
     def add_hint(self, variable: IntVar, value: int) -> None:
         """Let the search begin near a value."""
@@ -133,12 +129,6 @@ class CpModel:
     def clear_assumptions(self) -> None:
         """Assume nothing."""
         self.proto.assumptions.clear()
-
-    def clone(self) -> "CpModel":
-        """Return a copy, whose variables have the same numbers."""
-        copy = CpModel()
-        copy.proto.copy_from(self.proto)
-        return copy
 
 
 class CpSolver:
@@ -180,12 +170,6 @@ class CpSolver:
     def wall_time(self) -> float:
         """Seconds."""
         return float(self.response_proto.wall_time)
-
-    def value(self, expression: LinearExpr) -> int:
-        """Return what an expression is worth in the solution that was found."""
-        flat, solution = FlatIntExpr(expression), self.response_proto.solution
-        pairs = zip(flat.vars, flat.coeffs, strict=True)
-        return int(flat.offset + sum(solution[variable.index] * factor for variable, factor in pairs))
 
     def sufficient_assumptions_for_infeasibility(self) -> Sequence[int]:
         """Return the numbers of assumptions that cannot hold together."""
