@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tangram.packing.model import cp_model
-from tangram.packing.search.rows import rows_of
+from tangram.packing.search.program import rows_of
 from tangram.packing.solve import solve
 from tests.support.packing_facts import UNMET, ProblemFacts
 from tests.support.packing_instances import instance

@@ -1,4 +1,4 @@
-"""A linear program that grows: GLOP, from the basis of its last solution. Deterministic."""
+"""A linear program that grows, and its rows from a model: GLOP, from its last basis. Deterministic."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,12 +13,25 @@ from ortools.math_opt import (
 )
 from ortools.math_opt.core.python import solver
 
+from tangram.packing.model import cp_model
+
 _SEED = 7
 _INFINITY = float("inf")
+_ENDLESS = 2**61  # CP-SAT's bounds beyond this stand for none
 _LOW, _BASIC = solution_pb2.BASIS_STATUS_AT_LOWER_BOUND, solution_pb2.BASIS_STATUS_BASIC
 _CALLBACKS = callback_pb2.CallbackRegistrationProto()
 
 Column = tuple[int, float | None, Iterable[tuple[int, int]]]  # low, high, (row, factor) sorted by row
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One linear constraint."""
+
+    variables: Sequence[int]
+    factors: Sequence[int]
+    low: int | None
+    high: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +41,31 @@ class Optimum:
     value: float
     duals: Sequence[float]  # by row; of a row that limits from above: zero or less
     values: Sequence[float]  # by column
+
+
+def rows_of(cp: cp_model.CpModel) -> list[Row]:
+    """Return the constraints that are linear and always hold. Without the others the bound is lower."""
+    rows = []
+    for constraint in cp.proto.constraints:
+        if constraint.has_exactly_one():
+            literals = list(constraint.exactly_one.literals)
+            rows.append(Row(literals, [1] * len(literals), 1, 1))
+        elif constraint.has_linear() and not constraint.enforcement_literal:
+            linear = constraint.linear
+            domain = list(linear.domain)
+            low, high = domain[0], domain[-1]
+            factors: dict[int, int] = {}
+            for i, factor in zip(linear.vars, linear.coeffs, strict=True):
+                factors[i] = factors.get(i, 0) + factor
+            rows.append(
+                Row(
+                    list(factors),
+                    list(factors.values()),
+                    low if low > -_ENDLESS else None,
+                    high if high < _ENDLESS else None,
+                )
+            )
+    return rows
 
 
 class Program:
