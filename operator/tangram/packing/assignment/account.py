@@ -154,8 +154,7 @@ def _spent(fleet: Fleet, moves: tuple[Move, ...]) -> bool:
     """Whether some move budget allows no further move."""
     problem = fleet.problem
     away = Counter(fleet.guarded.get(move.source.gpu, "") for move in moves)
-    most = len(moves) if problem.move_budget is None else problem.move_budget
-    return (problem.move_budget is not None and len(moves) >= most) or any(
+    return (problem.move_budget is not None and len(moves) >= problem.move_budget) or any(
         away[pool] >= budget for pool, budget in problem.move_budgets
     )
 

@@ -7,7 +7,7 @@ served whole and assumes one literal per family of constraints. Families that ch
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -129,7 +129,9 @@ class FeasibilityQuestion:
         literals = {name: model.cp.new_bool_var(f"assume.{name}") for name in free}
         if ("budget", "") in literals and prepared.mix is not None:
             limit_budget(model, prepared, prepared.mix, literals["budget", ""])
-        _forbid_more_gpus(model, literals)
+        for grown in model.grown:
+            if grown.pool.name.startswith(_MORE):
+                model.cp.add(grown.nodes == 0).only_enforce_if(literals["gpus", grown.pool.sku])
         self._serve(model, literals["priority", ""])
         for pool, most in self._budgets:
             moves = model.moves if pool is None else model.leaving.get(pool, Terms())
@@ -320,9 +322,3 @@ def skus_of(problem: Problem, demand: Demand) -> list[str]:
     if ANY_SKU in named:
         named |= set(problem.skus)
     return sorted(named - {ANY_SKU})
-
-
-def _forbid_more_gpus(model: Model, literals: Mapping[Name, cp_model.IntVar]) -> None:
-    for grown in model.grown:
-        if grown.pool.name.startswith(_MORE):
-            model.cp.add(grown.nodes == 0).only_enforce_if(literals["gpus", grown.pool.sku])

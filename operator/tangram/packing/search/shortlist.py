@@ -42,14 +42,11 @@ def near_columns(
 
     `sure`: as many of those that the master serves by one column.
     """
-    few, fractional_demands = list[PreparedDemand](), set(bounded.fractional_demands)
-    for demand in fleet.demands:
-        if demand.mix is None or demand.id in free:
-            few.append(demand)
-        else:
-            most = COLUMNS if demand.id in fractional_demands else sure
-            few.append(_with_columns(fleet, demand, bounded, chosen, most))
-    return tuple(few)
+    most = dict.fromkeys(bounded.fractional_demands, COLUMNS)
+    return tuple(
+        d if d.mix is None or d.id in free else _with_columns(fleet, d, bounded, chosen, most.get(d.id, sure))
+        for d in fleet.demands
+    )
 
 
 def furthest(bounded: Bounded, chosen: Mapping[str, MixColumn]) -> list[str]:
