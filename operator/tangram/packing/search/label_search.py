@@ -160,7 +160,7 @@ class LabelSearch:
         At most `keep` labels per shape stay. The cheapest mix is returned unless its label was dropped. Where
         `effort` ends, nothing is found, and all is dropped.
         """
-        from tangram.packing.search import search_labels as arrays  # noqa: PLC0415 - numpy loads slowly
+        from tangram.packing.search import label_arrays as arrays  # noqa: PLC0415 - numpy loads slowly
 
         gap, dropped = (min(most, self._highest) << self._shift) - self._root, most + 1
         if gap < 0:
