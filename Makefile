@@ -128,7 +128,7 @@ docs: setup ## Run the commands that the documents show, and put what they print
 	$(BIN)/python docs/refresh.py
 
 .PHONY: bench
-bench: setup tools ## Re-make every number of the README
+bench: setup tools ## Run the benchmarks of the operator, `tangram size` and the engine (docs/benchmarks.md)
 	$(BIN)/python -m benchmarks
 
 .PHONY: bench-gpu

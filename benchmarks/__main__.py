@@ -1,4 +1,4 @@
-"""Every number of the README, one benchmark after the other: `make bench`.
+"""The benchmarks of the operator, `tangram size` and the engine, one after the other: `make bench`.
 
     python -m benchmarks [NAME …] [--out DIR]
 

@@ -2,7 +2,7 @@
 
     python benchmarks/engine/predictions.py                      write predictions.json again
     python benchmarks/engine/predictions.py --table kernels      the bytes and times of docs/engine.md
-    python benchmarks/engine/predictions.py --table ceilings|goals
+    python benchmarks/engine/predictions.py --table ceilings|precisions|goals
 
 Two numbers for each row:
 
@@ -478,8 +478,8 @@ GOALS: tuple[tuple[str, str, float | None, float], ...] = (
 
 def kernels_table() -> Iterator[str]:
     """Bytes and time at the wire of each kernel of a step, Llama-3-8B, bf16, H200."""
-    columns = " | ".join(f"MB, {batch}" for batch in BATCHES), " | ".join(f"µs, {batch}" for batch in BATCHES)
-    yield f"| kernel | calls, 1 | calls, 64 | {columns[0]} | {columns[1]} |"
+    per_call = " | ".join(f"{unit} per call, batch {batch}" for unit in ("MB", "µs") for batch in BATCHES)
+    yield f"| kernel | calls, batch 1 | calls, batch 64 and 256 | {per_call} |"
     yield "| --- |" + " ---: |" * (2 + 2 * len(BATCHES))
     few, *more = ({k.name: k for k in step_kernels(LLAMA_8B, "bf16", batch, CONTEXT)} for batch in BATCHES)
     for name, kernel in more[0].items():
@@ -492,7 +492,7 @@ def kernels_table() -> Iterator[str]:
     moved = " | ".join(f"{sum(k.calls * k.bytes for k in kernels) / 1e6:,.0f}" for kernels in steps)
     times = " | ".join(f"{1e6 * sum(k.calls * k.wire(H200) for k in kernels):,.0f}" for kernels in steps)
     calls, most = (sum(kernel.calls for kernel in step) for step in steps[:2])
-    yield f"| **one step** | {calls} | {most} | {moved} | {times} |"
+    yield f"| **one step, all calls** | {calls} | {most} | {moved} | {times} |"
 
 
 def _megabytes(count: float) -> str:
@@ -514,6 +514,16 @@ def ceilings_table() -> Iterator[str]:
             yield f"| {gpu.name}, {weights} | {cells} |"
 
 
+def precisions_table() -> Iterator[str]:
+    """Output tokens per second at the largest batch, by precision of the weights: limit and prediction."""
+    yield "| weights | limit, H200 | predicted, H200 | limit, H100 | predicted, H100 |"
+    yield "| --- |" + " ---: |" * 4
+    for weights in FORMATS:
+        found = [rows(gpu)[decode_row("llama-3-8b", weights, BATCHES[-1], "async")] for gpu in (H200, H100)]
+        cells = " | ".join(f"{row.wire:,.0f} | {row.predicted:,.0f}" for row in found)
+        yield f"| {weights} | {cells} |"
+
+
 def goals_table() -> Iterator[str]:
     """Limit, floor, goal and prediction on an H200, prediction on an H100, and what was measured."""
     here, there = rows(H200), rows(H100)
@@ -525,7 +535,12 @@ def goals_table() -> Iterator[str]:
         yield f"| {title} | {cells} | not measured |"
 
 
-TABLES = {"kernels": kernels_table, "ceilings": ceilings_table, "goals": goals_table}
+TABLES = {
+    "kernels": kernels_table,
+    "ceilings": ceilings_table,
+    "precisions": precisions_table,
+    "goals": goals_table,
+}
 
 
 def main() -> None:
