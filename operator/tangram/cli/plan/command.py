@@ -9,7 +9,7 @@ from tangram.catalog.prices import Prices
 from tangram.cli.options.planning import facts_option, time_limit_option
 from tangram.cli.options.prices import prices_option
 from tangram.cli.output import document, output_option
-from tangram.cli.plan.document import plan_document
+from tangram.cli.plan.document import cli_document
 from tangram.cli.plan.input_files import read_fleet
 from tangram.cli.plan.table import show
 from tangram.recommendation.documents.fleet_input import PlanTerms
@@ -75,9 +75,7 @@ def plan(
         check_picture(Path(picture))
     source = read_fleet(files, facts)
     terms = PlanTerms(tuple(prices.overrides.items()), move_cost, move_budget, horizon)
-    plan_of_fleet = plan_document(
-        with_command_line_terms(source.fleet_input, terms), limits, changes, explain
-    )
+    plan_of_fleet = cli_document(with_command_line_terms(source.fleet_input, terms), limits, changes, explain)
     if picture is not None:
         from tangram.cli.plan.picture import draw  # noqa: PLC0415 - only for --picture
 

@@ -15,7 +15,7 @@ from tangram.recommendation.recommend import plan_fleet
 _COMPARED = ("objective", "costPerHour", "gpusInUse", "status", "moves", "unmet")
 
 
-def plan_document(
+def cli_document(
     fleet_input: FleetInput, limits: PlanTimeLimit, changes: Sequence[str], explain: str | None
 ) -> dict[str, Any]:
     """Return the plan of a fleet after the `changes` of --what-if; `explain`: a deployment, or None."""
