@@ -14,7 +14,7 @@ from tangram.packing import Packing, validate
 from tangram.recommendation.documents.fleet_input import FleetInput
 from tangram.recommendation.executable_packing import executable_packing
 from tangram.recommendation.explanation.one_shape_cost import one_shape_document
-from tangram.recommendation.explanation.steps import steps_document
+from tangram.recommendation.explanation.steps_document import steps_document
 from tangram.recommendation.explanation.unmet_explanation import unmet_explanations
 from tangram.recommendation.inputs_hash import inputs_hash
 from tangram.recommendation.observed.snapshot_input import snapshot_input

@@ -1,4 +1,4 @@
-"""Ordered steps from the fleet as it is to the plan, or what they are blocked by."""
+"""The steps of `packing.transition` as the plan document shows them, or what they are blocked by."""
 
 from dataclasses import asdict
 from typing import Any
