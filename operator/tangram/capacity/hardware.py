@@ -10,9 +10,6 @@ from tangram.fleet import WHOLE_GPU
 
 # PCIe, one direction, x16: GB/s by generation (PCI-SIG encoded rates: gen 3 and later 128b/130b).
 PCIE_GBPS = {3: 15.75, 4: 31.5, 5: 63.0, 6: 121.0}
-# GPUs that NVLink joins where the catalog has no number: a board of eight. Beyond it ranks talk through
-# network cards, which sit behind PCIe and are about as fast (400 Gb/s against 63 GB/s).
-NODE = 8
 KERNELS_FROM = 8.0  # compute capability; the engine computes in plain torch on older GPUs
 
 
@@ -55,7 +52,7 @@ def hardware(sku: str, profile_name: str = WHOLE_GPU, ranks: int = 1) -> Hardwar
     board = required_gpu(sku)
     if profile_name != WHOLE_GPU:
         return _slice(hardware(sku), board, profile_name)
-    nvlink = board.nvlink_gbps > 0 and ranks <= (board.nvlink_gpus or NODE)
+    nvlink = board.nvlink_joins(ranks)
     return Hardware(
         sku=sku,
         profile=WHOLE_GPU,

@@ -7,7 +7,7 @@ from functools import cache
 from tangram.catalog.load import load
 from tangram.catalog.reading.errors import InputError
 from tangram.catalog.reading.fields import short
-from tangram.catalog.records import GPU, Profile
+from tangram.catalog.records import GPU, NODE_GPUS, Profile
 
 # Under strategy `single` a node's nvidia.com/gpu is a slice, and with time-slicing a share of its time:
 # neither is a whole GPU, and the label shows it. Such nodes are not used (yet): their memory would be wrong.
@@ -54,8 +54,16 @@ def profile_of_resource(sku: str, resource: str) -> Profile | None:
     return next((p for p in facts.profiles if p.resource == resource), None) if facts else None
 
 
+def has_nvlink(sku: str) -> bool:
+    """Whether one NVLink domain holds the largest replica; else a replica takes one GPU or a whole node.
+
+    GPUs in bridged pairs have no such domain: nodes do not show which GPUs are a pair.
+    """
+    return (board := gpu(sku)) is not None and board.nvlink_joins(NODE_GPUS)
+
+
 def share(sku: str, profile_name: str, tensor_parallel: int = 1) -> float:
-    """Return how many GPUs one replica uses up: the dominant share of a slice, 1.0 of each whole GPU."""
+    """Return how many GPUs a replica uses up: `Profile.dominant_share` of a slice, 1.0 of each whole GPU."""
     facts = profile(sku, profile_name)
     return (facts.dominant_share if facts else 1.0) * tensor_parallel
 

@@ -3,6 +3,10 @@
 import math
 from dataclasses import dataclass
 
+# GPUs that NVLink joins where the catalog has no number: a board of eight. Beyond it ranks talk through
+# network cards, which sit behind PCIe and are about as fast (400 Gb/s against 63 GB/s).
+NODE_GPUS = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Profile:
@@ -22,7 +26,7 @@ class Profile:
 
     @property
     def dominant_share(self) -> float:
-        """Part of the GPU that this slice uses up: the larger of its two shares. Prices follow it."""
+        """Part of the GPU that this slice uses up: its larger share. `lookup.share` and prices follow it."""
         return max(self.compute_share, self.memory_share)
 
     @property
@@ -55,6 +59,10 @@ class GPU:
     nvlink_gpus: int | None = None  # GPUs that one NVLink domain joins, 2: a bridge; None: all of a node
     peer_to_peer: bool = True  # False: the driver sends all between GPUs through the host's memory
     engine_caps: tuple[tuple[str, int], ...] = ()  # what instances share; one without a source is absent
+
+    def nvlink_joins(self, gpus: int) -> bool:
+        """Whether one NVLink domain joins this many GPUs of a node."""
+        return self.nvlink_gbps > 0 and gpus <= (self.nvlink_gpus or NODE_GPUS)
 
     @property
     def price_per_hour(self) -> float | None:

@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictBool, StrictInt, StrictStr, ValidationError
+from pydantic.alias_generators import to_camel
 
 from tangram.api.common.base import APIModel
+from tangram.catalog import InputError
 from tangram.fleet import CheckpointFacts, FactsKey, InspectionFailure
 
 _MESSAGE_LIMIT = 1000
@@ -98,3 +100,13 @@ def facts_from_status(obj: Mapping[str, Any]) -> tuple[FactsKey, CheckpointFacts
     except ValidationError:
         return None
     return FactsKey(obj["metadata"]["namespace"], uri, engine_image), facts
+
+
+def validated_facts(values: object, where: str) -> CheckpointFacts:
+    """Return the facts of a checkpoint. Raises `InputError` with the path of the first wrong field."""
+    try:
+        return Facts.model_validate(values).to_noun()
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        path = ".".join((where, *(to_camel(str(part)) for part in first["loc"])))
+        raise InputError(path, first["msg"]) from error

@@ -5,18 +5,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from tangram.api.common.old_forms import HINT, old_parts
 from tangram.api.common.values import decimal_number
-from tangram.api.llm_deployment.facts import Facts
-from tangram.capacity.sizing.candidate_shapes import TENSOR_PARALLEL
-from tangram.catalog import InputError, gpu
+from tangram.catalog import InputError
 from tangram.catalog.lookup import gpu_of_name
 from tangram.catalog.prices import HIGHEST_USD_PER_HOUR
 from tangram.catalog.reading.fields import Fields, short
-from tangram.fleet import CheckpointFacts
-from tangram.packing.problem.codec import camel
 
 MOST_USD_OF_A_MOVE = 1e6  # sums of them stay whole numbers of micro-dollars
 HORIZON_RANGE_H = (1e-6, 8760.0)  # with less, prices round to zero
@@ -118,17 +114,6 @@ def sku(fields: Fields) -> str:
     return gpu_of_name(word(fields, "sku"), f"{fields.where}: sku").sku
 
 
-def has_nvlink(name: str) -> bool:
-    """Whether one NVLink domain holds the largest replica; else a replica takes one GPU or a whole node.
-
-    GPUs in bridged pairs have no such domain: nodes do not show which GPUs are a pair.
-    """
-    facts = gpu(name)
-    if facts is None or not facts.nvlink_gbps:
-        return False
-    return facts.nvlink_gpus is None or facts.nvlink_gpus >= max(TENSOR_PARALLEL)
-
-
 def price(fields: Fields, key: str) -> float | None:
     """Return USD per GPU and hour, None where the key is absent: a number, or a decimal in quotes."""
     value = fields.values.get(key)
@@ -166,16 +151,6 @@ def body(document: Mapping[str, Any], where: str) -> Fields:
         return inner
     rest = {k: v for k, v in document.items() if k not in {"apiVersion", "kind", "metadata", "status"}}
     return Fields(rest, where)
-
-
-def validated_facts(values: object, where: str) -> CheckpointFacts:
-    """Return the facts of a checkpoint. Raises `InputError` with the path of the first wrong field."""
-    try:
-        return Facts.model_validate(values).to_noun()
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        path = ".".join((where, *(camel(str(part)) for part in first["loc"])))
-        raise InputError(path, first["msg"]) from error
 
 
 def name_of(document: Mapping[str, Any], where: str) -> str | None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from tangram.catalog.lookup import has_nvlink
 from tangram.catalog.reading.fields import Fields
 from tangram.fleet import WHOLE_GPU
 from tangram.packing import GPUState, Headroom, Instance
@@ -86,7 +87,7 @@ def _gpu(fields: Fields) -> GPUState:
         # An empty GPU without migEnabled may be used whole or be cut.
         convertible=not states_mode and not instances and cuttable and board(sku) is not None,
         backend="nvml" if backend == "nvml" else "mig-manager",
-        nvlink=fields.flag("nvlink", default=read.has_nvlink(sku)),
+        nvlink=fields.flag("nvlink", default=has_nvlink(sku)),
         price_per_hour=read.price(fields, "pricePerGPUHour"),
         instances=tuple(instances),
     )

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tangram.api import PriorityClasses, classes_of_files, parse
+from tangram.api.llm_deployment.facts import validated_facts
 from tangram.api.llm_deployment.spec import LLMDeploymentSpec
 from tangram.capacity.memory.from_facts import architecture_from_facts
 from tangram.catalog import Architecture, InputError, known_model
@@ -87,7 +88,7 @@ def _architecture(document: Mapping[str, Any], intent: Intent, where: str) -> Ar
     model = status.get("model") if isinstance(status, Mapping) else None
     facts = model.get("facts") if isinstance(model, Mapping) else None
     if facts is not None:
-        return architecture_from_facts(read.validated_facts(facts, f"{where}: status.model.facts"))
+        return architecture_from_facts(validated_facts(facts, f"{where}: status.model.facts"))
     uri = str(document["spec"]["model"]["uri"])
     name = uri.rstrip("/").rsplit("/", 1)[-1]
     architecture = known_model(name)

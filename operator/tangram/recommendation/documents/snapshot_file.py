@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tangram.api.common.base import GROUP, VERSION
+from tangram.api.llm_deployment.facts import validated_facts
 from tangram.catalog import InputError, gpu
 from tangram.catalog.reading.fields import Fields
 from tangram.fleet import CheckpointFacts, FleetSnapshot, Intent, InvalidIntent, ParsedIntent
@@ -108,10 +109,10 @@ def _check_fleet(fleet: FleetSnapshot, where: str) -> None:
     for i, pool in enumerate(fleet.pools):
         _sku(pool.sku, f"{where}.pools[{i}].sku")
     for i, (_, facts) in enumerate(fleet.facts):
-        read.validated_facts(asdict(facts), f"{where}.facts[{i}]")
+        validated_facts(asdict(facts), f"{where}.facts[{i}]")
     for i, inspection in enumerate(fleet.inspections):
         if isinstance(inspection.result, CheckpointFacts):
-            read.validated_facts(asdict(inspection.result), f"{where}.inspections[{i}].result")
+            validated_facts(asdict(inspection.result), f"{where}.inspections[{i}].result")
 
 
 def _once(where: str, names: Iterable[str]) -> None:

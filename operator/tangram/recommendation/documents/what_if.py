@@ -9,11 +9,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tangram.catalog import InputError
-from tangram.catalog.lookup import gpu_of_name
+from tangram.catalog.lookup import gpu_of_name, has_nvlink
 from tangram.catalog.prices import HIGHEST_USD_PER_HOUR
 from tangram.eligibility.shapes.serving_requirements import ServingRequirements
 from tangram.packing import GPUState, board
-from tangram.recommendation.documents.document_fields import has_nvlink
 from tangram.recommendation.documents.fleet_input import FleetInput
 from tangram.recommendation.documents.pools import under_pool_policy
 

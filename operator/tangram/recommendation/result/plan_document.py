@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from tangram.capacity.hardware import hardware
+from tangram.catalog.lookup import has_nvlink
 from tangram.eligibility.shapes.serving_requirements import ServingRequirements
 from tangram.eligibility.shapes.serving_shapes import AssessedShapes
 from tangram.fleet import Shape, ShapeKey
 from tangram.packing import Choice, GPULayout, GPUState, Move, Packing, Placed, Site
-from tangram.recommendation.documents.document_fields import has_nvlink
 from tangram.recommendation.documents.fleet_input import FleetInput
 from tangram.recommendation.explanation.alternatives import alternatives, shape_document
 from tangram.recommendation.explanation.unmet_reason import unmet_reason
