@@ -1,6 +1,6 @@
-"""Rules that leave out devices of a node: those that are no whole, unshared, settled GPUs or slices.
+"""Rules by labels, resources and taints: they leave out a node, or devices that are no whole, unshared ones.
 
-Each rule names the label or resource with its value, and what to change. Sources of the labels:
+Each rule names the label, resource or taint with its value, and what to change. Sources of the labels:
 NVIDIA/k8s-device-plugin (docs/gpu-feature-discovery, internal/lm), mig-parted (cmd/nvidia-mig-manager),
 k8s-operator-libs (pkg/upgrade/consts.go), k8s-driver-manager, the DRA driver's chart, GKE's GPU sharing.
 """
@@ -11,6 +11,13 @@ from enum import StrEnum
 from typing import Any
 
 from tangram.catalog import gpu, match_product, profile_of_resource
+from tangram.eligibility.devices.tolerations import (
+    GPU_TAINTS,
+    Toleration,
+    engine_tolerations,
+    held_resource,
+    tolerates,
+)
 from tangram.fleet import WHOLE_GPU, LeftOut, resource_name
 from tangram.fleet.labels import COUNT_LABEL, PRODUCT_LABEL
 from tangram.fleet.pod_requests import SHARED_SUFFIX
@@ -35,6 +42,7 @@ SHARING_STRATEGIES = ("time-slicing", "mps")
 
 MAX_GPUS = 1024  # of a node; a label may hold any number
 MAX_DEVICES = 16 * MAX_GPUS  # of one resource on a node
+_BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")  # of taints
 _MIG_PREFIX = "nvidia.com/mig-"
 # The node accepts pods in these states; `upgrade-required` may wait for days.
 _IDLE_UPGRADE_STATES = ("", "upgrade-done", "upgrade-required")
@@ -240,7 +248,7 @@ def _mixed_models(facts: NodeFacts, board: LabelledBoard, capacity: Mapping[str,
         )
 
 
-NODE_RULES: tuple[Rule, ...] = (
+_NODE_RULES: tuple[Rule, ...] = (
     _unschedulable,
     _without_gpus,
     _reconfigured,
@@ -249,6 +257,59 @@ NODE_RULES: tuple[Rule, ...] = (
     _shared_or_dra,
     _mixed_models,
 )
+
+
+def left_out_node(facts: NodeFacts, board: LabelledBoard, capacity: Mapping[str, int]) -> Iterator[LeftOut]:
+    """Yield why a whole node is left out, taints aside."""
+    for resource, value in facts.allocatable.items():
+        if is_gpu(str(resource)) and device_count(value) is None:
+            message = f"allocatable {resource} is {str(value)[:40]!r}, no number of devices"
+            yield LeftOut(LeftOutReason.UNKNOWN, f"{message}; look at the device plugin")
+    for rule in _NODE_RULES:
+        for reason, message in rule(facts, board, capacity):
+            yield LeftOut(reason, message)
+
+
+def left_out_by_taints(
+    facts: NodeFacts, board: LabelledBoard, capacity: Mapping[str, int], added: tuple[Toleration, ...]
+) -> Iterator[LeftOut]:
+    """Yield what taints leave out: the node, or the resources whose engine pods do not tolerate them."""
+    resources = {r for r in capacity if is_gpu(r)}
+    for taint in facts.taints:
+        is_cordon = facts.unschedulable and taint.get("key") == "node.kubernetes.io/unschedulable"
+        if is_cordon or taint.get("effect") not in _BLOCKING_EFFECTS:
+            continue
+        if any(tolerates(toleration, taint) for toleration in (*GPU_TAINTS, *added)):
+            continue  # engine pods on every resource tolerate it
+        held = held_resource(taint)
+        possible = resources | ({held} if held else set()) or {WHOLE}
+        closed = sorted(
+            resource
+            for resource in possible
+            if not any(tolerates(t, taint) for t in engine_tolerations(board.sku or "", resource, added))
+        )
+        if held:
+            yield from (LeftOut(LeftOutReason.HELD, _held(taint, resource), resource) for resource in closed)
+        elif len(closed) == len(possible):
+            yield LeftOut(LeftOutReason.TAINTED, f"engine pods {_untolerated(taint)}")
+        else:
+            yield from (
+                LeftOut(LeftOutReason.TAINTED, f"engines on {resource} {_untolerated(taint)}", resource)
+                for resource in closed
+            )
+
+
+def _held(taint: Mapping[str, Any], resource: str) -> str:
+    held = f"taint {taint['key']}: {resource} is held while GPUs are repartitioned"
+    return f"{held}; new replicas wait until it is removed"
+
+
+def _untolerated(taint: Mapping[str, Any]) -> str:
+    value = f"={taint['value']}" if taint.get("value") else ""
+    return (
+        f"do not tolerate its taint {taint.get('key', '')}{value}:{taint['effect']}; remove"
+        " it, or add a toleration to the chart's value engine.tolerations"
+    )
 
 
 def left_out_devices(

@@ -3,31 +3,21 @@
 The operator and `tangram plan` read nodes here, so both leave out the same devices.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from tangram.eligibility.devices.device_rules import (
-    NODE_RULES,
-    WHOLE,
     LabelledBoard,
     LeftOutReason,
     NodeFacts,
-    device_count,
     is_gpu,
+    left_out_by_taints,
     left_out_devices,
+    left_out_node,
     offered_devices,
 )
-from tangram.eligibility.devices.tolerations import (
-    GPU_TAINTS,
-    Toleration,
-    engine_tolerations,
-    held_resource,
-    tolerates,
-)
-from tangram.fleet import LeftOut, Node
+from tangram.eligibility.devices.tolerations import Toleration
+from tangram.fleet import Node
 from tangram.fleet.labels import ZONE_LABEL
-
-_BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
 
 PARTLY = frozenset({LeftOutReason.UNHEALTHY, LeftOutReason.NOT_OFFERED})
 """Reasons that leave out some devices of a resource, and not the others."""
@@ -57,11 +47,11 @@ def gpu_node(facts: NodeFacts, added: Iterable[Toleration] = (), selected: Itera
     capacity |= {r: max(n, capacity.get(r, 0)) for r, n in offered.items()}
     board = LabelledBoard.of(facts)
     has_gpus = bool(capacity or board.product or any(map(is_gpu, facts.allocatable)))
-    taints = tuple(_closing_taints(facts, board, capacity, tuple(added))) if has_gpus else ()
+    taints = tuple(left_out_by_taints(facts, board, capacity, tuple(added))) if has_gpus else ()
     on_node = tuple(left_out for left_out in taints if not left_out.resource)
     on_devices = tuple(left_out for left_out in taints if left_out.resource)
     if has_gpus:
-        on_node += tuple(_left_out_node(facts, board, capacity))
+        on_node += tuple(left_out_node(facts, board, capacity))
     if any(left_out.reason in _FINAL for left_out in on_node):
         on_devices = ()
     else:
@@ -113,55 +103,3 @@ def _listed(names: list[str]) -> str:
     more = len(names) - _MAX_NAMES
     shown = ", ".join(names[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
     return f"node{'s' * (len(names) > 1)} {shown}"
-
-
-def _left_out_node(facts: NodeFacts, board: LabelledBoard, capacity: Mapping[str, int]) -> Iterator[LeftOut]:
-    for resource, value in facts.allocatable.items():
-        if is_gpu(str(resource)) and device_count(value) is None:
-            message = f"allocatable {resource} is {str(value)[:40]!r}, no number of devices"
-            yield LeftOut(LeftOutReason.UNKNOWN, f"{message}; look at the device plugin")
-    for rule in NODE_RULES:
-        for reason, message in rule(facts, board, capacity):
-            yield LeftOut(reason, message)
-
-
-def _closing_taints(
-    facts: NodeFacts, board: LabelledBoard, capacity: Mapping[str, int], added: tuple[Toleration, ...]
-) -> Iterator[LeftOut]:
-    """Yield what taints leave out: the node, or the resources whose engine pods do not tolerate them."""
-    resources = {r for r in capacity if is_gpu(r)}
-    for taint in facts.taints:
-        is_cordon = facts.unschedulable and taint.get("key") == "node.kubernetes.io/unschedulable"
-        if is_cordon or taint.get("effect") not in _BLOCKING_EFFECTS:
-            continue
-        if any(tolerates(toleration, taint) for toleration in (*GPU_TAINTS, *added)):
-            continue  # engine pods on every resource tolerate it
-        held = held_resource(taint)
-        possible = resources | ({held} if held else set()) or {WHOLE}
-        closed = sorted(
-            resource
-            for resource in possible
-            if not any(tolerates(t, taint) for t in engine_tolerations(board.sku or "", resource, added))
-        )
-        if held:
-            yield from (LeftOut(LeftOutReason.HELD, _held(taint, resource), resource) for resource in closed)
-        elif len(closed) == len(possible):
-            yield LeftOut(LeftOutReason.TAINTED, f"engine pods {_untolerated(taint)}")
-        else:
-            yield from (
-                LeftOut(LeftOutReason.TAINTED, f"engines on {resource} {_untolerated(taint)}", resource)
-                for resource in closed
-            )
-
-
-def _held(taint: Mapping[str, Any], resource: str) -> str:
-    held = f"taint {taint['key']}: {resource} is held while GPUs are repartitioned"
-    return f"{held}; new replicas wait until it is removed"
-
-
-def _untolerated(taint: Mapping[str, Any]) -> str:
-    value = f"={taint['value']}" if taint.get("value") else ""
-    return (
-        f"do not tolerate its taint {taint.get('key', '')}{value}:{taint['effect']}; remove"
-        " it, or add a toleration to the chart's value engine.tolerations"
-    )
