@@ -152,12 +152,6 @@ def unverified_note(facts: Iterable[str]) -> str:
     return f"{UNVERIFIED_MARK} Not measured, or without a cited source: {', '.join(sorted(facts))}"
 
 
-def shortened(names: Sequence[str], most: int) -> str:
-    """Return the first `most` names, and how many more there are: `a, b and 3 more`."""
-    rest = len(names) - most
-    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
-
-
 def _render(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     from rich.console import Console  # noqa: PLC0415 - takes 60 ms
     from rich.table import Table  # noqa: PLC0415

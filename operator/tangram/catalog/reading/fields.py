@@ -95,3 +95,9 @@ def short(value: object) -> str:
     """Return a value of the input, cut to what fits into one line."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def shortened(names: Sequence[str], most: int = 3) -> str:
+    """Return the first `most` names, and how many more there are: `a, b and 3 more`."""
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")

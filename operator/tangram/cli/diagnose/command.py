@@ -18,10 +18,11 @@ from tangram.capacity.steps.step_model import StepModel
 from tangram.catalog import InputError
 from tangram.catalog.lookup import gpu_of_name
 from tangram.catalog.models.architecture import Architecture
+from tangram.catalog.reading.fields import shortened
 from tangram.cli.diagnose.metrics_page import MetricsPage
 from tangram.cli.diagnose.table import show
 from tangram.cli.options.model import ModelOption, model_options, read_model
-from tangram.cli.output import document, output_option, shortened
+from tangram.cli.output import document, output_option
 from tangram.fleet import WHOLE_GPU
 
 MIN_INTERVAL_S = 15.0  # with less, too few requests complete

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from tangram.catalog import InputError
-from tangram.cli.output import shortened
+from tangram.catalog.reading.fields import shortened
 
 FIELD = "explain"
 _KINDS = ("llmdep", "llmdeployment", "llmdeployments", "llmdeployments.tangram.dev")

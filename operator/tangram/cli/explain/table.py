@@ -5,7 +5,8 @@ from typing import Any
 
 import click
 
-from tangram.cli.output import Column, Row, counted, note, shortened, table, unverified_mark
+from tangram.catalog.reading.fields import shortened
+from tangram.cli.output import Column, Row, counted, note, table, unverified_mark
 from tangram.cli.plan.headline import money
 from tangram.cli.plan.table import fleet_cost_and_reason, shape_name, unverified_notes
 

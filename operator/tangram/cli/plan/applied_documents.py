@@ -17,7 +17,7 @@ from tangram.api import (
 )
 from tangram.capacity.memory.from_facts import architecture_from_facts
 from tangram.catalog import Architecture, InputError
-from tangram.cli.output import shortened
+from tangram.catalog.reading.fields import shortened
 from tangram.eligibility.shapes.serving_requirements import counted_lengths, identity
 from tangram.fleet import (
     FactsKey,

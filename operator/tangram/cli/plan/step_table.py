@@ -5,7 +5,8 @@ from typing import Any
 
 import click
 
-from tangram.cli.output import Column, Row, counted, note, shortened, table
+from tangram.catalog.reading.fields import shortened
+from tangram.cli.output import Column, Row, counted, note, table
 from tangram.fleet import WHOLE_GPU
 
 _MOST = 12

@@ -5,6 +5,7 @@ The operator and `tangram plan` read nodes here, so both leave out the same devi
 
 from collections.abc import Iterable
 
+from tangram.catalog.reading.fields import shortened
 from tangram.eligibility.devices.device_rules import (
     LabelledBoard,
     LeftOutReason,
@@ -93,13 +94,7 @@ def left_out_notes(nodes: Iterable[Node], template: str = "left out: {nodes}: {r
     for node in sorted(nodes, key=lambda node: node.name):
         for left_out in node.left_out:
             names.setdefault(left_out.message, []).append(node.name)
-    return [template.format(nodes=_listed(named), reason=message) for message, named in names.items()]
-
-
-_MAX_NAMES = 3
-
-
-def _listed(names: list[str]) -> str:
-    more = len(names) - _MAX_NAMES
-    shown = ", ".join(names[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
-    return f"node{'s' * (len(names) > 1)} {shown}"
+    return [
+        template.format(nodes=f"node{'s' * (len(named) > 1)} {shortened(named)}", reason=message)
+        for message, named in names.items()
+    ]

@@ -7,6 +7,7 @@ one named is needed.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from tangram.catalog.reading.fields import shortened
 from tangram.packing.explanation.question import (
     ExplanationBudget,
     Family,
@@ -132,9 +133,7 @@ def _priority(question: FeasibilityQuestion) -> str:
 
 
 def _some(names: Iterable[str]) -> str:
-    distinct = sorted(set(names))
-    more = f" and {len(distinct) - _SHOWN} more" if len(distinct) > _SHOWN else ""
-    return ", ".join(distinct[:_SHOWN]) + more
+    return shortened(sorted(set(names)), _SHOWN)
 
 
 _SUBJECT: Mapping[Family, Callable[[FeasibilityQuestion], str]] = {
