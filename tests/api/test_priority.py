@@ -50,7 +50,7 @@ def test_any_other_is_refused_with_what_to_do(there, visible, reason, told) -> N
     assert found.refusal.reason == reason
     assert found.refusal.message.startswith("spec.priorityClassName: ")
     assert told in found.refusal.message
-    assert "what runs is left as it is" in found.refusal.message
+    assert "running replicas stay unchanged" in found.refusal.message
     assert found.priority == 0
 
 

@@ -361,7 +361,7 @@ def test_a_missing_pool_is_named_in_the_message():
     assert not applied(new_plan, m)
 
 
-def test_the_price_of_a_pool_decides_the_choice():
+def test_the_price_of_a_pool_is_the_price_of_the_replica():
     observed = snapshot(
         on("right", node("a", gpu=1)), on("left", node("b", "L4", gpu=1)), pools=(LEFT, RIGHT)
     )

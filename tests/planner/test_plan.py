@@ -125,7 +125,7 @@ def test_a_model_that_fits_nowhere_names_the_nearest_shape_and_what_is_missing()
     _, decision = only(snapshot(node("a", gpu=8), node("c", "L4", gpu=1)), intent(uri="image:///m/70b"))
 
     assert decision.placed_reason == "Infeasible"
-    assert "nearest is H100-80GB-SXM, " in decision.placed_message
+    assert "the closest is H100-80GB-SXM, " in decision.placed_message
     assert "GiB short" in decision.placed_message
     assert [a.rejected_because for a in decision.alternatives] == ["DoesNotFit", "DoesNotFit"]
 

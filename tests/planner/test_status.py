@@ -563,7 +563,8 @@ def test_available_does_not_wait_for_pods_that_have_no_placement():
     condition = conditions(status_of(observed, m))["Available"]
 
     assert condition["reason"] == "WaitingForPlacement"
-    assert condition["message"].startswith("2 of at least 3 available; the others wait for Placed")
+    others = "the others wait until condition Placed is True"
+    assert condition["message"].startswith(f"2 of at least 3 available; {others}")
 
 
 def test_another_layout_is_recommended_only_for_missing_replicas():

@@ -77,6 +77,7 @@ async def test_endless_throttling_ends_in_an_error_with_its_duration() -> None:
             await client.get(PODS, "n", "x")
     assert error.value.status == 429
     assert error.value.transient
+    assert error.value.retry_after_s == 0.01
     assert len(counted) == 3
 
 

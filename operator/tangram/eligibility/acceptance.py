@@ -46,7 +46,7 @@ def _accept(intent: ParsedIntent, needs: PodNeeds, oldest: dict[tuple[str, str],
         return Acceptance(False, Reason(intent.refusal.reason), intent.refusal.message)
     excess = over_limit(intent.resources, needs, _WHOLE_GPU_SHARE, "a whole GPU")
     if excess:
-        remedy = "request less, or let an administrator raise the setting; what runs is left as it is"
+        remedy = "request less, or let an administrator raise the setting; running replicas stay unchanged"
         return Acceptance(False, Reason.ABOVE_LIMIT, f"{excess}; {remedy}")
     if owner != intent.name:
         collision = f"the older LLMDeployment {owner} of this namespace already serves {intent.served_name!r}"

@@ -1,10 +1,10 @@
-"""The closed set of reasons of conditions. Dashboards and alerts match them: renaming one breaks users."""
+"""Reasons of the conditions of an LLMDeployment; of a GPUPool: shell/report/pool_conditions.py."""
 
 from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """Why a condition has its status, in one word."""
+    """Why a condition has its status. Dashboards and alerts match the word: renaming one breaks users."""
 
     # Accepted
     VALID = "Valid"

@@ -1,4 +1,4 @@
-"""One `LLMDeployment`: its spec, validated, with the fields that decisions need."""
+"""One `LLMDeployment`: its spec, validated, and how long an engine pod may take to end."""
 
 import math
 from dataclasses import dataclass

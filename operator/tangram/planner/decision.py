@@ -165,9 +165,9 @@ def _decide(
         removals = [RemoveDeployment(w.owner_uid, w.namespace, w.name, w.uid) for w in draft.workloads]
         return draft.decision(Reason.SCALED_TO_ZERO, OFF), [*service, *removals]
     if demand is None:
-        return draft.decision(Reason.WAITING_FOR_MODEL, "waits for ModelReady"), service
+        return draft.decision(Reason.WAITING_FOR_MODEL, "waits until condition ModelReady is True"), service
     if isinstance(demand, str):
-        return draft.decision(Reason.INFEASIBLE, f"{demand}; what runs is left as it is"), service
+        return draft.decision(Reason.INFEASIBLE, f"{demand}; running replicas stay unchanged"), service
     undecided, target = draft.decision(Reason.PLACED, ""), targets[demand.uid]
     decision, actions = deployment_placement(demand, undecided, target, node_offers, devices, obstacles)
     return decision, [*service, *actions]

@@ -20,7 +20,7 @@ FAULT_TEXTS: Mapping[str, str] = {
     RoundStep.PLACE: "its placement could not be decided",
     RoundStep.UNATTRIBUTED: "it could not be planned",
 }
-_NOT_ACCEPTED = ModelState(Reason.NOT_ACCEPTED, "waits for Accepted")
+_NOT_ACCEPTED = ModelState(Reason.NOT_ACCEPTED, "waits until condition Accepted is True")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,9 @@ class DecisionDraft:
     def decision_without_actions(self) -> Decision | None:
         """Return the decision if nothing is to be created, changed or removed; else None."""
         if not self.acceptance.accepted:
-            return self.decision(Reason.NOT_ACCEPTED, "waits for Accepted")
+            return self.decision(Reason.NOT_ACCEPTED, "waits until condition Accepted is True")
         if isinstance(self.intent, Intent) and self.intent.paused:
-            return self.decision(Reason.PAUSED, "spec.paused is true: what runs is left as it is")
+            return self.decision(Reason.PAUSED, "spec.paused is true: running replicas stay unchanged")
         if self.fault is not None:
             return self.decision(Reason.NOT_JUDGED, _fault_message(self.fault))
         return None
@@ -122,4 +122,4 @@ def _desired(intent: ParsedIntent, workloads: tuple[Workload, ...], desired: Map
 
 def _fault_message(fault: Fault) -> str:
     failed = FAULT_TEXTS.get(fault.step, FAULT_TEXTS[RoundStep.UNATTRIBUTED])
-    return f"{failed} ({fault.error}); please report this; what runs is left as it is"
+    return f"{failed} ({fault.error}); please report this; running replicas stay unchanged"

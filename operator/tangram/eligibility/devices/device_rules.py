@@ -1,6 +1,7 @@
-"""Rules by labels, resources and taints: they leave out a node, or devices that are no whole, unshared ones.
+"""Rules that leave out a node or some of its devices, by labels, resources and taints.
 
-Each rule names the label, resource or taint with its value, and what to change. Sources of the labels:
+What is left out is no whole, unshared, settled GPU or slice. Each rule names the label, resource
+or taint with its value, and what to change. Sources of the labels:
 NVIDIA/k8s-device-plugin (docs/gpu-feature-discovery, internal/lm), mig-parted (cmd/nvidia-mig-manager),
 k8s-operator-libs (pkg/upgrade/consts.go), k8s-driver-manager, the DRA driver's chart, GKE's GPU sharing.
 """

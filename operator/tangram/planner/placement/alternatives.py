@@ -1,13 +1,10 @@
-"""Why an LLMDeployment does not use its other candidate shapes, and why none of them can serve it."""
+"""Why an LLMDeployment does not use its other candidate shapes: one reason for each."""
 
 from dataclasses import replace
 
-from tangram.capacity.memory.budget import GIB
 from tangram.capacity.sizing import Constraint, Rejection, ServingShape, SizingRequest
-from tangram.eligibility.reasons import Reason
-from tangram.fleet import Alternative, Intent
+from tangram.fleet import Alternative
 from tangram.planner.observe.free_capacity import FreeDevices
-from tangram.planner.observe.node_offers import NodeOffers
 from tangram.planner.placement.placement_demand import PlacementDemand
 from tangram.planner.placement.placement_targets import PlacementTarget
 
@@ -46,7 +43,7 @@ def alternatives(
         others.append(Alternative(shape, count, cost, rejection.constraint.reason, ""))
     others.sort(key=lambda a: (_FIT_ORDER.get(a.rejected_because, len(_FIT_ORDER)), a.cost_per_hour, a.shape))
     best = others[:_MOST]
-    messages = {a.shape: _rejection_message(demand, rejected[a.shape]) for a in best if a.shape in rejected}
+    messages = {a.shape: rejection_message(demand, rejected[a.shape]) for a in best if a.shape in rejected}
     return tuple(replace(a, message=messages.get(a.shape, a.message)) for a in best)
 
 
@@ -84,76 +81,20 @@ def _why_not_preferred(
     if cost >= chosen_cost:
         return "Dearer", prices
     if demand.workload_on(chosen.shape) is not None:
-        return "Dearer", f"{prices}: running replicas are not moved for less money"
+        return "Dearer", f"{prices}: running replicas are not moved only to save money"
     chosen_spreads = demand.can_spread(chosen.shape, desired, devices)
     if chosen_spreads and not demand.can_spread(candidate.shape, count, devices):
         return "Spread", f"{prices}: free on too few nodes or zones for placement.spread"
-    return "Fleet", f"{prices}: but others would go short, or cost more"
+    return "Fleet", f"{prices}, but then other LLMDeployments would get fewer replicas or cost more"
 
 
-def why_none_serves(demand: PlacementDemand, node_offers: NodeOffers) -> tuple[Reason, str]:
-    """Return why no shape can serve the model: the nearest shape, and by how much it misses."""
-    rejected, intent = demand.shapes.rejected, demand.intent
-    if not rejected:
-        missing = _no_candidate(intent, node_offers)
-        return Reason.INSUFFICIENT_CAPACITY, missing + node_offers.left_out_message(intent)
-    waiting = {r.shape.precision for r in rejected if r.constraint is Constraint.EVALUATION}
-    if waiting:
-        formats = " and ".join(sorted(waiting))
-        return Reason.EVALUATING, f"only {formats} would serve, which engine.precision Any needs a report on"
-    unreachable = _unreachable_objective(demand)
-    if unreachable is not None:
-        return Reason.SLO_UNREACHABLE, unreachable
-    small = [(_missing_bytes(demand, r), r.shape, r) for r in rejected if r.constraint is Constraint.MEMORY]
-    if small:
-        missing_bytes, shape, nearest = min(small, key=lambda each: each[:2])
-        short = f", {missing_bytes / GIB:.1f} GiB short" if missing_bytes else ""
-        return Reason.INFEASIBLE, (
-            f"the model fits nowhere; nearest is {shape.described}{short}:"
-            f" {_rejection_message(demand, nearest)}; "
-            "lower engine.maxModelLen or engine.maxRunningRequests, or add larger GPUs"
-            + node_offers.left_out_message(intent)
-        )
-    listed = "; ".join(f"{r.shape.described}: {_rejection_message(demand, r)}" for r in rejected[:3])
-    message = f"no shape of the fleet may be used ({listed})"
-    return Reason.INFEASIBLE, message + node_offers.left_out_message(intent)
-
-
-def _no_candidate(intent: Intent, node_offers: NodeOffers) -> str:
-    unknown = sorted(name for name in intent.pools if name not in node_offers.pools)
-    if unknown:
-        named = " and ".join(unknown)
-        return f"placement.pools names {named}, and there is no such GPUPool; waits for one"
-    what = "no GPU that the catalog knows" if node_offers.has_nodes else "no GPU node"
-    where = f"GPUPools {' and '.join(intent.pools)} have" if intent.pools else "the fleet has"
-    return f"{where} {what}; waits for a node that offers one"
-
-
-def _unreachable_objective(demand: PlacementDemand) -> str | None:
-    """Return which objective no shape reaches that the model fits; None: none is out of reach."""
-    for constraint, number in ((Constraint.TPOT, 1), (Constraint.TTFT, 0)):
-        reached = [
-            (idle[number], rejection.shape, rejection)
-            for rejection in demand.shapes.rejected
-            if rejection.constraint is constraint and (idle := demand.shapes.idle_ms(rejection.shape))
-        ]
-        if reached:
-            milliseconds, shape, nearest = min(reached, key=lambda each: each[:2])
-            return (
-                f"the smallest {constraint} that can be reached is {milliseconds:.2f} ms, on"
-                f" {shape.described}: {_rejection_message(demand, nearest)}; raise"
-                f" objectives.{constraint.lower()}.milliseconds, or add GPUs with more bandwidth"
-            )
-    return None
-
-
-def _missing_bytes(demand: PlacementDemand, rejection: Rejection) -> float:
+def missing_bytes(demand: PlacementDemand, rejection: Rejection) -> float:
     """Return the memory that a shape lacks for the model; 0 where only requests do not fit."""
     fits = demand.shapes.idle_ms(rejection.shape) is not None
     return 0.0 if fits else demand.shapes.assessments.budget(rejection.shape).missing
 
 
-def _rejection_message(demand: PlacementDemand, rejection: Rejection) -> str:
+def rejection_message(demand: PlacementDemand, rejection: Rejection) -> str:
     """Return why a shape is rejected, with the numbers of the prediction."""
     shape, idle = rejection.shape, demand.shapes.idle_ms(rejection.shape)
     if rejection.constraint is Constraint.MEMORY_UNKNOWN:
@@ -164,7 +105,7 @@ def _rejection_message(demand: PlacementDemand, rejection: Rejection) -> str:
         return _prediction(rejection, *idle, demand.shapes.requirements.request)
     if rejection.constraint is not Constraint.MEMORY:
         return rejection.message
-    if _missing_bytes(demand, rejection):
+    if missing_bytes(demand, rejection):
         return str(demand.shapes.assessments.budget(shape))
     return f"{rejection.message}: no room for a request of the mean length"
 

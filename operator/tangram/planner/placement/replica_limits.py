@@ -1,4 +1,4 @@
-"""Limits on replicas by quota and back-off, for each LLMDeployment and shape, whatever is free."""
+"""Most replicas per shape by quota, back-off and refusals of the API server, whatever devices are free."""
 
 from collections.abc import Mapping
 
@@ -75,7 +75,7 @@ def _limit(
         if back_off.shape == shape or RULES[back_off.reason].every_shape
     ]
     if namespace in refused and not any(w.total for w in demand.workloads):
-        text = f"pods of other LLMDeployments of namespace {namespace} are refused; one is tried at first"
+        text = f"namespace {namespace} refuses pods, so this LLMDeployment starts with one pod"
         limits.append(ReplicaLimit(max(1, replicas), Reason.FAILED_CREATE, text))
     if uid in problems and workload is None:
         text = f"its Deployment is refused: {problems[uid]}"
@@ -85,12 +85,12 @@ def _limit(
 
 def _back_off_limit(back_off: BackOff, shape: Shape, pods: int, now: float) -> ReplicaLimit:
     replicas = back_off.replicas if back_off.shape == shape else pods
-    is_over = now >= back_off.until
+    until = None if now >= back_off.until else back_off.until
     what = f"{back_off.shape.described}: {back_off.message}" if back_off.message else back_off.shape.described
-    again = "with one more replica now" if is_over else f"again at {rfc3339(back_off.until)}"
-    text = f"{what} (attempt {back_off.attempts}, since {rfc3339(back_off.since)}); it is tried {again}"
-    until = None if is_over else back_off.until
-    return ReplicaLimit(replicas + is_over, Reason(back_off.reason), text, until, is_over)
+    retry = f"it is tried again at {rfc3339(back_off.until)}"
+    retry = "one more replica is started as a test" if until is None else retry
+    text = f"{what} (attempt {back_off.attempts}, since {rfc3339(back_off.since)}); {retry}"
+    return ReplicaLimit(replicas + (until is None), Reason(back_off.reason), text, until, until is None)
 
 
 def _new_pods(

@@ -19,7 +19,8 @@ from tangram.fleet.times import rfc3339
 from tangram.planner.observe.back_off import Obstacles
 from tangram.planner.observe.free_capacity import FreeDevices
 from tangram.planner.observe.node_offers import NodeOffers
-from tangram.planner.placement.alternatives import alternatives, why_none_serves
+from tangram.planner.placement.alternatives import alternatives
+from tangram.planner.placement.no_serving_shape import why_none_serves
 from tangram.planner.placement.placement_demand import PlacementDemand
 from tangram.planner.placement.placement_targets import PlacementTarget
 from tangram.planner.rollout.node_selection import node_selection

@@ -135,28 +135,25 @@ def available(inputs: ConditionInputs) -> ConditionState:
     if inputs.problem:
         return ConditionState(FALSE, inputs.problem.reason, inputs.problem.message)
     if not inputs.workloads:
-        return _without_deployment(inputs)
+        starting = Reason.REPLICAS_STARTING, f"waits for a Deployment on {inputs.shape}"
+        waiting = Reason.WAITING_FOR_PLACEMENT, "waits until condition Placed is True"
+        return ConditionState(FALSE, *(starting if inputs.decision.placed else waiting))
     messages = sorted({w.message for w in inputs.workloads if w.message})
     count = f"{inputs.available} of at least {inputs.minimum} available"
     if messages:
         return ConditionState(FALSE, Reason.REPLICAS_NOT_STARTING, f"{count}; {'; '.join(messages)}")
     if inputs.available >= sum(w.replicas for w in inputs.workloads):  # all placed replicas are available
-        return ConditionState(FALSE, Reason.WAITING_FOR_PLACEMENT, f"{count}; the others wait for Placed")
+        text = f"{count}; the others wait until condition Placed is True"
+        return ConditionState(FALSE, Reason.WAITING_FOR_PLACEMENT, text)
     names = ", ".join(w.name for w in inputs.workloads)
     text = f"{count}; waits for the pods of {names} to become ready"
     return ConditionState(FALSE, Reason.REPLICAS_STARTING, text)
 
 
-def _without_deployment(inputs: ConditionInputs) -> ConditionState:
-    if inputs.decision.placed:
-        return ConditionState(FALSE, Reason.REPLICAS_STARTING, f"waits for a Deployment on {inputs.shape}")
-    return ConditionState(FALSE, Reason.WAITING_FOR_PLACEMENT, "waits for Placed")
-
-
 def scaling_active(inputs: ConditionInputs) -> ConditionState:
     """Whether the number of replicas can follow the load."""
     if isinstance(inputs.intent, InvalidIntent) or not inputs.decision.accepted:
-        return ConditionState(UNKNOWN, Reason.NOT_ACCEPTED, "waits for Accepted")
+        return ConditionState(UNKNOWN, Reason.NOT_ACCEPTED, "waits until condition Accepted is True")
     if inputs.intent.paused:
         return ConditionState(FALSE, Reason.PAUSED, "spec.paused is true")
     if inputs.intent.min_replicas == inputs.intent.max_replicas:
@@ -217,7 +214,7 @@ def _paused(inputs: ConditionInputs) -> ConditionState:
     condition = available(inputs)
     if condition.status != TRUE:
         return condition
-    return ConditionState(TRUE, Reason.PAUSED, "spec.paused is true: what runs is left as it is")
+    return ConditionState(TRUE, Reason.PAUSED, "spec.paused is true: running replicas stay unchanged")
 
 
 def _short(inputs: ConditionInputs) -> ConditionState:
@@ -281,5 +278,5 @@ def _serving(inputs: ConditionInputs) -> ConditionState:
         return ConditionState(TRUE, Reason.ALL_REPLICAS_READY, f"{desired} of {desired} replicas are ready")
     condition = placed(inputs)
     why = f"; {condition.message}" if condition.status == FALSE else ""
-    text = f"at least {inputs.minimum} of {desired} replicas are ready{why}"
+    text = f"{inputs.ready} of {desired} replicas are ready (minimum {inputs.minimum}){why}"
     return ConditionState(TRUE, Reason.MIN_REPLICAS_READY, text)

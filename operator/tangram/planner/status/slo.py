@@ -24,7 +24,7 @@ def slo_met(inputs: ConditionInputs) -> ConditionState:
     """Whether the objectives are met over the window."""
     intent, signal = inputs.intent, inputs.signal
     if not isinstance(intent, Intent) or not inputs.decision.accepted:
-        return ConditionState(UNKNOWN, Reason.NOT_ACCEPTED, "waits for Accepted")
+        return ConditionState(UNKNOWN, Reason.NOT_ACCEPTED, "waits until condition Accepted is True")
     if intent.ttft is None and intent.tpot is None:
         return ConditionState(UNKNOWN, Reason.NO_OBJECTIVE, "spec.objectives is empty")
     if signal is None:

@@ -1,4 +1,4 @@
-"""LLMDeployments that no shape serves: what the nearest shape lacks, and the settings that suffice."""
+"""For `tangram plan`: where no shape serves, what the nearest one lacks, and which settings suffice."""
 
 from collections.abc import Iterator
 
@@ -15,14 +15,14 @@ _SETTINGS = {
 }
 
 
-def nearest_shape_shortfall(assessed: AssessedShapes) -> list[str]:
+def nearest_shape_shortfall(assessed: AssessedShapes) -> str:
     """Return in one sentence why no shape serves the LLMDeployment."""
     if assessed.requirements.impossible:
-        return [f"engine: {assessed.requirements.impossible}"]
+        return f"engine: {assessed.requirements.impossible}"
     if not assessed.rejected:
-        return ["placement: no GPU of this fleet is allowed"]
+        return "placement: no GPU of this fleet is allowed"
     nearest = min(assessed.rejected, key=lambda r: (r.excess, str(r.shape)))
-    return [f"{nearest.constraint}: {nearest.shape}: {nearest.message}"]
+    return f"{nearest.constraint}: {nearest.shape}: {nearest.message}"
 
 
 def changes_settings_only(change: ShapeChange) -> bool:

@@ -78,7 +78,7 @@ def _explanation(
         return {"because": [f"placement: {missing}"], "relaxations": []}, 0, 0
     if assessed is not None and not assessed.serving:
         changes = list(_serving_settings(fleet, assessed, limits))
-        document = {"because": nearest_shape_shortfall(assessed), "relaxations": changes}
+        document = {"because": [nearest_shape_shortfall(assessed)], "relaxations": changes}
         return document, _MOST_SETTINGS * _MODELS_PER_SOLVE * size(fleet.problem), 0
     problem = _with_all_offers(fleet, demand_id)
     for_core, for_changes = ExplanationBudget(), ExplanationBudget()

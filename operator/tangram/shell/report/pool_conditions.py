@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from tangram.catalog.reading.fields import shortened
 from tangram.eligibility.devices.device_rules import LeftOutReason
 from tangram.eligibility.devices.node_devices import left_out_notes
 from tangram.fleet import InvalidPool, Node, Pool
@@ -10,7 +11,6 @@ from tangram.fleet.labels import PRODUCT_LABEL
 ConditionValue = tuple[str, str, str]
 """Status, reason and message of a condition."""
 
-_MAX_NAMES = 3
 # A node that an administrator cordons or taints is still Ready, and offers its GPUs.
 _BY_ADMINISTRATOR = frozenset({LeftOutReason.CORDONED, LeftOutReason.TAINTED})
 
@@ -62,17 +62,17 @@ def _warnings(pool: Pool, nodes: Sequence[Node]) -> Iterator[str]:
 def ready(pool: Pool | InvalidPool, nodes: Sequence[Node]) -> ConditionValue:
     """Return Ready of a pool with these nodes."""
     if isinstance(pool, InvalidPool):
-        return "Unknown", "NotAccepted", "waits for Accepted"
+        return "Unknown", "NotAccepted", "waits until condition Accepted is True"
     if not nodes:
         return "False", "NoNodes", "no GPU node has all labels of spec.nodeSelector"
-    not_ready = [node.name for node in nodes if not is_ready(node)]
+    not_ready = sorted(node.name for node in nodes if not is_ready(node))
     if not_ready:
-        return "False", "NodesNotReady", f"{_counted(not_ready, nodes)} not Ready: {_listed(not_ready)}"
-    incomplete = [node.name for node in nodes if not _offers_all(node)]
+        return "False", "NodesNotReady", f"{_counted(not_ready, nodes)} not Ready: {shortened(not_ready)}"
+    incomplete = sorted(node.name for node in nodes if not _offers_all(node))
     notes = left_out_notes(nodes)
     if incomplete:
         do = "does not offer all its" if len(incomplete) == 1 else "do not offer all their"
-        message = f"{_counted(incomplete, nodes)} Ready but {do} GPUs: {_listed(incomplete)}"
+        message = f"{_counted(incomplete, nodes)} Ready but {do} GPUs: {shortened(incomplete)}"
         return "False", "GPUsLeftOut", "; ".join((message, *notes))
     all_of = f"all {len(nodes)} nodes are" if len(nodes) > 1 else "its node is"
     offer = "offer their GPUs" if len(nodes) > 1 else "offers its GPUs"
@@ -97,8 +97,3 @@ def _offers_all(node: Node) -> bool:
 
 def _counted(names: Sequence[str], nodes: Sequence[Node]) -> str:
     return f"{len(names)} of {len(nodes)} nodes {'is' if len(names) == 1 else 'are'}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - _MAX_NAMES
-    return ", ".join(sorted(names)[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
