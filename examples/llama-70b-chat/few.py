@@ -56,7 +56,7 @@ def main() -> None:
     """Print the table."""
     titles = ("2,000 tok/s of", "req/s", "P50 TPOT bound", "cards with FP16", "with FP8", "with INT4")
     print(table(titles, list(rows())))
-    print("\n\\* speed not measured in this format or on this GPU; carried over from what was.")
+    print("\n\\* speed not measured in this precision or on this GPU; carried over from what was.")
 
 
 if __name__ == "__main__":

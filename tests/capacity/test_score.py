@@ -190,7 +190,7 @@ def test_an_engine_that_nobody_measured_falls_back_and_is_marked() -> None:
         ({"tpot_ms": "0"}, "line 2: tpot_ms", "not a positive number"),
         ({"ttft_ms": "", "tpot_ms": ""}, "line 2: tpot_ms", "nothing was measured"),
         ({"model": "Llama-99"}, "line 2: model", "not known"),
-        ({"weights_precision": "fp7"}, "line 2: precision", "not a weight format"),
+        ({"weights_precision": "fp7"}, "line 2: precision", "not a precision of weights"),
         ({"backend": None}, "line 2", "column backend is missing"),
     ],
 )

@@ -157,7 +157,7 @@ def test_a_group_that_cannot_share_the_model_is_refused(name: str, weights: str,
 
 
 def test_unknown_formats_are_refused():
-    with pytest.raises(InputError, match="precision: 'fp3' is not a weight format"):
+    with pytest.raises(InputError, match="precision: 'fp3' is not a precision of weights"):
         of("Llama-3.1-8B", "fp3")
     with pytest.raises(InputError, match="kv precision: 'int4' is not one of"):
         of("Llama-3.1-8B", "bf16", kv="int4")

@@ -121,7 +121,7 @@ def test_a_bar_is_to_scale(sizes, total, columns):
         ("--sku h100 --tp -1", "--tp: -1"),
         ("--sku h100 --tp 3", "--tp: 3 does not divide"),
         ("--sku h100 --tp 2.5", "--tp"),
-        ("--sku h100 --weights fp7", "--weights: 'fp7' is not a weight format"),
+        ("--sku h100 --weights fp7", "--weights: 'fp7' is not a precision of weights"),
         ("--sku A100-80GB-SXM --weights fp8", "--weights: A100-80GB-SXM cannot compute fp8"),
         ("--sku h100 --kv int3", "--kv: 'int3'"),
         ("--sku h100 --max-model-len 0", "--max-model-len: must be at least 2"),

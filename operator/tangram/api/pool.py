@@ -85,8 +85,8 @@ class GPUPoolSpec(APIModel):
         default=PoolPolicy.IDLE_ONLY,
         alias="migPolicy",
         description="What plans may do to the MIG layout of the pool's GPUs. Ignore: nothing. IdleOnly: "
-        "create and destroy MIG instances on GPUs that no pod uses. Recommend and Full: on every GPU, and "
-        "move running replicas for it. The operator carries out none of that yet: FleetPlans recommend it.",
+        "create and destroy MIG instances on GPUs that no pod uses. Recommend and Full, which do not differ "
+        "yet: on every GPU, and move running replicas for it. FleetPlans only recommend these changes.",
     )
     backend: Literal["NVML", "MIGManager"] | None = optional(
         "What creates and destroys MIG instances. NVML: each on its own. MIGManager: NVIDIA's MIG manager, "
@@ -154,8 +154,8 @@ class GPUPoolStatus(APIModel):
         "do not count."
     )
     free: DeviceCounts | None = optional(
-        "Those of `allocatable` that a new pod can get: that no pod holds, on nodes that are not cordoned, "
-        "and without taints that engine pods do not tolerate."
+        "Devices in `allocatable` that a new pod could use: no pod holds them, and their nodes are not "
+        "cordoned and have no taints that engine pods do not tolerate."
     )
 
 

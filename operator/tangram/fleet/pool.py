@@ -13,9 +13,9 @@ class PoolPolicy(StrEnum):
     """What Tangram may do to the MIG layout of a pool's GPUs."""
 
     IGNORE = "Ignore"  # plans take the layout as it is
-    RECOMMEND = "Recommend"  # plans may re-cut any GPU, administrators carry them out
+    RECOMMEND = "Recommend"  # plans may re-cut any GPU and move its replicas
     IDLE_ONLY = "IdleOnly"  # a GPU that no pod uses may be re-cut
-    FULL = "Full"  # live replicas may be moved to free a GPU
+    FULL = "Full"  # the same, until the operator changes layouts itself
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -31,18 +31,18 @@ _Number = Annotated[str, StringConstraints(max_length=24, pattern=r"^-?[0-9]+(\.
 
 
 class PrecisionToleranceSpec(APIModel):
-    """How far a quantised format may be from the checkpoint's own format."""
+    """How far a quantised precision may be from the checkpoint's own."""
 
     perplexity_increase: Tolerance = Field(
         default=_DEFAULT.perplexity_increase,
         description="Most by which the perplexity may be higher, as a share of that of the checkpoint's own "
-        'format: a decimal in quotes from 0 to 1. "0.02": 2 percent.',
+        'precision: a decimal in quotes from 0 to 1. "0.02": 2 percent.',
         json_schema_extra={"default": "0.02"},
     )
     top1_agreement: Tolerance = Field(
         default=_DEFAULT.top1_agreement,
-        description="Smallest share of positions at which both formats rank the same token first: a decimal "
-        "in quotes from 0 to 1.",
+        description="Smallest share of positions at which both precisions rank the same token first: a "
+        "decimal in quotes from 0 to 1.",
         json_schema_extra={"default": "0.95"},
     )
 
@@ -52,9 +52,9 @@ class PrecisionToleranceSpec(APIModel):
 
 
 class EvaluationStatus(APIModel):
-    """A quantised format of the checkpoint, compared with the checkpoint's own format."""
+    """A quantised precision of the checkpoint, compared with the checkpoint's own."""
 
-    precision: Format = Field(description="The quantised format.")
+    precision: Format = Field(description="The quantised precision.")
     sku: _Name = Field(description="GPU model on which it was measured.")
     profile: _Name = Field(description="MIG profile, or gpu for a whole GPU.")
     digest: _Name = Field(description="Digest of the checkpoint: a report about another one does not count.")
@@ -62,13 +62,13 @@ class EvaluationStatus(APIModel):
         description="Engine image that measured it."
     )
     tokens: Annotated[StrictInt, Field(ge=1)] = Field(description="Number of tokens that were scored.")
-    perplexity: _Number = Field(description="Perplexity of the checkpoint's own format.")
-    quantised_perplexity: _Number = Field(description="Perplexity of the quantised format.")
+    perplexity: _Number = Field(description="Perplexity of the checkpoint's own precision.")
+    quantised_perplexity: _Number = Field(description="Perplexity of the quantised precision.")
     perplexity_increase: _Number = Field(
         description="By how much the latter is higher, as a share of the former."
     )
     top1_agreement: _Number = Field(
-        description="Share of positions at which both formats rank the same token first."
+        description="Share of positions at which both precisions rank the same token first."
     )
     kl_mean: _Number = Field(
         description="Mean Kullback-Leibler divergence per token in nats, over the whole vocabulary."

@@ -88,9 +88,9 @@ class EngineSpec(APIModel):
         default=None,
         ge=16,
         le=1_048_576,
-        description="Longest request in tokens, prompt and answer together. Every replica keeps room for at "
-        "least one such request in its KV cache, so a smaller value fits smaller GPUs. Default and upper "
-        "bound: max_position_embeddings of the checkpoint.",
+        description="Longest request in tokens, input (prompt) and output (answer) together. Every replica "
+        "keeps room for at least one such request in its KV cache, so a smaller value fits smaller GPUs. "
+        "Default and upper bound: max_position_embeddings of the checkpoint.",
     )
     max_running_requests: StrictInt = Field(
         default=DEFAULT_RUNNING_REQUESTS,
@@ -108,23 +108,23 @@ class EngineSpec(APIModel):
     )
     precision: Annotated[StrictStr, AfterValidator(weight_format)] = Field(
         default=AS_STORED,
-        description="Format in which the weights are served. AsStored: the format of the checkpoint. Any: "
-        "the cheapest format that meets the objectives; a format that the engine quantises to (fp8, int4) is "
-        "used once a Job has compared it with the checkpoint's own format on that GPU model, and the figures "
-        "are within precisionTolerance. Otherwise the format that is named: fp8 and int4 are then used "
-        "without a comparison. The engine serves the format of the checkpoint, and fp8 and int4 of 16-bit "
-        "checkpoints; `tangram plan` plans all formats.",
+        description="Precision in which the weights are served. AsStored: that of the checkpoint. Any: the "
+        "cheapest precision that meets the objectives; one that the engine quantises to (fp8, int4) is used "
+        "once a Job has compared it with the checkpoint's own precision on that GPU model, and the figures "
+        "are within precisionTolerance. Otherwise the precision that is named: fp8 and int4 are then used "
+        "without a comparison. The engine serves the precision of the checkpoint, and fp8 and int4 of 16-bit "
+        "checkpoints; `tangram plan` plans all precisions.",
         json_schema_extra={"enum": list(WEIGHT_FORMATS)},
     )
     precision_tolerance: PrecisionToleranceSpec | None = optional(
-        "How far a quantised format may be from the checkpoint's own format. It applies where precision is "
-        "Any. Default: perplexity at most 2 percent higher, and the same token first at 95 percent of "
+        "How far a quantised precision may be from the checkpoint's own. It applies where precision is Any. "
+        "Default: perplexity at most 2 percent higher, and the same token first at 95 percent of "
         "positions."
     )
     kv_cache_precision: Literal["bf16", "fp8"] = Field(
         default="bf16",
-        description="Format of the KV cache: bf16 (16 bit), or fp8, which holds twice the tokens. The engine "
-        "has 16 bit only: the operator does not place fp8 yet; `tangram plan` plans it.",
+        description="Precision of the KV cache: bf16 (16 bit), or fp8, which holds twice the tokens. The "
+        "engine has 16 bit only: the operator does not place fp8 yet; `tangram plan` plans it.",
     )
     resources: HostResourcesSpec = Field(
         default_factory=HostResourcesSpec,
@@ -178,14 +178,14 @@ class TrafficSpec(APIModel):
     )
     input_tokens: LengthsSpec | None = Field(
         default=None,
-        description="Length of prompts: {mean: 1024}, {mean: 1024, p90: 1500} or {fixed: 1024}. Default: "
-        "mean 1024, or less where the model's context is shorter than 2560 tokens.",
+        description="Input (prompt) tokens of a request: {mean: 1024}, {mean: 1024, p90: 1500} or {fixed: "
+        "1024}. Default: mean 1024, or less where the model's context is shorter than 2560 tokens.",
         json_schema_extra=LENGTHS_RULES,
     )
     output_tokens: LengthsSpec | None = Field(
         default=None,
-        description="Length of answers: {mean: 256}, {mean: 256, p90: 300} or {fixed: 256}. Default: mean "
-        "256, or less where the model's context is shorter than 2560 tokens.",
+        description="Output (answer) tokens of a request: {mean: 256}, {mean: 256, p90: 300} or {fixed: "
+        "256}. Default: mean 256, or less where the model's context is shorter than 2560 tokens.",
         json_schema_extra=LENGTHS_RULES,
     )
 

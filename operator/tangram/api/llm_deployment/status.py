@@ -30,8 +30,8 @@ class Condition(APIModel):
         description="Generation of the object that this condition is about."
     )
     last_transition_time: Time = Field(description="When `status` last changed.")
-    reason: Reason = Field(description="Why, in one word.")
-    message: Text = Field(description="Why, in a sentence: since when, and what it waits for.")
+    reason: Reason = Field(description="The reason in one word.")
+    message: Text = Field(description="The reason in one sentence.")
 
 
 class LLMDeploymentCondition(Condition):
@@ -47,7 +47,7 @@ class ModelStatus(APIModel):
     engine_image: Reference = Field(description="The engine image that inspected it.")
     facts: Facts | None = optional("What was found; absent while it is being inspected or cannot be served.")
     evaluations: tuple[EvaluationStatus, ...] = list_field(
-        16, "Quantised formats that were compared with the checkpoint's own format."
+        16, "Quantised precisions that were compared with the checkpoint's own precision."
     )
 
 
@@ -55,7 +55,7 @@ class AlternativeStatus(APIModel):
     """Another shape that would serve, and was not chosen."""
 
     shape: ShortText = Field(description="GPU model, with its MIG profile if any.")
-    precision: ShortText | None = optional("Format of the weights.")
+    precision: ShortText | None = optional("Precision of the weights.")
     replicas: Count = Field(
         description="How many replicas would carry the same load there; scaling.minReplicas where it cannot "
         "serve."
@@ -82,7 +82,7 @@ class PlacementStatus(APIModel):
     variant: ShortText | None = optional("Suffix of the Deployment's name for this shape.")
     sku: ShortText | None = optional("GPU model.")
     profile: ShortText | None = optional("MIG profile, or gpu for a whole GPU.")
-    precision: ShortText | None = optional("Format in which the weights are served.")
+    precision: ShortText | None = optional("Precision in which the weights are served.")
     display: ShortText = Field(description="GPU model, profile and number of replicas, as text.")
     placed_replicas: Count = Field(description="Desired replicas that the fleet has room for.")
     predicted_tpot_milliseconds: Decimal | None = optional(
@@ -136,15 +136,15 @@ class LastScale(APIModel):
     time: Time = Field(description="When it was decided.")
     from_: Count = Field(alias="from", description="Replicas before.")
     to: Count = Field(description="Replicas after.")
-    reason: Reason = Field(description="Why, in one word.")
+    reason: Reason = Field(description="The reason in one word.")
 
 
 class ScalingStatus(APIModel):
     """Measurements of the scaling law, from which a restarted operator continues."""
 
     learned_under: Annotated[str, StringConstraints(max_length=640)] | None = optional(
-        "The model, batch size and objectives that these measurements belong to; after a change of one of "
-        "them they are discarded."
+        "The model, engine.maxRunningRequests and objectives that these measurements belong to; after a "
+        "change of one of them they are discarded."
     )
     violated_requests_per_second: Decimal | None = optional(
         "Requests per second per replica at which objectives were missed or requests queued."
@@ -207,8 +207,8 @@ class LLMDeploymentStatus(APIModel):
         "HorizontalPodAutoscalers read."
     )
     replicas_set_by: ReplicasSetBy | None = optional(
-        "Which client set spec.replicas; absent where it is not set, and where the API server does not "
-        "record the client: when it is set through the scale subresource while no client owns the field."
+        "Which client set spec.replicas; absent where it is not set. The API server does not record a client "
+        "that uses the scale subresource while no client owns the field."
     )
     desired_replicas: Count | None = optional(
         "Desired replicas: spec.replicas, else a number between scaling.minReplicas and scaling.maxReplicas."

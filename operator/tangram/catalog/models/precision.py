@@ -95,7 +95,7 @@ def precision(name: str, field: str = "precision") -> Precision:
         return replace(PRECISIONS[grouped[1]], name=normalized, group=int(grouped[2] or LARGEST))
     known_format = PRECISIONS.get(ALIASES.get(normalized, normalized))
     if known_format is None:
-        raise InputError(field, f"{name!r} is not a weight format; known are {', '.join(PRECISIONS)}")
+        raise InputError(field, f"{name!r} is not a precision of weights; known are {', '.join(PRECISIONS)}")
     return known_format
 
 

@@ -22,7 +22,7 @@ from tangram.recommendation.problem.pack import PlanTimeLimit
 
 
 @click.command(name="explain")
-@click.argument("what", nargs=-1, required=True, metavar="llmdep/NAME")
+@click.argument("name", nargs=-1, required=True, metavar="llmdep/NAME")
 @click.option(
     "-n",
     "--namespace",
@@ -43,7 +43,7 @@ from tangram.recommendation.problem.pack import PlanTimeLimit
 @output_option
 @access_options
 def explain(
-    what: tuple[str, ...],
+    name: tuple[str, ...],
     namespace: str | None,
     files: tuple[str, ...],
     facts: dict[str, Architecture],
@@ -60,13 +60,13 @@ def explain(
     tangram explain llmdep/chat
     tangram explain llmdep/chat -f fleet.yaml -f models.yaml
     """
-    name = requested_name(what, namespace)  # an error here needs no cluster
+    requested = requested_name(name, namespace)  # an error here needs no cluster
     source = read_fleet(files, facts) if files else _cluster(ClusterAccess(**access), facts)
     terms = PlanTerms(prices=tuple(prices.overrides.items()))
     source = replace(source, fleet_input=with_command_line_terms(source.fleet_input, terms))
     planned = (requirements.intent for requirements in source.fleet_input.deployments)
     names = [(i.namespace, i.name) for i in (planned if source.cluster is None else source.cluster.intents)]
-    explanation = explanation_document(source, *name.among(names), limits)
+    explanation = explanation_document(source, *requested.among(names), limits)
     if fmt == "table":
         show(explanation)
     else:

@@ -36,9 +36,9 @@ _FLAGS = {
 @click.option("--tp", default=1, help="Tensor parallelism: GPUs per replica.")
 @click.option(
     "--weights",
-    help="Format of the weights, such as fp8 or int4.  [default: that of the checkpoint; bf16 if it is fp32]",
+    help="Precision of the weights: fp8, int4 ...  [default: that of the checkpoint; bf16 if it is fp32]",
 )
-@click.option("--kv", default="bf16", help="Format of the KV cache: bf16, fp16 or fp8.")
+@click.option("--kv", default="bf16", help="Precision of the KV cache: bf16, fp16 or fp8.")
 @click.option(
     "--max-model-len", type=int, help="Tokens of the longest request.  [default: the model's context length]"
 )
@@ -52,8 +52,8 @@ _FLAGS = {
     "--gpu-memory-utilization", default=UTILISATION, help="Share of the memory that the engine uses."
 )
 @click.option("--block-size", default=16, help="Tokens per block of the KV cache.")
-@click.option("--input", "input_tokens", type=int, help="Prompt tokens of a request.  [default: 1024]")
-@click.option("--output", "output_tokens", type=int, help="Answer tokens of a request.  [default: 256]")
+@click.option("--input", "input_tokens", type=int, help="Input (prompt) tokens.  [default: 1024]")
+@click.option("--output", "output_tokens", type=int, help="Output (answer) tokens.  [default: 256]")
 @output_option
 def explain_memory(
     model: ModelOption,
@@ -126,7 +126,7 @@ def _length(architecture: Architecture, requested: int | None) -> int:
         )
     if requested is not None and requested < 2:
         raise InputError(
-            "--max-model-len", f"must be at least 2, one token of prompt and one of answer, not {requested}"
+            "--max-model-len", f"must be at least 2, one token of input and one of output, not {requested}"
         )
     return longest if requested is None else requested
 

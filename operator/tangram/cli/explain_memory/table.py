@@ -64,7 +64,7 @@ def _conclusions(account: MemoryAccount) -> Iterator[str]:
 
 def _advice(account: MemoryAccount) -> str:
     if not account.reliefs:
-        return "No single change of length, batch, format or GPU count makes it fit: choose a larger GPU."
+        return "No single change of length, batch, precision or GPU count makes it fit: choose a larger GPU."
     first, *others = (" ".join(f"--{o} {value}" for o, value in relief.options) for relief in account.reliefs)
     return f"It would fit with {first}" + (f"; or with {', or '.join(others)}." if others else ".")
 

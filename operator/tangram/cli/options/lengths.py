@@ -1,4 +1,4 @@
-"""Lengths of prompts and answers from options and files: mean and P90, one length, or a histogram."""
+"""Lengths of input and output from options and files: mean and P90, one length, or a histogram."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -76,16 +76,16 @@ def lengths_options(label: str, name: str, mean: int) -> Callable[[Any], Any]:
     """Add `--NAME`, `--NAME-p90` and `--NAME-histogram`; the value arrives as `NAME_tokens: Lengths`."""
 
     def decorate(command: Any) -> Any:
-        @click.option(f"--{name}", f"{name}_mean", type=int, help=f"{label}: mean tokens.  [default: {mean}]")
+        @click.option(f"--{name}", f"{name}_mean", type=int, help=f"{label} tokens: mean.  [default: {mean}]")
         @click.option(
             f"--{name}-p90",
             type=int,
-            help=f"{label}: P90 of tokens; equal to the mean: one length.  [default: 2 x mean]",
+            help=f"{label} tokens: P90; equal to the mean: one length.  [default: 2 x mean]",
         )
         @click.option(
             f"--{name}-histogram",
             type=click.Path(path_type=Path),
-            help=f"{label}: CSV file with the columns tokens and count.",
+            help=f"{label} tokens: CSV file with the columns tokens and count.",
         )
         @functools.wraps(command)
         def run(**arguments: Any) -> Any:

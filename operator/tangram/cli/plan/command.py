@@ -25,14 +25,14 @@ from tangram.recommendation.problem.pack import PlanTimeLimit
     multiple=True,
     required=True,
     metavar="FILE",
-    help="Snapshot, Inventory, SliceRequest, GPUPool, LLMDeployment, PriorityClass, Node, Pod; YAML or JSON;"
-    " repeatable; - is standard input.",
+    help="Input file (YAML or JSON), repeatable; - is standard input. Kinds: Snapshot, Inventory,"
+    " SliceRequest, GPUPool, LLMDeployment, PriorityClass, Node, Pod.",
 )
 @facts_option
 @click.option("--move-cost", type=float, help="USD for a move of an instance that no LLMDeployment owns.")
 @click.option("--move-budget", type=int, help="Largest number of replicas that may move.")
 @click.option(
-    "--horizon", type=float, help="Hours of savings that are weighed against the cost of moves.  [default: 1]"
+    "--horizon", type=float, help="A move must pay for itself within this many hours.  [default: 1]"
 )
 @time_limit_option
 @click.option(

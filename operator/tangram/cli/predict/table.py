@@ -18,7 +18,7 @@ def show_scores(scores: Scores, correct_by: int) -> None:
         )
     if unverified:
         texts.append(
-            f"{UNVERIFIED_MARK} The calibration has no measurement of this engine, GPU or weight format, or "
+            f"{UNVERIFIED_MARK} The calibration has no measurement of this engine, GPU or precision, or "
             "facts about the GPU are not from a cited source."
         )
     notes(texts)

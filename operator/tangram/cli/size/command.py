@@ -27,14 +27,14 @@ from tangram.fleet import DEFAULT_PERCENTILE, DEFAULT_RUNNING_REQUESTS, PERCENTI
     default=DEFAULT_PERCENTILE,
     help=f"Percentile of both objectives: {', '.join(map(str, PERCENTILES))}.",
 )
-@lengths_options("Prompt", "input", mean=1024)
-@lengths_options("Answer", "output", mean=256)
+@lengths_options("Input (prompt)", "input", mean=1024)
+@lengths_options("Output (answer)", "output", mean=256)
 @click.option("--rps", default=1.0, help="Load, requests per second.")
 @click.option("--cv", default=1.0, help="Coefficient of variation of the times between arrivals; 1: Poisson.")
 @click.option("--engine", help="Engine whose measurements to use: vllm, sglang or trtllm.  [default: all]")
 @click.option("--engine-version", help="Version of the engine, such as 0.18.0.")
-@click.option("--precision", "precisions", multiple=True, help="Only weights in this format; repeatable.")
-@click.option("--kv-precision", default="bf16", help="Format of the KV cache: bf16, fp16 or fp8.")
+@click.option("--precision", "precisions", multiple=True, help="Only weights of this precision; repeatable.")
+@click.option("--kv-precision", default="bf16", help="Precision of the KV cache: bf16, fp16 or fp8.")
 @click.option("--sku", "names", multiple=True, help="Only this GPU; repeatable. `tangram gpus` lists them.")
 @click.option("--mig", default="allowed", help="MIG slices: allowed, required, forbidden, or one profile.")
 @click.option("--tp", type=int, multiple=True, help="Only this tensor parallelism: 1, 2, 4 or 8; repeatable.")
@@ -42,7 +42,7 @@ from tangram.fleet import DEFAULT_PERCENTILE, DEFAULT_RUNNING_REQUESTS, PERCENTI
     "--max-model-len", type=int, help="Tokens of the longest request.  [default: P99 of the lengths]"
 )
 @click.option(
-    "--max-running", default=DEFAULT_RUNNING_REQUESTS, help="Largest number of requests in one step."
+    "--max-running", default=DEFAULT_RUNNING_REQUESTS, help="Most requests that a replica runs at once."
 )
 @click.option("--simulate", "row", type=int, metavar="ROW", help="Simulate this row step by step, too.")
 @click.option("--all", "everything", is_flag=True, help="Show every shape and every rejection.")
