@@ -21,8 +21,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.structure import functions, modules
-from tests.mutation.mutants import Mutant, mutants_of
+from benchmarks.structure import Function, functions, modules
+from tests.mutation.mutants import Mutant, mutants_of, sites
 from tests.mutation.run import KILLED, NOT_COVERED, TIMEOUT, Coverage, preload, traced, verdict
 
 FOLDER = Path(__file__).parent
@@ -107,9 +107,9 @@ class _Nameless(ast.NodeTransformer):
         return node
 
 
-def _fingerprints(root: Path) -> dict[tuple[str, str], str]:
+def _functions(root: Path) -> dict[tuple[str, str], Function]:
     return {
-        (module, name): fingerprint(function)
+        (module, name): function
         for module, path in modules(root).items()
         for name, function in functions(ast.parse(path.read_text())).items()
     }
@@ -120,10 +120,10 @@ def translate(document: dict[str, Any], other: Path, root: Path, names: dict[str
 
     A function that is not found, or that has other sites, is listed under `lost`.
     """
-    before, after = _fingerprints(other), _fingerprints(root)
+    before, after = _functions(other), _functions(root)
     by_print: dict[str, list[tuple[str, str]]] = {}
-    for key, text in after.items():
-        by_print.setdefault(text, []).append(key)
+    for key, function in after.items():
+        by_print.setdefault(fingerprint(function), []).append(key)
     result: dict[str, Any] = {"lost": []}
     for area, drawn in document.items():
         if area == "lost":
@@ -132,7 +132,7 @@ def translate(document: dict[str, Any], other: Path, root: Path, names: dict[str
         for each in drawn:
             old = (each["module"], each["function"])
             told = names.get(":".join(old))
-            matches = [tuple(told.split(":"))] if told else by_print.get(before[old], [])
+            matches = [tuple(told.split(":"))] if told else by_print.get(fingerprint(before[old]), [])
             best = (
                 [key for key in matches if key == old]
                 or [key for key in matches if key[1] == old[1]]
@@ -140,12 +140,21 @@ def translate(document: dict[str, Any], other: Path, root: Path, names: dict[str
             )
             if old in after and not matches:
                 best = [old]
-            if not best:
+            site = same_site(each, before[old], after[best[0]]) if best else None
+            if site is None:
                 result["lost"].append(each)
                 continue
-            module, function = best[0]
-            result[area].append({**each, "module": module, "function": function})
+            module, name = best[0]
+            result[area].append({**each, "module": module, "function": name, "site": site})
     return result
+
+
+def same_site(drawn: dict[str, Any], before: Function, after: Function) -> int | None:
+    """Return the site of a mutant in another form of its function: the same change, by its number."""
+    changes, others = ([change for change, _line, _apply in sites(each)] for each in (before, after))
+    nth = changes[: drawn["site"]].count(drawn["change"])
+    alike = [site for site, change in enumerate(others) if change == drawn["change"]]
+    return alike[nth] if nth < len(alike) else None
 
 
 def judge(area: Area, drawn: list[Mutant], root: Path, coverage: Coverage, part: range, results: Any) -> None:
