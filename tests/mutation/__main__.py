@@ -174,9 +174,9 @@ def run(area: Area, drawn: list[Mutant], root: Path, workers: int) -> dict[str, 
     """Return the verdicts on an area's mutants and its score: the share that is killed."""
     preload(list(area.preload))
     paths = modules(root)
-    files = {*area.files(root).values(), *(paths[m.module] for m in drawn if m.module in paths)}
+    files = area.files(root) | {m.module: paths[m.module] for m in drawn if m.module in paths}
     with tempfile.TemporaryDirectory() as folder:
-        coverage = traced(list(area.tests), frozenset(map(str, files)), Path(folder))
+        coverage = traced(list(area.tests), files, Path(folder))
     context = multiprocessing.get_context("fork")
     results = context.Queue()
     parts = [range(worker, len(drawn), workers) for worker in range(workers)]

@@ -5,6 +5,7 @@ alone: a mutant costs the import of the product and the tests that call the muta
 until one fails.
 """
 
+import ast
 import contextlib
 import importlib
 import importlib.machinery
@@ -15,14 +16,15 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import CodeType, FrameType, ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 import pytest
 
+from benchmarks.structure import functions
 from tests.mutation.mutants import Mutant, mutated_source
 
 _QUIET = ["-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:logging"]
@@ -39,41 +41,24 @@ class Coverage:
 
 
 class Tracer:
-    """A pytest plugin that notes which functions of some files each test calls."""
+    """A pytest plugin that notes which functions each test calls, those of its fixtures included."""
 
-    def __init__(self, files: frozenset[str]) -> None:
-        self.files = files
-        self.calls: dict[str, set[tuple[str, str]]] = {}
+    def __init__(self) -> None:
+        self.called: set[tuple[str, str]] = set()  # by the running test: what `_noting` adds
+        self.calls: dict[str, list[tuple[str, str]]] = {}
         self.seconds: dict[str, float] = {}
         self.failed: list[str] = []
-        self._known: dict[CodeType, tuple[str, str] | None] = {}
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        """Note the calls of one test, its fixtures included."""
-        called: set[tuple[str, str]] = set()
-        known, files = self._known, self.files
-
-        def note(frame: FrameType, event: str, _arg: Any) -> None:
-            if event == "call":
-                code = frame.f_code
-                if code not in known:
-                    known[code] = (
-                        (code.co_filename, code.co_qualname.split(".<")[0])
-                        if code.co_filename in files
-                        else None
-                    )
-                if (name := known[code]) is not None:
-                    called.add(name)
-
+        """Note the calls of one test."""
+        self.called.clear()
         started = time.perf_counter()
-        sys.setprofile(note)
         try:
             return (yield)
         finally:
-            sys.setprofile(None)
             self.seconds[item.nodeid] = time.perf_counter() - started
-            self.calls[item.nodeid] = called
+            self.calls[item.nodeid] = sorted(self.called)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Remember failures: a test that fails without a mutant judges nothing."""
@@ -81,17 +66,18 @@ class Tracer:
             self.failed.append(report.nodeid)
 
 
-def traced(tests: list[str], files: frozenset[str], folder: Path) -> Coverage:
-    """Run the tests once and return what each function is called by. Raises where a test fails."""
+def traced(tests: list[str], files: Mapping[str, Path], folder: Path) -> Coverage:
+    """Run the tests once and return which of them call the functions of `files`, which are named by module.
+
+    A test that fails without a mutant judges nothing: it is left out, and said.
+    """
 
     def job() -> int:
-        tracer = Tracer(files)
+        tracer = Tracer()
+        sources = {module: (path, _noting(path)) for module, path in files.items()}
+        sys.meta_path.insert(0, RewrittenModules(sources, {"__called__": tracer.called}))
         pytest.main([*_QUIET, *tests], plugins=[tracer])
-        document = {
-            "calls": {test: sorted(names) for test, names in tracer.calls.items()},
-            "seconds": tracer.seconds,
-            "failed": tracer.failed,
-        }
+        document = {"calls": tracer.calls, "seconds": tracer.seconds, "failed": tracer.failed}
         (folder / "coverage.json").write_text(json.dumps(document))
         return 0
 
@@ -99,12 +85,23 @@ def traced(tests: list[str], files: frozenset[str], folder: Path) -> Coverage:
         raise RuntimeError(f"the tests could not be traced: see {folder / 'coverage.log'}")
     document = json.loads((folder / "coverage.json").read_text())
     if document["failed"]:
-        raise RuntimeError(f"tests fail without a mutant: {document['failed'][:5]}")
+        print(f"left out, for they fail without a mutant: {document['failed']}", flush=True)  # noqa: T201
     coverage = Coverage(seconds=document["seconds"])
-    for test, names in document["calls"].items():
-        for name in names:
-            coverage.tests.setdefault((name[0], name[1]), []).append(test)
+    for test in document["calls"].keys() - set(document["failed"]):
+        for file, function in document["calls"][test]:
+            coverage.tests.setdefault((file, function), []).append(test)
     return coverage
+
+
+def _noting(path: Path) -> str:
+    """Return the source of a file whose functions add their (file, qualified name) to `__called__`."""
+    tree = ast.parse(path.read_text())
+    for name, function in functions(tree).items():
+        note = ast.parse(f"__called__.add({(str(path), name)!r})").body[0]
+        first = function.body[0]
+        has_docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+        function.body.insert(int(has_docstring), note)
+    return ast.unparse(ast.fix_missing_locations(tree))
 
 
 def verdict(mutant: Mutant, path: Path, coverage: Coverage, budget_s: float, folder: Path) -> str:
@@ -123,7 +120,7 @@ def verdict(mutant: Mutant, path: Path, coverage: Coverage, budget_s: float, fol
     source = mutated_source(path.read_text(), mutant)
 
     def job() -> int:
-        sys.meta_path.insert(0, MutatedFinder(mutant.module, path, source))
+        sys.meta_path.insert(0, RewrittenModules({mutant.module: (path, source)}, {}))
         return int(pytest.main([*_QUIET, "-x", "--timeout=60", *chosen]))
 
     seconds = sum(coverage.seconds[test] for test in chosen)
@@ -131,36 +128,40 @@ def verdict(mutant: Mutant, path: Path, coverage: Coverage, budget_s: float, fol
     return SURVIVED if status == 0 else TIMEOUT if status is None else KILLED
 
 
-class MutatedFinder(importlib.machinery.PathFinder):
-    """Finds one module with another source."""
+class RewrittenModules(importlib.machinery.PathFinder):
+    """Finds modules with another source, which may use `names` beside the built-in ones."""
 
-    def __init__(self, module: str, path: Path, source: str) -> None:
-        self.module, self.path, self.source = module, path, source
+    def __init__(self, sources: Mapping[str, tuple[Path, str]], names: Mapping[str, Any]) -> None:
+        self.sources, self.names = sources, names
 
     def find_spec(self, fullname: str, path: Any = None, target: ModuleType | None = None) -> Any:
-        """Return where the mutated module is loaded from; None: not this finder's."""
-        if fullname != self.module:
+        """Return where a rewritten module is loaded from; None: not this finder's."""
+        if fullname not in self.sources:
             return None
-        loader = MutatedLoader(fullname, str(self.path), self.source)
-        is_package = self.path.name == "__init__.py"
+        file, source = self.sources[fullname]
         return importlib.util.spec_from_file_location(
             fullname,
-            self.path,
-            loader=loader,
-            submodule_search_locations=[str(self.path.parent)] if is_package else None,
+            file,
+            loader=RewrittenLoader(fullname, str(file), source, self.names),
+            submodule_search_locations=[str(file.parent)] if file.name == "__init__.py" else None,
         )
 
 
-class MutatedLoader(importlib.machinery.SourceFileLoader):
+class RewrittenLoader(importlib.machinery.SourceFileLoader):
     """Compiles a given source in place of the file."""
 
-    def __init__(self, fullname: str, path: str, source: str) -> None:
+    def __init__(self, fullname: str, path: str, source: str, names: Mapping[str, Any]) -> None:
         super().__init__(fullname, path)
-        self.source = source
+        self.source, self.names = source, names
 
     def get_code(self, fullname: str) -> CodeType:
-        """Return the code of the mutated source."""
+        """Return the code of the source."""
         return compile(self.source, self.path, "exec")
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the module with the names in it."""
+        vars(module).update(self.names)
+        super().exec_module(module)
 
 
 def forked(job: Callable[[], int], log: Path, limit_s: float) -> int | None:
