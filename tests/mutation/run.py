@@ -26,6 +26,7 @@ import pytest
 
 from benchmarks.structure import functions
 from tests.mutation.mutants import Mutant, mutated_source
+from tests.support.duration_report import processor_seconds
 
 _QUIET = ["-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:logging"]
 _QUIET += ["-W", "ignore::pytest.PytestAssertRewriteWarning", "-m", "not apiserver and not cluster"]
@@ -34,7 +35,7 @@ KILLED, SURVIVED, TIMEOUT, NOT_COVERED = "killed", "survived", "timeout", "not c
 
 @dataclass(slots=True)
 class Coverage:
-    """Which tests call a function, by (file, qualified name); and the seconds that each test takes."""
+    """Which tests call a function, by (file, qualified name); and the processor time of each test."""
 
     tests: dict[tuple[str, str], list[str]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -53,11 +54,11 @@ class Tracer:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         """Note the calls of one test."""
         self.called.clear()
-        started = time.perf_counter()
+        started = processor_seconds()
         try:
             return (yield)
         finally:
-            self.seconds[item.nodeid] = time.perf_counter() - started
+            self.seconds[item.nodeid] = processor_seconds() - started
             self.calls[item.nodeid] = sorted(self.called)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -124,7 +125,7 @@ def verdict(mutant: Mutant, path: Path, coverage: Coverage, budget_s: float, fol
         return int(pytest.main([*_QUIET, "-x", "--timeout=60", *chosen]))
 
     seconds = sum(coverage.seconds[test] for test in chosen)
-    status = forked(job, folder / "mutant.log", 20 + 4 * seconds)
+    status = forked(job, folder / "mutant.log", 60 + 6 * seconds)
     return SURVIVED if status == 0 else TIMEOUT if status is None else KILLED
 
 
