@@ -29,7 +29,12 @@ from tests.mutation.mutants import Mutant, mutated_source
 from tests.support.duration_report import processor_seconds
 
 _QUIET = ["-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:logging"]
-_QUIET += ["-W", "ignore::pytest.PytestAssertRewriteWarning", "-m", "not apiserver and not cluster"]
+_QUIET += [
+    "-W",
+    "ignore::pytest.PytestAssertRewriteWarning",
+    "-m",
+    "not apiserver and not cluster and not faults and not campaign",
+]
 KILLED, SURVIVED, TIMEOUT, NOT_COVERED = "killed", "survived", "timeout", "not covered"
 
 
