@@ -127,10 +127,7 @@ class ReplicaUnderLoad:
         self.most = full.decoding_of(self.slots, 0.0) if self.slots >= 1 else 0.0
         self.full_s = full.step_s(self.most) if self.most else 0.0
         self.peak = full.prompts(self.most) / self.full_s if self.most else 0.0
-        self.prompts = (
-            input_tokens,
-            *(prompt_lengths.quantile(percentile / 100) for percentile in PERCENTILES),
-        )
+        self.prompts = input_tokens, *(prompt_lengths.quantile(p / 100) for p in PERCENTILES)
         self.shortest_s = self.shape.mixed_s(1.0, 0.0)  # no step is shorter than one request's alone
 
     @property

@@ -101,9 +101,7 @@ class Table:
     @cached_property
     def scaled(self) -> tuple[Row, ...]:
         """The axes as they are interpolated along."""
-        return tuple(
-            tuple(scale(knot) for knot in axis) for axis, scale in zip(self.axes, _SCALES, strict=True)
-        )
+        return tuple(tuple(map(scale, axis)) for axis, scale in zip(self.axes, _SCALES, strict=True))
 
     @cached_property
     def classes(self) -> "dict[Row, tuple[tuple[Row, ...], tuple[Row, ...]]]":

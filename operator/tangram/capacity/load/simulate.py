@@ -122,9 +122,7 @@ class _Replica:
         self.finishes: list[tuple[int, int, int]] = []  # (decode step, request, epoch), a heap
         self.decode_steps = 0
         self.context = 0  # tokens that the decoding requests attend to in the next step, all together
-        self.phases = [
-            0
-        ] * limits.block_tokens  # decoding requests by the step, mod block, that takes a block
+        self.phases = [0] * limits.block_tokens  # decoding requests by the step, mod block, that takes one
 
         count = len(requests)
         self.generated = [0] * count

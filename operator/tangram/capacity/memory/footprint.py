@@ -12,6 +12,9 @@ from tangram.catalog.models.tensors import TensorKind
 ALL_REDUCE_BYTES = 2  # activations cross the link in 16 bits whatever the weights are
 
 
+Reaches = tuple[tuple[float, float], ...]  # per kind of layer: FLOP per query and key, keys of its window
+
+
 @dataclass(frozen=True, slots=True)
 class Footprint:
     """Bytes and FLOP of ONE rank of a tensor-parallel group, for one precision. Made by `footprint()`."""
@@ -48,9 +51,11 @@ class Footprint:
 
     def attention_flops_of(self, tokens: float, context: float) -> float:
         """FLOP of `tokens` queries against `context` keys each (mean)."""
-        return sum(
-            tokens * per_pair * min(context, window or context) for per_pair, window in self.attention_flops
-        )
+        return sum(tokens * per_pair * reach for per_pair, reach in self.reaches(context))
+
+    def reaches(self, context: float) -> Reaches:
+        """Return what one query costs that attends to `context` keys, by kind of layer."""
+        return tuple((flops, min(context, window or context)) for flops, window in self.attention_flops)
 
 
 def footprint(

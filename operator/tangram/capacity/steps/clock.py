@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from tangram.capacity.steps.decode_runs import Steps
-from tangram.capacity.steps.step_model import StepModel, reaches_of
+from tangram.capacity.steps.step_model import StepModel
 
 # (decoding sequences, prompt tokens, keys that a prompt token attends to) -> seconds
 Clock = Callable[[float, float, float], float]
@@ -13,8 +13,8 @@ def clock(model: Steps, context: float) -> Clock:
     """Return seconds of a step whose decoding sequences attend to `context` tokens each."""
     if not isinstance(model, StepModel):
         return lambda decode, tokens, keys: model.step_s(decode, context, tokens, keys).total
-    parts, kv_bytes = model.parts, model.footprint.kv_bytes(context)
-    reaches = reaches_of(model.footprint, context)
+    foot, parts = model.footprint, model.parts
+    kv_bytes, reaches = foot.kv_bytes(context), foot.reaches(context)
 
     def seconds(decode: float, tokens: float, keys: float) -> float:
         weights, kv, compute, launch, communication = parts(decode, kv_bytes, reaches, tokens, keys)

@@ -33,9 +33,8 @@ class EngineVersion(NamedTuple):
 def engine(name: str | None, version: str | None = None) -> EngineVersion:
     """Return the engine by its usual name: `TensorRT-LLM`, `vLLM v0.6.3` and `vllm-0.6.3` are understood."""
     text = (name or "").strip().lower()
-    usual_name = next(
-        (usual for start, usual in _NAMES if re.sub(r"[^a-z0-9]", "", text).startswith(start)), None
-    )
+    plain = re.sub(r"[^a-z0-9]", "", text)
+    usual_name = next((usual for start, usual in _NAMES if plain.startswith(start)), None)
     stated = None if version is None else version.strip().lower().partition("+")[0].removeprefix("v")
     if usual_name is None:
         return EngineVersion(text, stated)

@@ -19,7 +19,7 @@ from functools import cached_property
 from operator import itemgetter
 
 from tangram.capacity.hardware import Hardware
-from tangram.capacity.memory.footprint import Footprint
+from tangram.capacity.memory.footprint import Footprint, Reaches
 
 # An all-reduce through host memory and PCIe waits for copies and doorbells that NVLink's one-shot kernels do
 # not have: 20 to 30 us against 3 to 8 us for small messages (nccl-tests, recalled; not calibrated here).
@@ -101,7 +101,6 @@ class StepTime:
         return Wall(max(self.by_wall.items(), key=itemgetter(1))[0])
 
 
-Reaches = tuple[tuple[float, float], ...]  # per kind of layer: FLOP per query and key, keys of its window
 StepParts = tuple[float, float, float, float, float]  # the fields of StepTime, in their order
 # (decoding sequences, bytes of KV cache of each, reaches of each, prompt tokens, keys of each) -> parts
 StepFormula = Callable[[float, float, Reaches, float, float], StepParts]
@@ -134,8 +133,7 @@ class StepModel:
         prompts), each of which attends to `prefill_context` keys on average: for a whole prompt of n tokens
         that is n / 2, for a chunk what is cached before it plus half of the chunk.
         """
-        foot = self.footprint
-        kv_bytes, reaches = foot.kv_bytes(context), reaches_of(foot, context)
+        kv_bytes, reaches = self.footprint.kv_bytes(context), self.footprint.reaches(context)
         return StepTime(*self.parts(decode, kv_bytes, reaches, prefill_tokens, prefill_context))
 
     @cached_property
@@ -221,11 +219,6 @@ def _step_formula(model: StepModel) -> StepFormula:
         )
 
     return parts
-
-
-def reaches_of(footprint: Footprint, context: float) -> Reaches:
-    """Return what one query costs that attends to `context` keys, by kind of layer."""
-    return tuple((flops, min(context, window or context)) for flops, window in footprint.attention_flops)
 
 
 def _all_reduces(model: StepModel) -> Callable[[float], float] | None:
