@@ -7,7 +7,7 @@ is set where pytest starts (tests/conftest.py), before any test module imports t
 import pytest
 import torch
 
-from tangram_engine.kernels import language
+from tangram_engine.kernels import triton_runtime as language
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -5,8 +5,8 @@ import torch
 
 from tangram_engine.kernels import decode_attention as attention
 from tangram_engine.kernels import store_kv as storing
-from tangram_engine.kernels.language import launch, tl, triton
 from tangram_engine.kernels.store_kv import HeadRotation, Pages
+from tangram_engine.kernels.triton_runtime import launch, tl, triton
 
 EPS = 1e-5
 NAN = float("nan")

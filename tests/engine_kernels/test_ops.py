@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tangram_engine.kernels import language, ops
+from tangram_engine.kernels import ops
+from tangram_engine.kernels import triton_runtime as language
 
 GPU = torch.device("cuda", 0)
 

@@ -8,7 +8,7 @@ import pytest
 from tangram.fleet import FactsKey, Intent, Shape, labels
 from tangram.shell.objects import kinds, manifests
 from tangram.shell.objects.kinds import Identity
-from tangram.shell.objects.manifest_diff import up_to_date
+from tangram.shell.objects.manifest_match import up_to_date
 from tangram.shell.snapshot.intents import parsed_intents
 from tangram.shell.snapshot.jobs import fleet_jobs
 from tangram.shell.watch.mirror_view import MirrorView

@@ -22,12 +22,13 @@ from tangram.fleet import (
 )
 from tangram.fleet.quantity import cpu_quantity, memory_quantity, parse_quantity
 from tangram.shell.objects import manifests
-from tangram.shell.objects.manifest_diff import contains, up_to_date
+from tangram.shell.objects.manifest_match import contains, up_to_date
 from tangram.shell.objects.node_affinity import targeted_nodes
 from tangram.shell.objects.owned_objects import UnknownShape, generation_of, shape_of
 from tangram.shell.settings import Settings
 from tangram_engine import __main__ as engine_command
-from tangram_engine.serve import client, events, server
+from tangram_engine.serve import client, server
+from tangram_engine.serve import http_responses as events
 from tests.support.apiserver import FACTS
 
 SETTINGS = Settings(engine_image="registry/engine:1")

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from tangram.catalog import gpu, skus
 from tangram.fleet import WHOLE_GPU, ApplyDeployment, FactsKey, Shape
 from tangram.shell.objects import manifests
-from tangram.shell.objects.manifest_diff import up_to_date
+from tangram.shell.objects.manifest_match import up_to_date
 from tangram.shell.settings import Settings
 from tangram.shell.watch import kept_fields
 from tests.shell.test_manifests import SETTINGS, SLICE, action, intent

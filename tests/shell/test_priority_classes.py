@@ -9,7 +9,7 @@ import pytest
 from tangram.fleet import ApplyDeployment, FactsKey, Intent, Shape
 from tangram.planner import plan
 from tangram.shell.objects import kinds, manifests
-from tangram.shell.objects.manifest_diff import up_to_date
+from tangram.shell.objects.manifest_match import up_to_date
 from tangram.shell.objects.pod_priority import keep_live_class
 from tangram.shell.settings import Settings
 from tangram.shell.snapshot.broken_objects import without_broken_objects

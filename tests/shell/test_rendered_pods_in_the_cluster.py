@@ -12,7 +12,7 @@ from tangram.fleet import ApplyDeployment, FactsKey, SecretKey, Shape, Spread
 from tangram.shell.api_server.client import UNGUARDED, ApiError
 from tangram.shell.objects import manifests
 from tangram.shell.objects.kinds import DEPLOYMENTS, NODES, PODS
-from tangram.shell.objects.manifest_diff import up_to_date
+from tangram.shell.objects.manifest_match import up_to_date
 from tangram.shell.settings import Settings
 from tests.shell.test_manifests import intent
 from tests.support.apiserver import NAMESPACES, LiveCluster, add_node, eventually, gpu_node

@@ -15,7 +15,7 @@ from tangram.shell.api_server.response_body import MAX_BODY_BYTES
 from tangram.shell.api_server.retry_delays import RetryDelays
 from tangram.shell.objects import manifests
 from tangram.shell.objects.kinds import DEPLOYMENTS, PODS, Identity
-from tangram.shell.objects.manifest_diff import up_to_date
+from tangram.shell.objects.manifest_match import up_to_date
 from tangram.shell.watch import kept_fields
 from tangram.shell.watch.mirror import Mirror, MirrorSource
 from tests.shell.test_client_calls import served

@@ -29,7 +29,7 @@ from typing import Any
 import triton  # first: `language` leaves it out where there is no GPU
 
 import tangram_engine.kernels as kernels_package
-from tangram_engine.kernels.language import ARCHITECTURES, FP_FUSION, INTERPRETED, CompileCase
+from tangram_engine.kernels.triton_runtime import ARCHITECTURES, FP_FUSION, INTERPRETED, CompileCase
 
 # Bytes of shared memory that one block may have (CUDA C programming guide, technical specifications).
 SHARED_LIMIT = {80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448, 100: 232_448, 103: 232_448, 120: 101_376}

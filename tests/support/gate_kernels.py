@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tangram_engine.kernels.language import TENSOR_CORES, CompileCase, tl, triton
+from tangram_engine.kernels.triton_runtime import TENSOR_CORES, CompileCase, tl, triton
 
 
 @triton.jit

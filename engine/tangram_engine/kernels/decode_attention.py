@@ -33,9 +33,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from tangram_engine.kernels import store_kv
-from tangram_engine.kernels.language import CompileCase, launch, tl, triton
 from tangram_engine.kernels.store_kv import HeadRotation, Pages, rotated
 from tangram_engine.kernels.tiles import hardware, tile
+from tangram_engine.kernels.triton_runtime import CompileCase, launch, tl, triton
 
 TOLERANCE = {torch.float32: (2e-5, 2e-5), torch.float16: (4e-3, 2e-3), torch.bfloat16: (3.2e-2, 1.6e-2)}
 SPLIT_TOKENS = 256  # below it, partial results are more than 3 % of the bytes

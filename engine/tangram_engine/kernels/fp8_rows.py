@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from tangram_engine.kernels import rms_norm
-from tangram_engine.kernels.language import CompileCase, launch, tl, triton
 from tangram_engine.kernels.rms_norm import RmsNorm
 from tangram_engine.kernels.tiles import tile
+from tangram_engine.kernels.triton_runtime import CompileCase, launch, tl, triton
 from tangram_engine.quantize import LARGEST_FP8
 
 LEAST = torch.finfo(torch.float32).tiny  # a scale of 0 would divide by it

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from tangram_engine.kernels import small_linear
-from tangram_engine.kernels.language import TENSOR_CORES, CompileCase, launch, tl, triton
 from tangram_engine.kernels.small_linear import from_level
 from tangram_engine.kernels.tiles import hardware, tile
+from tangram_engine.kernels.triton_runtime import TENSOR_CORES, CompileCase, launch, tl, triton
 from tangram_engine.quantize import Int4Weight
 
 ROWS = 64  # at most

@@ -13,12 +13,14 @@ from torch import Tensor
 
 from tangram_engine.kernels import (
     decode_attention,
-    language,
     rms_norm,
     sample,
     silu_mul,
     small_linear,
     store_kv,
+)
+from tangram_engine.kernels import (
+    triton_runtime as language,
 )
 from tangram_engine.kernels.rms_norm import RmsNorm
 from tangram_engine.kernels.small_linear import StoredWeight

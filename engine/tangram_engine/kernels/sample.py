@@ -23,8 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tangram_engine.kernels.language import CompileCase, launch, tl, triton
 from tangram_engine.kernels.tiles import TILES, tile
+from tangram_engine.kernels.triton_runtime import CompileCase, launch, tl, triton
 from tangram_engine.sample import noise
 from tangram_engine.sample.sampler import Sampler, SamplingRows
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tangram_engine.kernels.language import CompileCase, launch, tl, triton
 from tangram_engine.kernels.tiles import tile
+from tangram_engine.kernels.triton_runtime import CompileCase, launch, tl, triton
 
 TOLERANCE = {torch.float32: (1e-5, 1e-6), torch.float16: (2e-3, 1e-3), torch.bfloat16: (1.6e-2, 1e-2)}
 

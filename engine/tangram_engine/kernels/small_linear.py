@@ -33,9 +33,16 @@ from torch import Tensor
 from torch.nn import functional
 
 from tangram_engine.kernels import rms_norm, silu_mul
-from tangram_engine.kernels.language import ARCHITECTURES, INTERPRETED, CompileCase, launch, tl, triton
 from tangram_engine.kernels.rms_norm import RmsNorm
 from tangram_engine.kernels.tiles import hardware, tile
+from tangram_engine.kernels.triton_runtime import (
+    ARCHITECTURES,
+    INTERPRETED,
+    CompileCase,
+    launch,
+    tl,
+    triton,
+)
 from tangram_engine.quantize import Fp8Weight, Int4Weight
 
 ROWS = 8  # at most

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tangram_engine.kernels.language import CompileCase, launch, tl, triton
 from tangram_engine.kernels.tiles import tile
+from tangram_engine.kernels.triton_runtime import CompileCase, launch, tl, triton
 
 TOLERANCE = {torch.float32: (1e-5, 1e-5), torch.float16: (4e-3, 4e-3), torch.bfloat16: (3.2e-2, 3.2e-2)}
 FEW_TOKENS = 64  # up to here a program per head: the launch is short of programs, not of bytes

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tangram_engine.kernels import language, small_linear
+from tangram_engine.kernels import small_linear
+from tangram_engine.kernels import triton_runtime as language
 from tangram_engine.kernels.ops import Ops, SmallLinear
 from tangram_engine.kernels.rms_norm import RmsNorm
 from tangram_engine.kernels.small_linear import StoredWeight

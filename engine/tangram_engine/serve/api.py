@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
-from tangram_engine.serve.events import EventStream, send_whole
 from tangram_engine.serve.http.admission import BodyBytes, Connections, HeldBytes
 from tangram_engine.serve.http.body import read_model
 from tangram_engine.serve.http.errors import (
@@ -29,6 +28,7 @@ from tangram_engine.serve.http.params import (
     DetokenizeRequest,
     TokenizeRequest,
 )
+from tangram_engine.serve.http_responses import EventStream, send_whole
 from tangram_engine.serve.replies import Chat, Completion, Dialect, usage
 from tangram_engine.serve.text.tokenizer import TokenizerError
 

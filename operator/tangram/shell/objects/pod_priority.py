@@ -8,7 +8,7 @@ import copy
 from collections.abc import Callable
 
 from tangram.shell.objects.kinds import RENDERED_ANNOTATION, TEMPLATE_ANNOTATION, Object, annotations_of
-from tangram.shell.objects.manifest_diff import contains
+from tangram.shell.objects.manifest_match import contains
 from tangram.shell.objects.manifests import content_hash, with_hash_annotation
 from tangram.shell.objects.owned_objects import priority_class_of
 from tangram.shell.objects.waiting_pods import pod_creation_failure

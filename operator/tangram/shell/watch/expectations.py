@@ -1,4 +1,4 @@
-"""Expectations: no new plan from mirrors that do not yet show the operator's own writes. No I/O."""
+"""Remember the operator's own writes until its mirrors show them: until then, no new plan. No I/O."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -24,7 +24,7 @@ from tangram.shell.objects.kinds import (
     owner_of,
     uid_of,
 )
-from tangram.shell.objects.manifest_diff import up_to_date
+from tangram.shell.objects.manifest_match import up_to_date
 from tangram.shell.objects.pod_priority import keep_live_class
 from tangram.shell.watch.expectations import Expectations
 from tangram.shell.watch.mirrors import Mirrors

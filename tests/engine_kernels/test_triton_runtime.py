@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from tangram_engine.kernels import tiles
-from tangram_engine.kernels.language import FP_FUSION, launch, tl, triton
+from tangram_engine.kernels.triton_runtime import FP_FUSION, launch, tl, triton
 
 WITHOUT_TRITON = """
 import sys
 sys.modules["triton"] = None
-from tangram_engine.kernels.language import INSTALLED, INTERPRETED, launch, tl, triton
+from tangram_engine.kernels.triton_runtime import INSTALLED, INTERPRETED, launch, tl, triton
 
 @triton.jit
 def plain(x, BLOCK: tl.constexpr):

@@ -1,4 +1,4 @@
-"""Triton, or a stand-in that lets kernel files import without it; how every kernel is launched and compiled.
+"""Import Triton, or a stand-in where it is not installed; launch and compile the kernels.
 
 Triton decides when it is imported whether kernels are compiled or interpreted on the host: with
 TRITON_INTERPRET=1 in the environment at that moment, every kernel of the process is interpreted.
