@@ -1,4 +1,4 @@
-"""Send a whole reply, or a stream of server-sent events: a `data:` line per JSON object, `[DONE]` at the end."""
+"""Send a whole reply, or a stream of server-sent events: a `data:` line per JSON object, then `[DONE]`."""
 
 import asyncio
 
