@@ -1,4 +1,4 @@
-"""y = x W^T + b for up to 8 rows, with the norm before it and the gate or the residual after it.
+"""y = x W^T + b for up to 8 rows, W in bf16, fp8 or int4, with the norm before and gate or residual after.
 
 So few rows cost the time in which the weights are read: each is read once, as it is stored, and multiplied
 with all rows. One program computes all rows of 16 outputs. Its four warps take turns along the inputs, each

@@ -1,4 +1,4 @@
-"""Projections with weights in 8 or 4 bits: which product computes how many rows."""
+"""Choose the kernel that multiplies a weight in 8 or 4 bits, by the number of rows."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""Token ids to text while they arrive: never half a character, never half a stop string."""
+"""Decode token ids to text as they arrive, and end the text at stop strings (`StopScanner`)."""
 
 from collections.abc import Callable, Sequence
 
