@@ -13,7 +13,7 @@ SIZE = 4
 # A tiny alphabet, so that prefixes are shared all the time.
 prompts = st.lists(st.integers(0, 1), min_size=1, max_size=24)
 commands = st.lists(
-    st.tuples(st.sampled_from(["admit", "extend", "publish", "release"]), st.integers(0, 5), prompts),
+    st.tuples(st.sampled_from(["admit", "extend", "register", "release"]), st.integers(0, 5), prompts),
     max_size=60,
 )
 
@@ -39,9 +39,9 @@ def test_books_balance_after_any_sequence_of_commands(trace):
         ):
             held[owner] += tokens
             blocks.extend(owner, len(held[owner]))
-        elif command == "publish" and owner in held:
+        elif command == "register" and owner in held:
             for index, key in enumerate(keys_of(held[owner])):
-                blocks.publish(owner, index, key)
+                blocks.register(owner, index, key)
         elif command == "release" and owner in held:
             blocks.release(owner)
             del held[owner]
@@ -76,7 +76,7 @@ def test_keys_of_equal_tokens_are_equal_exactly_where_the_salts_are(first, secon
 def filled(blocks, owner, tokens):
     blocks.admit(owner, keys_of(tokens), len(tokens))
     for index, key in enumerate(keys_of(tokens)):
-        blocks.publish(owner, index, key)
+        blocks.register(owner, index, key)
     return list(blocks.table(owner))
 
 
@@ -141,7 +141,7 @@ def foreign_holder(blocks):
 def shared_without_a_name(blocks):
     blocks.admit("b", keys_of([1] * 8), 8)
     block = blocks._tables["a"][0]
-    del blocks._named[blocks._keys[block]]
+    del blocks._registered[blocks._keys[block]]
     blocks._keys[block] = None
 
 
@@ -163,15 +163,15 @@ def no_such_block_is_free(blocks):
 
 
 def name_of_another_block(blocks):
-    blocks._named[keys_of([1] * 8)[0]] = blocks._tables["a"][1]
+    blocks._registered[keys_of([1] * 8)[0]] = blocks._tables["a"][1]
 
 
 def name_without_a_block(blocks):
-    blocks._named[b"nothing has this name"] = blocks._tables["a"][0]
+    blocks._registered[b"nothing has this name"] = blocks._tables["a"][0]
 
 
 def block_missing_in_the_index(blocks):
-    del blocks._named[keys_of([1] * 8)[0]]
+    del blocks._registered[keys_of([1] * 8)[0]]
 
 
 DAMAGES = [

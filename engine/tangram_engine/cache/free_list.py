@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 class FreeList:
     """Least recently used first; every operation is O(1).
 
-    A free block whose contents are named stays matchable until it is given away, so it may also be
+    A free block that is registered under its key stays matchable until it is evicted, so it may also be
     taken out of the middle (`remove`).
     """
 

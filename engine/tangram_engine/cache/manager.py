@@ -1,11 +1,11 @@
 """Which sequence holds which KV block.
 
-Questions (`matched`, `can_admit`, `can_extend`) and commands (`admit`, `extend`, `publish`,
+Questions (`matched`, `can_admit`, `can_extend`) and commands (`admit`, `extend`, `register`,
 `release`) come in pairs. A command whose question was answered with no is a bug and raises.
 
-A block table only ever grows at its end, and a block that two owners share is full, named and
+A block table only ever grows at its end, and a block that two owners share is full, registered and
 never written again. Two owners that compute equal blocks at the same time keep both copies: the
-first one to be published is the one that later owners share.
+first one to be registered is the one that later owners share.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from tangram_engine.cache.free_list import FreeList
 
 Owner = Hashable  # a slot of the scheduler; any other token will do
-WITHDRAWN = b""  # in place of a key: shared by its owners, found by no other one
+UNREGISTERED = b""  # in place of a key: shared by its owners, found by no other one
 AUDIT_SLICE = 1024  # blocks; about half a millisecond of Python
 
 
@@ -27,12 +27,12 @@ class BlockManager:
         self._tables: dict[Owner, list[int]] = {}
         self._references = [0] * num_blocks
         self._keys: list[bytes | None] = [None] * num_blocks
-        self._named: dict[bytes, int] = {}
+        self._registered: dict[bytes, int] = {}
         self._free = FreeList(range(num_blocks))
 
     @property
     def free(self) -> int:
-        """Blocks that can be given away (some of them still matchable)."""
+        """Blocks without an owner; cached ones among them stay matchable until they are evicted."""
         return len(self._free)
 
     @property
@@ -57,7 +57,7 @@ class BlockManager:
         """The blocks of the longest prefix of `keys` that the pool still holds."""
         blocks = []
         for key in keys:
-            block = self._named.get(key)
+            block = self._registered.get(key)
             if block is None:
                 break
             blocks.append(block)
@@ -92,23 +92,23 @@ class BlockManager:
         for _ in range(self.blocks_for(tokens) - len(table)):
             table.append(self._take())
 
-    def publish(self, owner: Owner, index: int, key: bytes) -> None:
-        """Name the owner's full block number `index`, so that others can share it."""
+    def register(self, owner: Owner, index: int, key: bytes) -> None:
+        """Register the full block number `index` of the owner under its key, so that others can share it."""
         block = self._tables[owner][index]
-        if self._keys[block] is None and key not in self._named:
+        if self._keys[block] is None and key not in self._registered:
             self._keys[block] = key
-            self._named[key] = block
+            self._registered[key] = block
 
-    def withdraw(self, owner: Owner) -> None:
-        """Take the names from the owner's blocks, because their contents may be bad."""
+    def unregister(self, owner: Owner) -> None:
+        """Unregister the blocks of the owner, because their contents may be bad."""
         for block in self._tables[owner]:
             key = self._keys[block]
             if key:
-                del self._named[key]
-                self._keys[block] = WITHDRAWN
+                del self._registered[key]
+                self._keys[block] = UNREGISTERED
 
     def release(self, owner: Owner) -> None:
-        """Return all blocks of the owner; named ones stay matchable until they are given away.
+        """Return all blocks of the owner; registered ones stay matchable until they are evicted.
 
         The end of the table is returned first: a prefix outlives its continuations.
         """
@@ -148,14 +148,14 @@ class BlockManager:
                     raise AssertionError(f"block {block} is neither free nor used")
                 if key is None and references > 1:
                     raise AssertionError(f"block {block} is shared without a name")
-                if key and self._named.get(key) != block:
+                if key and self._registered.get(key) != block:
                     raise AssertionError(f"block {block} is indexed under a foreign name")
                 named += bool(key)
                 free += references == 0
             yield
         # Each named block is found by its name, so equal counts leave no other entry in the index.
-        if named != len(self._named):
-            raise AssertionError(f"{named} named blocks, {len(self._named)} in the index")
+        if named != len(self._registered):
+            raise AssertionError(f"{named} named blocks, {len(self._registered)} in the index")
         if free != len(self._free):
             raise AssertionError(f"{free} blocks without references, {len(self._free)} in the free list")
 
@@ -163,7 +163,7 @@ class BlockManager:
         block = self._free.pop()
         key = self._keys[block]
         if key:
-            del self._named[key]
+            del self._registered[key]
         self._keys[block] = None
         self._references[block] = 1
         return block

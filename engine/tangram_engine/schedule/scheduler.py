@@ -201,7 +201,7 @@ class Scheduler:
                 break
             sequence.slot = self._free_slots.pop()
             cached = self.blocks.admit(sequence.slot, keys, len(sequence.tokens))
-            sequence.published = cached
+            sequence.registered = cached
             sequence.computed = cached * self.blocks.block_size
             sequence.table = self.blocks.table(sequence.slot)
             self.running.append(self.waiting.popleft())
@@ -221,12 +221,12 @@ class Scheduler:
         """Whether a running sequence has yet to compute the block `keys[index]`.
 
         The request that comes first in the queue waits for it instead of computing it once more. Not for
-        ever: the running sequence advances until the block is published, or it is removed or preempted, and
+        ever: the running sequence advances until the block is registered, or it is removed or preempted, and
         then it is not asked any more. As long as it has prompt to compute, it uses up the budget of each
         step but the last, so the requests behind the waiting one lose nothing but that step.
         """
         return index < len(keys) and any(
-            other.published <= index < len(other.keys) and other.keys[index] == keys[index]
+            other.registered <= index < len(other.keys) and other.keys[index] == keys[index]
             for other in self.running
         )
 
@@ -236,11 +236,11 @@ class Scheduler:
         token = sampled.get(sequence.id) if sampled is not None else None
         if token is None and (samples or sampled is None):
             outcome[sequence.id] = "error"
-            self.blocks.withdraw(sequence.slot)
+            self.blocks.unregister(sequence.slot)
             self.remove(sequence.id)
             return
         filled = (start + length) // self.blocks.block_size
-        if filled > sequence.published:
+        if filled > sequence.registered:
             self._publish(sequence, filled)
         if token is not None:
             sequence.tokens.append(token)
@@ -266,14 +266,14 @@ class Scheduler:
     def _release(self, sequence: Sequence) -> None:
         self.blocks.release(sequence.slot)
         self._free_slots.append(sequence.slot)
-        sequence.slot, sequence.table, sequence.published = NO_SLOT, [], 0
+        sequence.slot, sequence.table, sequence.registered = NO_SLOT, [], 0
 
     def _publish(self, sequence: Sequence, filled: int) -> None:
         """Name the blocks, up to this number, that the step has filled."""
         self._extend_keys(sequence)
-        for index in range(sequence.published, filled):
-            self.blocks.publish(sequence.slot, index, sequence.keys[index])
-        sequence.published = filled
+        for index in range(sequence.registered, filled):
+            self.blocks.register(sequence.slot, index, sequence.keys[index])
+        sequence.registered = filled
 
     def _extend_keys(self, sequence: Sequence) -> None:
         extend_keys(sequence.keys, sequence.tokens, self.blocks.block_size, sequence.request.cache_root)

@@ -26,7 +26,7 @@ class Sequence:
         "launched",
         "preemptions",
         "prompt_length",
-        "published",
+        "registered",
         "request",
         "scheduled",
         "slot",
@@ -58,7 +58,7 @@ class Sequence:
         self.keys: list[bytes] = []  # names of the full blocks of `tokens`, as far as they are known
         self.slot = NO_SLOT  # number of the device row and owner of the blocks
         self.launched = 0  # steps with the sequence in them that were launched and not committed yet
-        self.published = 0  # full blocks that have been found or computed by committed steps
+        self.registered = 0  # full blocks that have been found or computed by committed steps
         self.table: list[int] = []  # the block manager's own list: it grows in place
 
     @property
