@@ -10,8 +10,8 @@ from tangram.fleet import WHOLE_GPU
 from tangram.packing import Demand, GPUState, Instance, Offer, Problem, Spread, slice_request
 from tangram.packing.assignment.report import _as_laid_out
 from tangram.packing.model.build import build
-from tangram.packing.model.classes import gpu_classes
-from tangram.packing.model.grouping import by_owner, read
+from tangram.packing.model.gpu_classes import gpu_classes
+from tangram.packing.model.prepare import by_owner, read
 from tangram.packing.problem.prepared import MONEY
 from tangram.packing.problem.result import Stage, Unmet
 from tangram.packing.search import choose

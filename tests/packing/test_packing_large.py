@@ -22,7 +22,7 @@ from tangram.packing import (
 )
 from tangram.packing.geometry.board import board
 from tangram.packing.geometry.layouts import Placement, check
-from tangram.packing.model import grouping
+from tangram.packing.model import prepare as grouping
 from tests.support.packing_facts import MONEY, UNMET
 from tests.support.packing_optimum import optimum
 from tests.support.packing_problems import small

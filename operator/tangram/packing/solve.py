@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from tangram.packing.assignment.report import Report
 from tangram.packing.model.build import build
-from tangram.packing.model.classes import Fleet, finest_classes, gpu_classes
-from tangram.packing.model.grouping import by_fate, by_owner, by_shape, read
+from tangram.packing.model.gpu_classes import Fleet, finest_classes, gpu_classes
+from tangram.packing.model.prepare import by_fate, by_owner, by_shape, read
 from tangram.packing.model.variables import Model, Terms
 from tangram.packing.problem.prepared import MONEY
 from tangram.packing.problem.result import Packing, Stage

@@ -10,7 +10,7 @@ from tangram.catalog import share
 from tangram.fleet import WHOLE_GPU, ShapeKey
 from tangram.packing.assignment.assign import Assignment
 from tangram.packing.assignment.sites import VacantSite, gang_of, shapes_at
-from tangram.packing.model.classes import Fleet
+from tangram.packing.model.gpu_classes import Fleet
 from tangram.packing.problem.mix import UNMET
 from tangram.packing.problem.prepared import MONEY, MixColumn, PreparedDemand, RunningReplica
 from tangram.packing.problem.result import Choice, Move, Packing, Site, Unmet

@@ -27,7 +27,7 @@ from tangram.packing.assignment.sites import (
     spot_of,
 )
 from tangram.packing.geometry.layouts import Placement, creation_order, is_legal, multiset
-from tangram.packing.model.classes import Fleet, GPUClasses, GPUKind, Namer, in_turn
+from tangram.packing.model.gpu_classes import Fleet, GPUClasses, GPUKind, Namer, in_turn
 from tangram.packing.model.targets import Label, Target
 from tangram.packing.problem.mix import MixLimits
 from tangram.packing.problem.prepared import PreparedDemand, RunningReplica

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tangram.fleet import ShapeKey
-from tangram.packing.model.classes import GPUClasses, GPUKind
+from tangram.packing.model.gpu_classes import GPUClasses, GPUKind
 from tangram.packing.model.targets import Label
 from tangram.packing.model.variables import Model
 from tangram.packing.problem.prepared import MixColumn

@@ -7,7 +7,7 @@ from tangram.packing.assignment.account import account
 from tangram.packing.assignment.assign import assign
 from tangram.packing.assignment.counts import SolutionCounts, counts_of, nothing_changes
 from tangram.packing.assignment.sites import shapes_at
-from tangram.packing.model.classes import Fleet, GPUClasses
+from tangram.packing.model.gpu_classes import Fleet, GPUClasses
 from tangram.packing.problem.prepared import MONEY, MixColumn, units
 from tangram.packing.problem.result import Packing, Stage
 from tangram.packing.search.settled import chosen_columns

@@ -7,7 +7,7 @@ from typing import Literal
 
 from tangram.fleet import ShapeKey
 from tangram.packing.assignment.counts import SolutionCounts
-from tangram.packing.model.classes import Fleet, GPUKind
+from tangram.packing.model.gpu_classes import Fleet, GPUKind
 from tangram.packing.model.targets import Target
 from tangram.packing.problem.prepared import PreparedDemand
 from tangram.packing.problem.statement import GPUState

@@ -15,9 +15,9 @@ from tangram.catalog import InputError
 from tangram.fleet import WHOLE_GPU, ShapeKey, Spread
 from tangram.packing.model import cp_model
 from tangram.packing.model.build import build
-from tangram.packing.model.classes import finest_classes
-from tangram.packing.model.grouping import by_owner, by_shape, read
+from tangram.packing.model.gpu_classes import finest_classes
 from tangram.packing.model.mixing import limit_budget
+from tangram.packing.model.prepare import by_owner, by_shape, read
 from tangram.packing.model.variables import Model, Terms
 from tangram.packing.problem.mix import UNMET, least_unmet, parts_alone
 from tangram.packing.problem.prepared import PreparedDemand

@@ -3,7 +3,7 @@
 from tangram.catalog.prices import Prices
 from tangram.fleet import WHOLE_GPU, ShapeKey
 from tangram.packing.model import cp_model
-from tangram.packing.model.classes import Fleet, GPUClasses, fresh_targets
+from tangram.packing.model.gpu_classes import Fleet, GPUClasses, fresh_targets
 from tangram.packing.model.gpu_supply import add_gangs, add_gpus, add_growth
 from tangram.packing.model.mixing import add_mix, limit_mix
 from tangram.packing.model.moves import add_moves

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from tangram.fleet import WHOLE_GPU, ShapeKey
 from tangram.packing.model import cp_model
-from tangram.packing.model.classes import Fleet, GPUKind
+from tangram.packing.model.gpu_classes import Fleet, GPUKind
 from tangram.packing.model.targets import Target
 from tangram.packing.model.variables import Grown, Model, Terms
 

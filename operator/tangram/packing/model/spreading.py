@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from tangram.fleet import ShapeKey
 from tangram.fleet.intent import cap
-from tangram.packing.model.classes import Fleet
+from tangram.packing.model.gpu_classes import Fleet
 from tangram.packing.model.variables import Grown, Model, Place, Terms
 from tangram.packing.problem.prepared import PreparedDemand
 

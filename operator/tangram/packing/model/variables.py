@@ -5,7 +5,7 @@ from typing import Any
 
 from tangram.fleet import ShapeKey
 from tangram.packing.model import cp_model
-from tangram.packing.model.classes import GPUClasses, GPUKind
+from tangram.packing.model.gpu_classes import GPUClasses, GPUKind
 from tangram.packing.model.targets import Label
 from tangram.packing.problem.prepared import PreparedDemand
 from tangram.packing.problem.statement import GrowablePool

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil, gcd
 
 from tangram.packing.model.build import build
-from tangram.packing.model.classes import Fleet, GPUClasses
+from tangram.packing.model.gpu_classes import Fleet, GPUClasses
 from tangram.packing.model.variables import Model, Terms
 from tangram.packing.problem.mix import UNMET
 from tangram.packing.problem.prepared import MONEY, MixColumn, PreparedDemand, least_unmet_of

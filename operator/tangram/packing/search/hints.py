@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from itertools import chain, repeat
 
 from tangram.fleet import ShapeKey
-from tangram.packing.model.classes import StateClass
+from tangram.packing.model.gpu_classes import StateClass
 from tangram.packing.model.targets import Target
 from tangram.packing.model.variables import Model
 from tangram.packing.problem.prepared import PreparedDemand

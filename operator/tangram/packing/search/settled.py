@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from tangram.catalog.prices import Prices
 from tangram.fleet import ShapeKey
-from tangram.packing.model.classes import Fleet
+from tangram.packing.model.gpu_classes import Fleet
 from tangram.packing.problem.prepared import MixColumn, PreparedDemand, column_of
 from tangram.packing.search.hints import pieces_as_they_run
 from tangram.packing.search.stages import Run

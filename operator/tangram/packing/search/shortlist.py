@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from tangram.packing.model.classes import Fleet, GPUClasses
+from tangram.packing.model.gpu_classes import Fleet, GPUClasses
 from tangram.packing.model.variables import Model
 from tangram.packing.problem.prepared import MixColumn, PreparedDemand, column_of
 from tangram.packing.search.hints import as_it_is

@@ -4,10 +4,10 @@ In: a `Problem` as observed, a `Packing`, a `Pace` (disruption budgets). Out: `t
 of the plan, or what is missing for them; `next_actions`, those that may begin now in a fleet on its way.
 
 The room, from the bottom: `steps` (nouns), `end_states` (both ends, where mig-manager puts slices),
-`rollout` (budgets), `fleet_state` (what blocks a place, where else there is room), `backlog` (what is still
-to be done), `recorder` (texts and order of steps), `planner` (one attempt under a `Policy`), `unroll` (one
-policy after the other), `remedies` (what would help), `observed` (a fleet on its way), `legality` (what may
-begin beside what is underway), `actions` (the step function).
+`disruption` (budgets), `fleet_state` (what blocks a place, where else there is room), `backlog` (what is
+still to be done), `recorder` (texts and order of steps), `attempt` (one attempt under a `Policy`), `unroll`
+(one policy after the other), `remedies` (what would help), `observed` (a fleet on its way), `legality` (what
+may begin beside what is underway), `actions` (the step function).
 """
 
 from tangram.packing.transition.actions import (

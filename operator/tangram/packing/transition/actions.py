@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from tangram.packing.problem.result import Packing
 from tangram.packing.problem.statement import Problem
+from tangram.packing.transition.disruption import Budgets, budgets_of
 from tangram.packing.transition.end_states import (
     NewNode,
     ReplicaPlacement,
@@ -25,7 +26,6 @@ from tangram.packing.transition.fleet_state import MOST_EFFORT, Effort, FleetSta
 from tangram.packing.transition.legality import Underway
 from tangram.packing.transition.observed import ObservedFleet
 from tangram.packing.transition.remedies import missing_for
-from tangram.packing.transition.rollout import Budgets, budgets_of
 from tangram.packing.transition.steps import Missing, Pace, Step
 from tangram.packing.transition.unroll import POLICIES_WITHOUT_MEMORY, Scenario, check_pace
 

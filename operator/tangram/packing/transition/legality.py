@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tangram.fleet import WHOLE_GPU
+from tangram.packing.transition.disruption import Budgets
 from tangram.packing.transition.end_states import ReplicaPlacement
 from tangram.packing.transition.observed import ObservedFleet, replica_of
-from tangram.packing.transition.rollout import Budgets
 from tangram.packing.transition.steps import Step
 
 

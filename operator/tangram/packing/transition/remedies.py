@@ -11,9 +11,9 @@ from tangram.fleet import WHOLE_GPU, ShapeKey
 from tangram.packing.geometry.layouts import Placement
 from tangram.packing.problem.result import Packing
 from tangram.packing.problem.statement import Problem, with_free_places
+from tangram.packing.transition.attempt import TransitionPlanner
 from tangram.packing.transition.end_states import ReplicaPlacement
 from tangram.packing.transition.fleet_state import MOST_EFFORT, Effort
-from tangram.packing.transition.planner import TransitionPlanner
 from tangram.packing.transition.steps import Missing, Pace, Spare, Transition
 from tangram.packing.transition.unroll import Scenario, check_pace
 

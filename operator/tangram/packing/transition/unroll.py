@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 from tangram.catalog import InputError
 from tangram.packing.problem.result import Packing
 from tangram.packing.problem.statement import Problem
+from tangram.packing.transition.attempt import Policy, TransitionPlanner, attempt
+from tangram.packing.transition.disruption import Budgets, budgets_of
 from tangram.packing.transition.end_states import NewNode, end_states
 from tangram.packing.transition.fleet_state import Effort
-from tangram.packing.transition.planner import Policy, TransitionPlanner, attempt
-from tangram.packing.transition.rollout import Budgets, budgets_of
 from tangram.packing.transition.steps import Pace, Step
 
 # Growth at once where there is room for all; else after the moves; else with restarts that come back at once.

@@ -18,10 +18,10 @@ from tangram.fleet import WHOLE_GPU
 from tangram.packing.geometry.layouts import Placement
 from tangram.packing.problem.statement import Problem
 from tangram.packing.transition.backlog import Backlog
+from tangram.packing.transition.disruption import Budgets, Cost, RolloutProgress, UnblockingMove
 from tangram.packing.transition.end_states import EndStates, ReplicaPlacement
 from tangram.packing.transition.fleet_state import Effort, FleetState, PlaceShape
 from tangram.packing.transition.recorder import StepRecorder
-from tangram.packing.transition.rollout import Budgets, Cost, RolloutProgress, UnblockingMove
 
 _LOOK, _FREE, _SEARCH = 8, 1, 16  # effort of a look at a place, at its blockers, for a spare place
 _MANY = 512  # goals that are compared before one of them is taken

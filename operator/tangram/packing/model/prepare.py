@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from tangram.packing.model.classes import Fleet, Namer, in_play
+from tangram.packing.model.gpu_classes import Fleet, Namer, in_play
 from tangram.packing.model.targets import Label
 from tangram.packing.problem.prepared import (
     PreparedDemand,
