@@ -74,7 +74,7 @@ def remaining(
 ) -> tuple[tuple[int, int], tuple[Step, ...]]:
     """Return how far the fleet is from its goal, and the steps that are left once all underway is done."""
     scenario = _scenario(fleet, goal, effort)
-    attempt = scenario.attempts()
+    attempt = scenario.best_attempt()
     steps = scenario.safe_steps(attempt, Effort(effort))
     return (scenario.rank(attempt), len(steps)), steps
 
@@ -85,7 +85,7 @@ def blocking(fleet: ObservedFleet, goal: TransitionGoal, effort: int = MOST_EFFO
     None: the fleet is as wanted.
     """
     scenario = _scenario(fleet, goal, effort)
-    attempt = scenario.attempts()
+    attempt = scenario.best_attempt()
     missing = missing_for(scenario, attempt)
     if missing is None and attempt.recorder.steps:
         return Missing(tuple(map(str, attempt.recorder.steps)), reasons=(_NO_NEARER,))

@@ -18,7 +18,7 @@ from tangram.fleet import WHOLE_GPU
 from tangram.packing.geometry.layouts import Placement
 from tangram.packing.problem.statement import Problem
 from tangram.packing.transition.backlog import Backlog
-from tangram.packing.transition.disruption import Budgets, Cost, RolloutProgress, UnblockingMove
+from tangram.packing.transition.disruption import Budgets, Cost, DemandProgress, UnblockingMove
 from tangram.packing.transition.end_states import EndStates, ReplicaPlacement
 from tangram.packing.transition.fleet_state import Effort, FleetState, PlaceShape
 from tangram.packing.transition.recorder import StepRecorder
@@ -38,12 +38,12 @@ class Policy:
 
 
 @dataclass(slots=True)
-class TransitionPlanner:
-    """One attempt."""
+class TransitionAttempt:
+    """One attempt at a transition under one policy: its state, and the steps recorded so far."""
 
     fleet: FleetState
     recorder: StepRecorder
-    rollouts: dict[str, RolloutProgress]
+    progress: dict[str, DemandProgress]
     backlog: Backlog
     pinned: frozenset[ReplicaPlacement]  # may be drained but make no detour
     wanted: int  # replicas that have to arrive
@@ -103,17 +103,17 @@ class TransitionPlanner:
         return len(self.backlog.pending) < before
 
     def _look_at(self, goal: ReplicaPlacement) -> None:
-        rollout = self.rollouts[goal.owner]
-        later = self.patient and (not rollout.budget.leaving or self._awaits_mode(goal))
+        progress = self.progress[goal.owner]
+        later = self.patient and (not progress.budget.leaving or self._awaits_mode(goal))
         self.effort.left -= _LOOK
-        if not rollout.may_surge and not later:
+        if not progress.may_surge and not later:
             self.backlog.park(goal)
             return
         if not later and self._is_open(goal):
             self._start(goal)
-            while rollout.may_drain:
+            while progress.may_drain:
                 self._drain_one(goal.owner)
-        if rollout.may_surge:
+        if progress.may_surge:
             self._unpark(goal.owner)
 
     def _unpark(self, owner: str) -> None:
@@ -138,13 +138,13 @@ class TransitionPlanner:
         self.recorder.start(replica, temporary=temporary)
         self.fleet.place(replica)
         self.backlog.arrived(replica, temporary=temporary)
-        self.rollouts[replica.owner].to_come -= not temporary
-        self._count(self.rollouts[replica.owner], 1)
+        self.progress[replica.owner].to_come -= not temporary
+        self._count(self.progress[replica.owner], 1)
 
-    def _count(self, rollout: RolloutProgress, more: int) -> None:
-        before = rollout.missing
-        rollout.replicas += more
-        self.missing += rollout.missing - before
+    def _count(self, progress: DemandProgress, more: int) -> None:
+        before = progress.missing
+        progress.replicas += more
+        self.missing += progress.missing - before
         self._note_safe_prefix()
 
     def _note_safe_prefix(self) -> None:
@@ -211,7 +211,7 @@ class TransitionPlanner:
         done = False
         owners, self.backlog.changed_owners = self.backlog.changed_owners, set()
         for owner in sorted(owner for owner in owners if self.backlog.leaving_of(owner)):
-            while self.rollouts[owner].may_drain:
+            while self.progress[owner].may_drain:
                 self._drain_one(owner)
                 done = True
         return done
@@ -225,7 +225,7 @@ class TransitionPlanner:
         self.recorder.drain(replica, restart=restart)
         self.fleet.remove(replica)
         self.backlog.left(replica)
-        self._count(self.rollouts[replica.owner], -1)
+        self._count(self.progress[replica.owner], -1)
         self._unpark(replica.owner)
 
     def _cheapest_unblocking(self) -> UnblockingMove | None:
@@ -275,28 +275,27 @@ class TransitionPlanner:
     def _at_least(self, goal: ReplicaPlacement) -> Cost | None:
         """Return a lower bound of the cost to free a goal; None: it cannot be freed."""
         impossible, owners = self.fleet.ends.impossible, self.backlog.owners(goal)
-        if self.patient and not self.rollouts[goal.owner].budget.leaving:
+        if self.patient and not self.progress[goal.owner].budget.leaving:
             return None
         if not owners or goal in self.unreachable or any(gpu in impossible for gpu in goal.gpus):
             return None
         gone = dict.fromkeys(owners, 0)
         detours = restarts = 0
         for owner, replica in zip(owners, self.backlog.blockers(goal), strict=True):
-            rollout = self.rollouts[owner]
-            if rollout.replicas - gone[owner] > rollout.budget.desired:
+            progress = self.progress[owner]
+            left = progress.replicas - gone[owner]
+            if left > progress.budget.desired:
                 gone[owner] += 1
-            elif replica in self.pinned or not rollout.may_surge or not self._spare_shapes(replica):
-                if not self.policy.restarts or rollout.replicas - gone[owner] <= rollout.budget.min_available:
+            elif replica in self.pinned or not progress.may_surge or not self._spare_shapes(replica):
+                if not self.policy.restarts or left <= progress.budget.min_available:
                     return None
                 gone[owner] += 1
                 restarts += 1
             else:
                 detours += 1
-        rollout = self.rollouts[goal.owner]
-        if (
-            not detours + restarts
-            and rollout.replicas - gone.get(goal.owner, 0) >= rollout.budget.max_replicas
-        ):
+        progress = self.progress[goal.owner]
+        left = progress.replicas - gone.get(goal.owner, 0)
+        if not detours + restarts and left >= progress.budget.max_replicas:
             return None
         return restarts, detours, len(owners) - detours - restarts, goal
 
@@ -306,18 +305,18 @@ class TransitionPlanner:
         for gpu, mask in fleet.region(goal).items():
             used[gpu] |= mask
         owners = {goal.owner, *(b.owner for b in blockers)}
-        replicas_by_owner = {owner: self.rollouts[owner].replicas for owner in owners}
+        replicas_by_owner = {owner: self.progress[owner].replicas for owner in owners}
         moves: list[tuple[ReplicaPlacement, ReplicaPlacement | None, bool]] = []
         for replica in blockers:
-            rollout = self.rollouts[replica.owner]
+            progress = self.progress[replica.owner]
             if replica not in self.backlog.leaving:
                 return None
             spare = None
-            early = replicas_by_owner[replica.owner] <= rollout.budget.desired
+            early = replicas_by_owner[replica.owner] <= progress.budget.desired
             if early:
-                spare = self._spare(replica, used) if rollout.may_surge else None
+                spare = self._spare(replica, used) if progress.may_surge else None
                 if spare is None and not (
-                    self.policy.restarts and replicas_by_owner[replica.owner] > rollout.budget.min_available
+                    self.policy.restarts and replicas_by_owner[replica.owner] > progress.budget.min_available
                 ):
                     return None
             if spare is None:
@@ -326,7 +325,7 @@ class TransitionPlanner:
                 for gpu in spare.gpus:
                     used[gpu] |= self.backlog.mask(spare, gpu)
             moves.append((replica, spare, early and spare is None))
-        if replicas_by_owner[goal.owner] >= self.rollouts[goal.owner].budget.max_replicas:
+        if replicas_by_owner[goal.owner] >= self.progress[goal.owner].budget.max_replicas:
             return None
         detours = sum(spare is not None for _, spare, _ in moves)
         restarts = sum(early for _, _, early in moves)
@@ -406,9 +405,9 @@ class TransitionPlanner:
                     fleet.create_slice(gpu, place)
 
 
-def attempt(
+def attempt_of(
     problem: Problem, ends: EndStates, budgets: Budgets, policy: Policy, effort: Effort
-) -> TransitionPlanner:
+) -> TransitionAttempt:
     """Return one attempt, run to its end, or to the end of `effort`."""
     # Replicas of other owners came since: they stay.
     planned_demands = {budget.demand for budget in budgets.demands}
@@ -417,11 +416,11 @@ def attempt(
     now, to_come = (Counter(replica.owner for replica in replicas) for replicas in (ends.now, pending))
     pinned = {(g.id, i.start) for g in problem.gpus for i in g.instances if not i.movable}
     fleet = FleetState(problem, ends, ends.kept)
-    planner = TransitionPlanner(
+    attempt = TransitionAttempt(
         fleet,
         StepRecorder(ends.gpus, budgets.per_node),
         {
-            budget.demand: RolloutProgress(budget, now[budget.demand], to_come[budget.demand])
+            budget.demand: DemandProgress(budget, now[budget.demand], to_come[budget.demand])
             for budget in budgets.demands
         },
         Backlog.of(fleet, pending, leaving, by_goals=policy.by_goals),
@@ -431,5 +430,5 @@ def attempt(
         policy.patient,
         effort=effort,
     )
-    planner.run()
-    return planner
+    attempt.run()
+    return attempt

@@ -1,4 +1,4 @@
-"""How far the rollout of one demand is, and what may still be unavailable or surge."""
+"""Disruption budgets of a transition: how far each demand is, and what may still be unavailable or surge."""
 
 import math
 from bisect import bisect_left
@@ -28,7 +28,7 @@ class UnblockingMove:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class RolloutBudget:
+class DisruptionBudget:
     """Disruption budget of one demand in one transition, in replicas: fixed when the transition begins."""
 
     demand: str
@@ -44,10 +44,10 @@ class RolloutBudget:
 class Budgets:
     """Disruption budgets of a transition."""
 
-    demands: tuple[RolloutBudget, ...]  # sorted
+    demands: tuple[DisruptionBudget, ...]  # sorted
     per_node: int  # replicas that start at once on one node
 
-    def of(self, demand: str) -> RolloutBudget:
+    def of(self, demand: str) -> DisruptionBudget:
         """Return the budget of one demand."""
         return self.demands[bisect_left(self.demands, demand, key=lambda budget: budget.demand)]
 
@@ -65,15 +65,15 @@ def budgets_of(ends: EndStates, pace: Pace) -> Budgets:
         least = min(declared.get(owner, desired), desired)
         most = max(now[owner], at_end[owner]) + pace.per_demand
         counts = now[owner], leaving[owner], arriving[owner]
-        budgets.append(RolloutBudget(owner, least, desired, most, *counts))
+        budgets.append(DisruptionBudget(owner, least, desired, most, *counts))
     return Budgets(tuple(budgets), pace.per_node)
 
 
 @dataclass(slots=True)
-class RolloutProgress:
-    """One demand on its way."""
+class DemandProgress:
+    """How far one demand is on its way: replicas now and to come, within its disruption budget."""
 
-    budget: RolloutBudget
+    budget: DisruptionBudget
     replicas: int  # now
     to_come: int  # places on which none serves yet
 

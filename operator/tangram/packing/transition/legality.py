@@ -1,4 +1,4 @@
-"""Whether an action may begin beside what is underway. It plans nothing.
+"""Whether a move between two layouts may begin beside what is underway; placements: `geometry.board`.
 
 The steps that are left are legal once all that is underway is done. Checked here is what is still on its way:
 replicas that start or terminate, operations on GPUs and nodes.

@@ -11,7 +11,7 @@ from tangram.fleet import WHOLE_GPU, ShapeKey
 from tangram.packing.geometry.layouts import Placement
 from tangram.packing.problem.result import Packing
 from tangram.packing.problem.statement import Problem, with_free_places
-from tangram.packing.transition.attempt import TransitionPlanner
+from tangram.packing.transition.attempt import TransitionAttempt
 from tangram.packing.transition.end_states import ReplicaPlacement
 from tangram.packing.transition.fleet_state import MOST_EFFORT, Effort
 from tangram.packing.transition.steps import Missing, Pace, Spare, Transition
@@ -41,44 +41,44 @@ def transition(
     """
     check_pace(pace)
     scenario = Scenario(problem, packing, pace, effort=Effort(effort, late))
-    planner = scenario.attempts()
-    missing = missing_for(scenario, planner)
-    return Transition(scenario.safe_steps(planner, Effort(effort, late)), missing)
+    attempt = scenario.best_attempt()
+    missing = missing_for(scenario, attempt)
+    return Transition(scenario.safe_steps(attempt, Effort(effort, late)), missing)
 
 
-def missing_for(scenario: Scenario, planner: TransitionPlanner) -> Missing | None:
+def missing_for(scenario: Scenario, attempt: TransitionAttempt) -> Missing | None:
     """Return what keeps the first attempt of a scenario from arriving. None: it arrives."""
-    if planner.has_arrived:
+    if attempt.has_arrived:
         return None
-    missing = Missing(_blocked(planner)) if scenario.effort.over else _missing(scenario, planner)
+    missing = Missing(_blocked(attempt)) if scenario.effort.over else _missing(scenario, attempt)
     if scenario.effort.over:  # nothing is proved: there may be an order, or a remedy, that was not found
         missing = replace(missing, reasons=(*missing.reasons, _GAVE_UP))
     return missing
 
 
-def _blocked(planner: TransitionPlanner) -> tuple[str, ...]:
-    return tuple(str(goal) for goal in planner.backlog.pending)
+def _blocked(attempt: TransitionAttempt) -> tuple[str, ...]:
+    return tuple(str(goal) for goal in attempt.backlog.pending)
 
 
-def _missing(scenario: Scenario, planner: TransitionPlanner) -> Missing:
-    goals = {goal: planner.fleet.blockers(goal) for goal in planner.backlog.pending}
-    blockers = sorted({b for blockers in goals.values() for b in blockers if b in planner.backlog.leaving})
+def _missing(scenario: Scenario, attempt: TransitionAttempt) -> Missing:
+    goals = {goal: attempt.fleet.blockers(goal) for goal in attempt.backlog.pending}
+    blockers = sorted({b for blockers in goals.values() for b in blockers if b in attempt.backlog.leaving})
     half = Effort(scenario.effort.left // 2, scenario.effort.late)
     scenario.effort.left -= half.left
     return Missing(
-        blocked=_blocked(planner),
-        spares=_spares(replace(scenario, effort=half), planner, blockers),
-        min_available=_lower_minima(scenario, planner, blockers),
-        reasons=tuple(dict.fromkeys(reason for goal in goals for reason in _reasons(planner, goal))),
+        blocked=_blocked(attempt),
+        spares=_spares(replace(scenario, effort=half), attempt, blockers),
+        min_available=_lower_minima(scenario, attempt, blockers),
+        reasons=tuple(dict.fromkeys(reason for goal in goals for reason in _reasons(attempt, goal))),
     )
 
 
 def _spares(
-    scenario: Scenario, planner: TransitionPlanner, blockers: list[ReplicaPlacement]
+    scenario: Scenario, attempt: TransitionAttempt, blockers: list[ReplicaPlacement]
 ) -> tuple[Spare, ...]:
     """Return free places that suffice: as few as possible of one shape, else one of each."""
-    shapes = {ShapeKey(*planner.fleet.shape(b)) for b in blockers if b not in planner.pinned}
-    order = sorted(shapes, key=lambda shape: (_size(planner, shape), shape))
+    shapes = {ShapeKey(*attempt.fleet.shape(b)) for b in blockers if b not in attempt.pinned}
+    order = sorted(shapes, key=lambda shape: (_size(attempt, shape), shape))
     for many in range(1, _MOST_SPARES + 1):
         for shape in order:
             if _works_with(scenario, {shape: many}):
@@ -91,10 +91,10 @@ def _spare(shape: ShapeKey, many: int) -> Spare:
     return Spare(shape.sku, shape.profile, many * shape.tensor_parallel)
 
 
-def _size(planner: TransitionPlanner, shape: ShapeKey) -> int:
+def _size(attempt: TransitionAttempt, shape: ShapeKey) -> int:
     if shape.profile == WHOLE_GPU:
         return 1000 * shape.tensor_parallel
-    board = planner.fleet.problem.board(shape.sku)
+    board = attempt.fleet.problem.board(shape.sku)
     masks = (o.mask.bit_count() for o in (board.options if board else ()) if o.profile == shape.profile)
     return next(masks, 0)
 
@@ -109,10 +109,10 @@ def _works_with(scenario: Scenario, shapes: Mapping[ShapeKey, int]) -> bool:
 
 
 def _lower_minima(
-    scenario: Scenario, planner: TransitionPlanner, blockers: list[ReplicaPlacement]
+    scenario: Scenario, attempt: TransitionAttempt, blockers: list[ReplicaPlacement]
 ) -> tuple[tuple[str, int], ...]:
     """Return minima that suffice: of one demand if there is such a one, as high as possible."""
-    minima = {owner: planner.rollouts[owner].budget.min_available for owner in {b.owner for b in blockers}}
+    minima = {owner: attempt.progress[owner].budget.min_available for owner in {b.owner for b in blockers}}
     owners = sorted(owner for owner, least in minima.items() if least)
     choices = [{owner: 0} for owner in owners[:_MOST_LOWER]]
     if len(owners) > 1:
@@ -139,13 +139,13 @@ def _works_above(scenario: Scenario, minima: Mapping[str, int]) -> bool:
     return replace(scenario, pace=replace(scenario.pace, min_available=declared)).works()
 
 
-def _reasons(planner: TransitionPlanner, goal: ReplicaPlacement) -> Iterator[str]:
+def _reasons(attempt: TransitionAttempt, goal: ReplicaPlacement) -> Iterator[str]:
     """Yield what neither remedy helps against."""
-    fleet = planner.fleet
+    fleet = attempt.fleet
     for gpu in goal.gpus:
         if gpu in fleet.ends.impossible:
             yield fleet.ends.impossible[gpu]
-        stay = ", ".join(sorted({str(b) for b in fleet.blockers(goal) if b not in planner.backlog.leaving}))
+        stay = ", ".join(sorted({str(b) for b in fleet.blockers(goal) if b not in attempt.backlog.leaving}))
         if stay and fleet.mig_on[gpu] != (goal.profile != WHOLE_GPU):
             yield f"MIG mode of {gpu} changes only while nothing runs on {fleet.gpu(gpu).node}: {stay}"
         elif stay:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from tangram.catalog import InputError
 from tangram.packing.problem.result import Packing
 from tangram.packing.problem.statement import Problem
-from tangram.packing.transition.attempt import Policy, TransitionPlanner, attempt
+from tangram.packing.transition.attempt import Policy, TransitionAttempt, attempt_of
 from tangram.packing.transition.disruption import Budgets, budgets_of
 from tangram.packing.transition.end_states import NewNode, end_states
 from tangram.packing.transition.fleet_state import Effort
@@ -37,38 +37,38 @@ class Scenario:
     effort: Effort = field(default_factory=Effort)
     policies: tuple[Policy, ...] = POLICIES  # in the order in which they are tried
 
-    def attempts(self) -> TransitionPlanner:
+    def best_attempt(self) -> TransitionAttempt:
         """Return the first attempt that arrives, else the first of all."""
-        first: TransitionPlanner | None = None
+        first: TransitionAttempt | None = None
         for policy in self.policies:
-            planner = self._attempt(policy, self.effort)
-            if planner.has_arrived:
-                return planner
-            first = first or planner
+            attempt = self._attempt(policy, self.effort)
+            if attempt.has_arrived:
+                return attempt
+            first = first or attempt
             if self.effort.over:
                 break
         assert first is not None  # noqa: S101 - there are policies
         return first
 
-    def safe_steps(self, planner: TransitionPlanner, effort: Effort) -> tuple[Step, ...]:
-        """Return the steps of `planner`, or as many as leave none down that has to come back."""
-        if planner.has_arrived:
-            return tuple(planner.recorder.steps)
+    def safe_steps(self, attempt: TransitionAttempt, effort: Effort) -> tuple[Step, ...]:
+        """Return the steps of `attempt`, or as many as leave none down that has to come back."""
+        if attempt.has_arrived:
+            return tuple(attempt.recorder.steps)
         safe = self._attempt(replace(self.policies[0], restarts=False), effort)
-        further = planner if planner.safe_prefix[0] > safe.safe_prefix[0] else safe
+        further = attempt if attempt.safe_prefix[0] > safe.safe_prefix[0] else safe
         return tuple(further.recorder.steps[: further.safe_prefix[1]])
 
-    def rank(self, planner: TransitionPlanner) -> int:
+    def rank(self, attempt: TransitionAttempt) -> int:
         """Return which of the policies arrived; one more than there are: none."""
-        return self.policies.index(planner.policy) if planner.has_arrived else len(self.policies)
+        return self.policies.index(attempt.policy) if attempt.has_arrived else len(self.policies)
 
     def works(self) -> bool:
         """Whether an attempt arrives before the effort is over."""
-        return not self.effort.over and self.attempts().has_arrived
+        return not self.effort.over and self.best_attempt().has_arrived
 
-    def _attempt(self, policy: Policy, effort: Effort) -> TransitionPlanner:
+    def _attempt(self, policy: Policy, effort: Effort) -> TransitionAttempt:
         ends = end_states(self.problem, self.packing, self.new_nodes)
-        return attempt(self.problem, ends, self.budgets or budgets_of(ends, self.pace), policy, effort)
+        return attempt_of(self.problem, ends, self.budgets or budgets_of(ends, self.pace), policy, effort)
 
 
 def check_pace(pace: Pace) -> None:
