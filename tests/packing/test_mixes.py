@@ -16,7 +16,7 @@ from tangram.packing.problem.prepared import MONEY
 from tangram.packing.problem.result import Stage, Unmet
 from tangram.packing.search import choose
 from tangram.packing.search.master import Master
-from tangram.packing.search.stages import Budget, Run, SolveLimits
+from tangram.packing.search.stages import Run, SolveLimits, SolverTime
 from tangram.packing.solve import _choose, solve
 from tests.support.packing_instances import instance
 
@@ -95,7 +95,7 @@ def best_of_all_mixes(problem):
     """Minimise stage after stage on the model of all mixes: no columns, no bound but CP-SAT's own."""
     fleet = read(problem)
     grouped = gpu_classes(fleet, by_owner(fleet))
-    run = Run(build(fleet, fleet.demands, grouped), Budget(SolveLimits(), total_s=200))
+    run = Run(build(fleet, fleet.demands, grouped), SolverTime(SolveLimits(), total_s=200))
     for priority in sorted(run.model.unmet, reverse=True):
         assert run.minimise(
             f"unmet[{priority}]", run.model.unmet[priority], 720_720, 0.4, run.model.drained.get(priority)
@@ -206,7 +206,7 @@ def test_dollars_that_were_not_minimised_in_time_have_the_bound_of_the_master(mo
     )
     fleet = read(instance("plenty", 0))
 
-    run, _ = _choose(fleet, Budget(SolveLimits()), 300)
+    run, _ = _choose(fleet, SolverTime(SolveLimits()), 300)
 
     dollars = next(stage for stage in run.stages if stage.name == "dollars")
     assert 0 < dollars.bound <= dollars.value
@@ -220,7 +220,7 @@ def test_a_plan_is_laid_out_as_it_was_chosen_where_few_targets_do_not_suffice(mo
         refused.append(model.classes)
         return model.classes.restricted([()] * len(model.classes.existing))
 
-    monkeypatch.setattr(Budget, "is_large", lambda *_: True)
+    monkeypatch.setattr(SolverTime, "is_large", lambda *_: True)
     # The model tells owners apart once mixes are settled.
     monkeypatch.setattr("tangram.packing.solve._MOST_CLASSES", 0)
     expected = solve(problem)

@@ -248,7 +248,7 @@ def test_a_plan_that_moves_nothing_fills_free_room_beside_the_bound_of_all_plans
         problem = scattered(seed, 0)
         limits = solve.SolveLimits()
 
-        packed = solve._without_moves(problem, limits, solve.Budget(limits))
+        packed = solve._without_moves(problem, limits, solve.SolverTime(limits))
 
         assert legal(problem, packed)
         assert (packed.status, packed.moves) == ("FEASIBLE", ())
@@ -264,7 +264,7 @@ def test_the_bound_of_a_plan_that_moves_nothing_is_below_every_plan():
         problem = unspread(small(seed))
         (least, dollars), limits = best_of(problem), solve.SolveLimits()
 
-        packed = solve._without_moves(problem, limits, solve.Budget(limits))
+        packed = solve._without_moves(problem, limits, solve.SolverTime(limits))
 
         assert legal(problem, packed)
         unmet = [stage for stage in packed.stages if stage.name.startswith("unmet")]

@@ -23,7 +23,7 @@ from tangram.packing.search.choose import Chooser, with_bounds
 from tangram.packing.search.master import Master
 from tangram.packing.search.settled import chosen_columns, gives_up_replicas, settled_demands
 from tangram.packing.search.shortlist import near_classes
-from tangram.packing.search.stages import Budget, Run, SolveLimits
+from tangram.packing.search.stages import Run, SolveLimits, SolverTime
 
 __all__ = ["SolveLimits", "solve"]
 
@@ -38,32 +38,32 @@ _NO_LIMITS = SolveLimits()
 
 def solve(problem: Problem, limits: SolveLimits = _NO_LIMITS) -> Packing:
     """Pack `problem`. Raises `InputError` where it contradicts itself; else there always is a packing."""
-    packing, budget = _solve(problem, limits)
+    packing, solver_time = _solve(problem, limits)
     if packing.status == "FALLBACK" or _moves_too_much(problem, packing):
-        packing = _without_moves(problem, limits, budget)
+        packing = _without_moves(problem, limits, solver_time)
     if _moves_too_much(problem, packing):
         packing = _nothing_changes(problem)
     dollars = next(stage for stage in packing.stages if stage.name == "dollars")
     unbounded = dollars.value > 0 and not dollars.bound
-    return _with_bounds(problem, packing, budget) if unbounded and not budget.late() else packing
+    return _with_bounds(problem, packing, solver_time) if unbounded and not solver_time.late() else packing
 
 
-def _solve(problem: Problem, limits: SolveLimits) -> tuple[Packing, Budget]:
+def _solve(problem: Problem, limits: SolveLimits) -> tuple[Packing, SolverTime]:
     validate(problem)
     fleet = read(problem)
-    budget = Budget(limits)
-    packing = _attempt(fleet, budget, _MOST_CLASSES)
+    solver_time = SolverTime(limits)
+    packing = _attempt(fleet, solver_time, _MOST_CLASSES)
     if _moves_too_much(problem, packing):  # owners were not told apart, and owners had to swap
-        again = _attempt(fleet, budget, _MOST_SETTLED)
+        again = _attempt(fleet, solver_time, _MOST_SETTLED)
         packing = packing if again.status == "FALLBACK" else again
-    return packing, budget
+    return packing, solver_time
 
 
-def _attempt(fleet: Fleet, budget: Budget, most: int) -> Packing:
+def _attempt(fleet: Fleet, solver_time: SolverTime, most: int) -> Packing:
     """Return the best packing found. The model tells owners apart when it chooses mixes if that makes no
     more than `most` classes; else only afterwards, and it may take more moves than it counted.
     """
-    first, exact = _choose(fleet, budget, most)
+    first, exact = _choose(fleet, solver_time, most)
     report = Report(fleet, first)
     if first.solution is None:
         return report.nothing_changes()
@@ -72,7 +72,7 @@ def _attempt(fleet: Fleet, budget: Budget, most: int) -> Packing:
         _tidy(first, fleet)
         packing = report.packing(first)
     else:
-        second = _settle(fleet, first, budget)
+        second = _settle(fleet, first, solver_time)
         packing = report.packing(first if second is None else second)
     if all(_near(stage) for stage in packing.stages[: _paid(packing)]):
         return packing
@@ -81,20 +81,20 @@ def _attempt(fleet: Fleet, budget: Budget, most: int) -> Packing:
 
 def _nothing_changes(problem: Problem) -> Packing:
     fleet = read(problem)
-    return Report(fleet, Run(_relaxed(fleet), Budget(_NO_LIMITS))).nothing_changes()
+    return Report(fleet, Run(_relaxed(fleet), SolverTime(_NO_LIMITS))).nothing_changes()
 
 
-def _without_moves(problem: Problem, limits: SolveLimits, budget: Budget) -> Packing:
+def _without_moves(problem: Problem, limits: SolveLimits, solver_time: SolverTime) -> Packing:
     """Return the best plan that moves nothing, beside the bounds of the problem that was asked."""
     still = replace(problem, move_budget=0)
-    wall = None if limits.wall_s is None else budget.left(1.0)[1]
+    wall = None if limits.wall_s is None else solver_time.left(1.0)[1]
     packing, _ = _solve(still, replace(limits, wall_s=wall, clock=None))
-    return packing if packing.status == "FALLBACK" else _with_bounds(problem, packing, budget)
+    return packing if packing.status == "FALLBACK" else _with_bounds(problem, packing, solver_time)
 
 
-def _with_bounds(problem: Problem, packing: Packing, budget: Budget) -> Packing:
+def _with_bounds(problem: Problem, packing: Packing, solver_time: SolverTime) -> Packing:
     """Return a packing that was found by other means beside the bounds of the problem that was asked."""
-    stages = with_bounds(_relaxed(read(problem)), packing.stages, budget)
+    stages = with_bounds(_relaxed(read(problem)), packing.stages, solver_time)
     bound = next(stage.bound for stage in stages if stage.name == "dollars")
     gap = (packing.objective - bound) / packing.objective if packing.objective > 0 else 0.0
     packing = replace(packing, bound=bound, gap=gap, stages=stages)
@@ -137,11 +137,11 @@ def _moves_too_much(problem: Problem, packing: Packing) -> bool:
     )
 
 
-def _choose(fleet: Fleet, budget: Budget, most: int) -> tuple[Run, bool]:
+def _choose(fleet: Fleet, solver_time: SolverTime, most: int) -> tuple[Run, bool]:
     """Choose the mixes. True: with every owner told apart, so that the dollars are exact."""
     grouped, exact = finest_classes(fleet, by_owner(fleet), by_shape(fleet), most)
     model = build(fleet, fleet.demands, grouped)
-    chooser = Chooser(fleet, budget, model)
+    chooser = Chooser(fleet, solver_time, model)
     run = chooser.choose()
     if run.solution is None:
         return run, exact
@@ -155,7 +155,7 @@ def _choose(fleet: Fleet, budget: Budget, most: int) -> tuple[Run, bool]:
 
 def _share(run: Run, variables: int) -> None:
     # Not worth it where dollars may be left, nor on a large fleet, where nothing idles.
-    if run.budget.is_large(variables) or not (run.whole or run.complete):
+    if run.time.is_large(variables) or not (run.whole or run.complete):
         run.note("share", run.model.share, MONEY, 0.0)
     else:
         replicas = Terms()  # at equal share few large ones rather than many small ones
@@ -178,7 +178,7 @@ def _fix(run: Run) -> None:
         model.cp.add(piece == solution[piece.index])
 
 
-def _settle(fleet: Fleet, first: Run, budget: Budget) -> Run | None:
+def _settle(fleet: Fleet, first: Run, solver_time: SolverTime) -> Run | None:
     """Lay out the chosen mixes on a model that tells owners apart as far as that matters now."""
     chosen = chosen_columns(fleet, first)
     settled = settled_demands(fleet.demands, chosen)
@@ -186,12 +186,12 @@ def _settle(fleet: Fleet, first: Run, budget: Budget) -> Run | None:
     by_cost, alike = by_fate(fleet, losers, costs=True), by_fate(fleet, losers, costs=False)
     grouped, _ = finest_classes(fleet, by_cost, alike, _MOST_SETTLED)
     model = build(fleet, settled, grouped)
-    if budget.is_large(len(model.cp.proto.variables)):
-        bounded = Master(model).minimise(model.dollars, 0, budget.late)
+    if solver_time.is_large(len(model.cp.proto.variables)):
+        bounded = Master(model).minimise(model.dollars, 0, solver_time.late)
         if bounded.feasible:
             few = near_classes(model, bounded, fleet.problem.horizon_h, first.carried(model), _TARGETS)
             model = build(fleet, settled, few)
-    run = Run(model, budget)
+    run = Run(model, solver_time)
     run.start_from(first)
     if not run.minimise("dollars", run.model.dollars, MONEY, 0.5):
         return None
@@ -206,7 +206,7 @@ def _tidy(run: Run, fleet: Fleet) -> None:
     disruption = Terms()
     disruption.extend(run.model.moves, 1 + len(problem.gpus) + new)
     disruption.extend(run.model.recut)
-    large = run.budget.is_large(len(run.model.cp.proto.variables))
+    large = run.time.is_large(len(run.model.cp.proto.variables))
     run.minimise("disruption", disruption, 1, 0.03 if large else 0.15)  # 1,000 GPUs: the same in a third
     if run.late:  # the model is too large for the time that is left
         run.note("stranded", run.model.stranded, 1, 0.0)

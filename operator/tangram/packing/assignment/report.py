@@ -52,7 +52,7 @@ class Report:
 
     def nothing_changes(self) -> Packing:
         """Return the fleet as it is: the fallback when time is over before the first solution."""
-        nothing = Run(self.first.model, self.first.budget)
+        nothing = Run(self.first.model, self.first.time)
         chosen = chosen_columns(self.fleet, nothing)
         grouped = self.first.model.classes
         packing, _ = self._write(grouped, chosen, nothing_changes(grouped, chosen))

@@ -20,7 +20,7 @@ from tangram.packing.search.hints import first_guess
 from tangram.packing.search.master import Bounded, Master
 from tangram.packing.search.settled import chosen_columns
 from tangram.packing.search.shortlist import COLUMNS, columns_around, furthest, near_classes, near_columns
-from tangram.packing.search.stages import Budget, Run, solve_model
+from tangram.packing.search.stages import Run, SolverTime, solve_model
 
 Goal = int | None  # a priority, whose unmet demand is minimised; None: the dollars
 _FREE = 4  # demands of a small fleet with all mixes beside few columns: with 8 the same time found worse
@@ -59,7 +59,7 @@ class Chooser:
     """One problem, and how far its stages are."""
 
     fleet: Fleet
-    budget: Budget
+    time: SolverTime
     full: Model  # of all mixes
     reached: dict[Goal, int] = field(default_factory=dict)  # by earlier stages; holds from then on
     ties: dict[int, int] = field(default_factory=dict)  # replicas that go although their demand wants them
@@ -87,15 +87,15 @@ class Chooser:
     def choose(self) -> Run:
         """Return the run that chose; without a solution where there was no time for one."""
         size = len(self.full.cp.proto.variables)
-        self.budget.open(size, _LEAST_S, _PER_VARIABLE_S)
-        self.budget.least_s = min(_MOST_LEAST_S, max(self.budget.least_s, _WALL_PER_VARIABLE_S * size))
-        self.budget.large = not self.small
+        self.time.open(size, _LEAST_S, _PER_VARIABLE_S)
+        self.time.least_s = min(_MOST_LEAST_S, max(self.time.least_s, _WALL_PER_VARIABLE_S * size))
+        self.time.large = not self.small
         if not self.full.mixes:  # requests alone: one model, and no columns that stand for others
-            self.budget.open(size, _LEAST_REQUESTS_S, _PER_VARIABLE_S)
-            self.budget.large = False
+            self.time.open(size, _LEAST_REQUESTS_S, _PER_VARIABLE_S)
+            self.time.large = False
         if self.small or not self.full.mixes or not self._serve_all():
             _ = all(self._minimise(goal) for goal in (*sorted(self.full.unmet, reverse=True), None))
-        run = self.best or Run(self.full, self.budget)
+        run = self.best or Run(self.full, self.time)
         run.stages = self.stages
         run.complete = all(stage.proved for stage in self.stages)
         return run
@@ -107,8 +107,8 @@ class Chooser:
         model.cp.add(model.dollars.expression <= self.reached[None])
         hint = self.best.carried(model)
         model.cp.minimize(model.dollars.expression)
-        outcome = solve_model(model.cp, self.budget, _SHARES[2], hint, gap=1.0)
-        return Run(model, self.budget, outcome.solution, self.stages, self.best.complete)
+        outcome = solve_model(model.cp, self.time, _SHARES[2], hint, gap=1.0)
+        return Run(model, self.time, outcome.solution, self.stages, self.best.complete)
 
     def _serve_all(self) -> bool:
         """Nearly always all demands can be served: one stage instead of one per priority."""
@@ -117,7 +117,7 @@ class Chooser:
             total.extend(terms)
             least[priority] = least_unmet_of(self.fleet.demands, priority)
         enough = _PROVED * self._close_unmet
-        bounded = self.master.minimise(total, sum(least.values()), self.budget.late, enough)
+        bounded = self.master.minimise(total, sum(least.values()), self.time.late, enough)
         if not bounded.feasible or bounded.bound > sum(least.values()):
             return False
         for priority in sorted(least, reverse=True):
@@ -140,7 +140,7 @@ class Chooser:
             bound = bound if incumbent is None else max(bound, incumbent.bound)
         if not alone and (incumbent is None or incumbent.value > bound):
             enough = 0.0 if goal is None else _PROVED * self._close_unmet
-            bounded = self.master.minimise(terms, least, self.budget.late, enough)
+            bounded = self.master.minimise(terms, least, self.time.late, enough)
             if bounded.feasible:
                 bound = max(bound, _rounded(terms, bounded.bound))
                 if self.small:
@@ -166,7 +166,7 @@ class Chooser:
         if goal is None:
             return bounded
         self.master.limit(goal, bound + int(_AHEAD * self._close_unmet))
-        ahead = self.master.minimise(self.full.dollars, 0, self.budget.late)
+        ahead = self.master.minimise(self.full.dollars, 0, self.time.late)
         return ahead if ahead.feasible else bounded
 
     def _improve(
@@ -195,7 +195,7 @@ class Chooser:
             incumbent = self._solve(goal, bound, few, classes, _SHARES[0])
         around, searched, most = _AROUND, set[str](), min(_MOST_AROUND, 2 * len(bounded.costs))
         for _ in range(_MOST_NEARBY):
-            if incumbent is None or around > most or self._near(goal, incumbent, bound) or self.budget.late():
+            if incumbent is None or around > most or self._near(goal, incumbent, bound) or self.time.late():
                 break
             chosen = self._chosen(incumbent.run)
             order = sorted(furthest(bounded, chosen), key=searched.__contains__)[:around]
@@ -296,17 +296,17 @@ class Chooser:
         best = self.best if incumbent is None else incumbent.run
         hint = first_guess(model) if best is None else best.carried(model)
         enough = 0.0 if goal is None else self._close_unmet * weight
-        answer = solve_model(model.cp, self.budget, share, hint, enough=enough)
+        answer = solve_model(model.cp, self.time, share, hint, enough=enough)
         if answer.solution is None:
             return None
         value = terms.value(answer.solution)
         if incumbent is not None and value > incumbent.value:
             return None
         proved = value if answer.proved else ceil((answer.bound - ties.most) / weight - 1e-9)
-        return Incumbent(Run(model, self.budget, answer.solution, whole=not self.full.mixes), value, proved)
+        return Incumbent(Run(model, self.time, answer.solution, whole=not self.full.mixes), value, proved)
 
 
-def with_bounds(model: Model, stages: Collection[Stage], budget: Budget) -> tuple[Stage, ...]:
+def with_bounds(model: Model, stages: Collection[Stage], solver_time: SolverTime) -> tuple[Stage, ...]:
     """Return stages, found by other means, each with the bound of all mixes within what those before reached.
 
     `model`: of the problem that was asked. Once time is over, a bound is what no fleet at all can beat.
@@ -320,8 +320,8 @@ def with_bounds(model: Model, stages: Collection[Stage], budget: Budget) -> tupl
         goal = goals[stage.name]
         terms, scale = _terms(model, goal), MONEY if goal is None else UNMET
         value, least = round(stage.value * scale), least_unmet_of(model.demands, goal)
-        if not budget.late():
-            proved = master.minimise(terms, least, budget.late)
+        if not solver_time.late():
+            proved = master.minimise(terms, least, solver_time.late)
             least = max(least, _rounded(terms, proved.bound)) if proved.feasible else least
         least = min(value, least)
         bound = stage.value if least == value else least / scale

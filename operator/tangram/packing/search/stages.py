@@ -1,4 +1,4 @@
-"""One stage of the objective after the other on one model: CP-SAT, one worker, a fixed seed, a limit."""
+"""Solve the objectives one after the other, and share out solver time: CP-SAT, one worker, a fixed seed."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ _HALF = 0.5  # objectives are whole numbers
 
 @dataclass(frozen=True, slots=True)
 class SolveLimits:
-    """How long to think. Deterministic time gives equal problems equal packings; the wall guard does not."""
+    """How long to solve. Deterministic time gives equal problems equal packings; the wall guard does not."""
 
     deterministic_s: float | None = None  # CP-SAT's unit, about a second of one core; None: by size
     wall_s: float | None = None  # guard: the best found so far is returned when it is over
@@ -26,8 +26,8 @@ class SolveLimits:
 
 
 @dataclass(slots=True)
-class Budget:
-    """What is left to think with."""
+class SolverTime:
+    """Solver seconds, deterministic and by the clock: their limits, and what is spent of them."""
 
     limits: SolveLimits
     total_s: float = 0.0  # deterministic
@@ -73,7 +73,7 @@ class Found:
 
 def solve_model(
     cp: cp_model.CpModel,
-    budget: Budget,
+    solver_time: SolverTime,
     share: float,
     hint: Mapping[int, int] | None = None,
     gap: float = 0.0,
@@ -89,12 +89,12 @@ def solve_model(
     parameters = solver.parameters
     parameters.num_workers = 1
     parameters.random_seed = _SEED
-    deterministic, wall = budget.left(share)
+    deterministic, wall = solver_time.left(share)
     parameters.max_deterministic_time = deterministic
     if wall is not None:
         parameters.max_time_in_seconds = wall
     parameters.absolute_gap_limit = max(enough, parameters.absolute_gap_limit)
-    parameters.relative_gap_limit = max(gap, budget.gap(len(cp.proto.variables)))
+    parameters.relative_gap_limit = max(gap, solver_time.gap(len(cp.proto.variables)))
     # The linear relaxation of every constraint gives the bound; probing and symmetry search cost more than
     # they bring: with the defaults the bound of 100 GPUs and 20 demands stays 19 % away.
     parameters.linearization_level = 2
@@ -105,8 +105,8 @@ def solve_model(
     for index, value in (hint or {}).items():
         cp.add_hint(cp.get_int_var_from_proto_index(index), value)
     status = solver.solve(cp)
-    budget.spent_s += solver.response_proto.deterministic_time
-    budget.wall_s += solver.wall_time
+    solver_time.spent_s += solver.response_proto.deterministic_time
+    solver_time.wall_s += solver.wall_time
     bound = solver.best_objective_bound
     if status not in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
         return Found(None, bound, proved=False)
@@ -119,7 +119,7 @@ class Run:
     """Stages on one model, each bounded by the ones before."""
 
     model: Model
-    budget: Budget
+    time: SolverTime
     solution: list[int] | None = None
     stages: list[Stage] = field(default_factory=list)
     complete: bool = True  # every stage so far was proved
@@ -139,7 +139,7 @@ class Run:
         if ties is not None:
             goal.extend(ties)
         self.model.cp.minimize(goal.expression)
-        outcome = solve_model(self.model.cp, self.budget, share, self._hint())
+        outcome = solve_model(self.model.cp, self.time, share, self._hint())
         self.late = outcome.solution is None
         if outcome.solution is None:
             self.complete = False
@@ -165,9 +165,7 @@ class Run:
 
     def start_from(self, run: "Run") -> None:
         """Take over the solution of another model of the same fleet, as far as it can be completed."""
-        self.solution = solve_model(
-            self.model.cp, self.budget, 1.0, run.carried(self.model), fix=True
-        ).solution
+        self.solution = solve_model(self.model.cp, self.time, 1.0, run.carried(self.model), fix=True).solution
 
     def carried(self, model: Model) -> dict[int, int]:
         """Return the solution for another model of the same fleet, as a hint; without one, no hint."""

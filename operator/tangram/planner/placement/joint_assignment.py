@@ -250,7 +250,7 @@ def _solve(
     new devices; the price of all devices, at equal price the better rank.
     """
     from tangram.packing.model.cp_model import CpModel, LinearExpr  # noqa: PLC0415 - loads the solver
-    from tangram.packing.search.stages import Budget, SolveLimits, solve_model  # noqa: PLC0415
+    from tangram.packing.search.stages import SolveLimits, SolverTime, solve_model  # noqa: PLC0415
 
     model, loads = CpModel(), dict[GroupIndex, list[tuple[Any, int]]]()
     literals = [[(model.new_bool_var(""), a) for a in candidates] for candidates in ranked]
@@ -262,13 +262,13 @@ def _solve(
     for group, load in loads.items():
         model.add(LinearExpr.weighted_sum(*zip(*load, strict=True)) <= free[group])
     variables = [literal for pairs in literals for literal, _ in pairs]
-    budget, incumbent = Budget(SolveLimits(), total_s=_EFFORT_S), None
+    solver_time, incumbent = SolverTime(SolveLimits(), total_s=_EFFORT_S), None
     for cost in _stages(ranked, prices, by_priority=by_priority):
         costs = [cost(i, rank, a) for i, candidates in enumerate(ranked) for rank, a in enumerate(candidates)]
         objective = LinearExpr.weighted_sum(variables, costs)
         model.minimize(objective)
         hint = None if incumbent is None else dict(enumerate(incumbent))
-        solution = solve_model(model, budget, _STAGE_SHARE, hint).solution
+        solution = solve_model(model, solver_time, _STAGE_SHARE, hint).solution
         if solution is None and incumbent is None:
             return None
         incumbent = incumbent if solution is None else solution
