@@ -45,7 +45,7 @@ def value(rules, slots, layout):
     """What a layout offers and keeps."""
     foreign = {slot.placement for slot in slots if slot.foreign}
     there = [p for p in layout if p not in foreign and p.profile in rules.profiles]
-    kept = [slot.label for slot in slots if slot.label and slot.placement in layout]
+    kept = [slot.owner_tag for slot in slots if slot.owner_tag and slot.placement in layout]
     return Counter(ShapeKey("SKU", p.profile) for p in there) + Counter(kept)
 
 

@@ -28,7 +28,7 @@ from tangram.packing.assignment.sites import (
 )
 from tangram.packing.geometry.layouts import Placement, creation_order, is_legal, multiset
 from tangram.packing.model.gpu_classes import Fleet, GPUClasses, GPUKind, Namer, in_turn
-from tangram.packing.model.targets import Label, Target
+from tangram.packing.model.targets import OwnerTag, Target
 from tangram.packing.problem.mix import MixLimits
 from tangram.packing.problem.prepared import PreparedDemand, RunningReplica
 from tangram.packing.problem.result import GPULayout, Placed
@@ -155,9 +155,9 @@ def _keep_gangs(
     }
     used = {gpu for gpu in ids if (gpu, 0) in work.owner and not work.gpus[gpu].mig_enabled}
     for gpus, held in sorted(gangs.items()):
-        label = classes.name(held)
-        if quota[label]:
-            quota[label] -= 1
+        tag = classes.name(held)
+        if quota[tag]:
+            quota[tag] -= 1
             work.stays.add((gpus, 0))
             used |= set(gpus)
     return [gpu for gpu in ids if gpu not in used]
@@ -203,7 +203,7 @@ def _stay(
     demand: PreparedDemand,
     counts: SolutionCounts,
     name: Namer,
-    quota: Counter[Label] | None,
+    quota: Counter[OwnerTag] | None,
 ) -> None:
     """Leave replicas where they are, as many as are still wanted; those in crowded places go first."""
     planned = counts.taken.get(demand.id, {})

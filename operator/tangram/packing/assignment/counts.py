@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tangram.fleet import ShapeKey
 from tangram.packing.model.gpu_classes import GPUClasses, GPUKind
-from tangram.packing.model.targets import Label
+from tangram.packing.model.targets import OwnerTag
 from tangram.packing.model.variables import Model
 from tangram.packing.problem.prepared import MixColumn
 from tangram.packing.search.hints import as_it_is
@@ -22,7 +22,7 @@ class SolutionCounts:
     grown: tuple[tuple[int, tuple[int, ...]], ...]  # [growable pool] (nodes, GPUs by target)
     taken: Mapping[str, Mapping[ShapeKey, int]]  # replicas by demand
     spots: Mapping[tuple[str, ShapeKey, str], int]  # replicas by demand, shape and place, where spread
-    keeps: Mapping[Label, int] | None  # replicas that go on where they are; None: all that can
+    keeps: Mapping[OwnerTag, int] | None  # replicas that go on where they are; None: all that can
 
 
 def counts_of(run: Run, chosen: Mapping[str, MixColumn]) -> SolutionCounts:
@@ -42,10 +42,10 @@ def counts_of(run: Run, chosen: Mapping[str, MixColumn]) -> SolutionCounts:
     )
 
 
-def _keeps(model: Model, solution: list[int]) -> dict[Label, int]:
-    staying: dict[Label, int] = {}
-    for (_, _, label), variable in model.keeps.items():
-        staying[label] = staying.get(label, 0) + solution[variable.index]
+def _keeps(model: Model, solution: list[int]) -> dict[OwnerTag, int]:
+    staying: dict[OwnerTag, int] = {}
+    for (_, _, tag), variable in model.keeps.items():
+        staying[tag] = staying.get(tag, 0) + solution[variable.index]
     return staying
 
 

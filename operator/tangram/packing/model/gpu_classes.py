@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from tangram.catalog.prices import Prices
 from tangram.fleet import WHOLE_GPU
 from tangram.packing.geometry.layouts import Placement
-from tangram.packing.model.targets import Gang, Label, Rules, Slot, Target, gpu_targets, node_targets
+from tangram.packing.model.targets import Gang, OwnerTag, Rules, Slot, Target, gpu_targets, node_targets
 from tangram.packing.problem.prepared import PreparedDemand, RunningReplica, units
 from tangram.packing.problem.statement import Backend, GPUState, GrowablePool, Problem
 
-Namer = Callable[[RunningReplica], Label]
+Namer = Callable[[RunningReplica], OwnerTag]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -185,7 +185,7 @@ def _classes(
 
 
 def _order(state: _MIGState) -> tuple[object, ...]:
-    slots = tuple((s.placement, s.label or (), s.fixed, s.foreign) for s in state.slots)
+    slots = tuple((s.placement, s.owner_tag or (), s.fixed, s.foreign) for s in state.slots)
     return state.kind, state.backend, state.cuttable, slots
 
 
@@ -197,7 +197,7 @@ def _slots(fleet: Fleet, gpu: GPUState, name: Namer) -> tuple[Slot, ...]:
         slots.append(
             Slot(
                 placement=Placement(instance.start, instance.profile),
-                label=name(held) if held is not None else None,
+                owner_tag=name(held) if held is not None else None,
                 fixed=foreign or (held is not None and held.never_surplus),
                 foreign=foreign,
             )

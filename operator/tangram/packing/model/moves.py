@@ -11,28 +11,28 @@ from collections import Counter
 from tangram.fleet import ShapeKey
 from tangram.packing.model import cp_model
 from tangram.packing.model.mixing import exchange, lasting
-from tangram.packing.model.targets import Label
+from tangram.packing.model.targets import OwnerTag
 from tangram.packing.model.variables import Model, Terms
 from tangram.packing.problem.prepared import Exchange, PreparedDemand, RunningReplica
 
 
 def add_moves(model: Model) -> None:
     """Add what stays, the moves and their cost."""
-    staying: dict[Label, Terms] = {}
+    staying: dict[OwnerTag, Terms] = {}
     for group, counts in zip(model.classes.existing, model.counts, strict=True):
         for variable, target in zip(counts, group.targets, strict=True):
-            for label, count in target.kept:
-                staying.setdefault(label, Terms()).add(variable, count)
-    holders: dict[Label, Terms] = {}
+            for tag, count in target.kept:
+                staying.setdefault(tag, Terms()).add(variable, count)
+    holders: dict[OwnerTag, Terms] = {}
     for demand in model.demands:
         if demand.held:
             _keep(model, demand, holders)
-    for label, holding in holders.items():
-        model.cp.add(holding.expression <= staying.get(label, Terms()).expression)
+    for tag, holding in holders.items():
+        model.cp.add(holding.expression <= staying.get(tag, Terms()).expression)
 
 
-def _keep(model: Model, demand: PreparedDemand, holders: dict[Label, Terms]) -> None:
-    owned: dict[ShapeKey, dict[Label, list[RunningReplica]]] = {}
+def _keep(model: Model, demand: PreparedDemand, holders: dict[OwnerTag, Terms]) -> None:
+    owned: dict[ShapeKey, dict[OwnerTag, list[RunningReplica]]] = {}
     for held in demand.held:
         owned.setdefault(held.shape, {}).setdefault(model.classes.name(held), []).append(held)
     last: dict[ShapeKey, Terms] = {}
@@ -47,16 +47,16 @@ def _keep(model: Model, demand: PreparedDemand, holders: dict[Label, Terms]) -> 
         staying, moving, pinned = Terms(), Terms(), Terms()
         local_costs = {held.cost for held in demand.held if held.shape == shape and not held.pinned}
         differ = len(costs if trades else local_costs) > 1
-        for label, replicas in sorted(groups.items()):
+        for tag, replicas in sorted(groups.items()):
             n, cost = len(replicas), min(held.cost for held in replicas)
             keep = model.cp.new_int_var(0, n, f"keep.{demand.id}")
-            model.keeps[demand.id, shape, label] = keep
-            holders.setdefault(label, Terms()).add(keep)
+            model.keeps[demand.id, shape, tag] = keep
+            holders.setdefault(tag, Terms()).add(keep)
             staying.add(keep)
             if replicas[0].pinned:  # it stays, or stops as surplus: it never moves
                 pinned.add(keep)
                 continue
-            stops = stopping.setdefault(shape, {}).setdefault(str(label[-2]), Terms())
+            stops = stopping.setdefault(shape, {}).setdefault(str(tag[-2]), Terms())
             stops.constant += n
             stops.add(keep, -1)
             if differ:

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from tangram.packing.model.gpu_classes import Fleet, Namer, in_play
-from tangram.packing.model.targets import Label
+from tangram.packing.model.targets import OwnerTag
 from tangram.packing.problem.prepared import (
     PreparedDemand,
     RunningReplica,
@@ -60,7 +60,7 @@ def _places(
 def by_owner(fleet: Fleet) -> Namer:
     """Tell every owner apart: exact, and as many classes as there are kinds of GPUs."""
 
-    def name(held: RunningReplica) -> Label:
+    def name(held: RunningReplica) -> OwnerTag:
         return (held.owner, *_what(held), held.cost, int(held.pinned), *_where(fleet, held))
 
     return name
@@ -72,7 +72,7 @@ def by_shape(fleet: Fleet) -> Namer:
     Pinned replicas that may prove surplus keep their owners: the slice of another must not be cut instead.
     """
 
-    def name(held: RunningReplica) -> Label:
+    def name(held: RunningReplica) -> OwnerTag:
         owner = held.owner if held.pinned and not held.never_surplus else ""
         return (owner, *_what(held), 0, int(held.pinned), *_where(fleet, held))
 
@@ -82,7 +82,7 @@ def by_shape(fleet: Fleet) -> Namer:
 def by_fate(fleet: Fleet, losers: frozenset[str], *, costs: bool) -> Namer:
     """Owners that keep or gain replicas are alike: each would go on using any slice that it holds."""
 
-    def name(held: RunningReplica) -> Label:
+    def name(held: RunningReplica) -> OwnerTag:
         owner = held.owner if held.owner in losers else ""
         return (owner, *_what(held), held.cost if costs else 0, int(held.pinned), *_where(fleet, held))
 

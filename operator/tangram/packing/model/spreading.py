@@ -32,9 +32,9 @@ def add_spreading(model: Model, fleet: Fleet) -> None:
         }
         _spread(model, fleet, demand, zones, nodes, drawn, most)
     names = {demand.id for demand in spread}
-    for (owner, shape, label), keep in model.keeps.items():  # a replica that stays draws on its place, too
-        if owner not in names and (shape, str(label[-1])) in drawn:
-            drawn[shape, str(label[-1])].add(keep)
+    for (owner, shape, tag), keep in model.keeps.items():  # a replica that stays draws on its place, too
+        if owner not in names and (shape, str(tag[-1])) in drawn:
+            drawn[shape, str(tag[-1])].add(keep)
     for key, terms in drawn.items():
         model.cp.add(terms.expression <= model.supply[key].expression)
 
@@ -126,9 +126,9 @@ def _pinned(fleet: Fleet, demand: PreparedDemand, shape: ShapeKey, place: Place)
 def _stay_in_place(model: Model, demand: PreparedDemand) -> None:
     """Let a replica that stays count where it is."""
     staying: dict[tuple[ShapeKey, Place], Terms] = {}
-    for (owner, shape, label), keep in model.keeps.items():
+    for (owner, shape, tag), keep in model.keeps.items():
         if owner == demand.id:
-            staying.setdefault((shape, str(label[-1])), Terms()).add(keep)
+            staying.setdefault((shape, str(tag[-1])), Terms()).add(keep)
     for (shape, place), terms in staying.items():
         model.cp.add(terms.expression <= model.spots[demand.id, shape, place])
 

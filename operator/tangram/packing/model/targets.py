@@ -1,7 +1,7 @@
 """Targets of GPUs: what one GPU in MIG mode, or the whole GPUs of one node, may become.
 
 A target is of use only if no other offers as many slices of each profile and keeps as many replicas of each
-label. Dropping the rest loses nothing: no constraint asks for fewer slices or fewer kept replicas.
+owner tag. Dropping the rest loses nothing: no constraint asks for fewer slices or fewer kept replicas.
 """
 
 from collections import Counter
@@ -22,8 +22,8 @@ from tangram.packing.geometry.layouts import (
 )
 from tangram.packing.problem.statement import Backend
 
-Label = tuple[str | int, ...]  # of a replica: its owner and more, as finely as the fleet's size allows
-Gang = tuple[Label, ShapeKey]
+OwnerTag = tuple[str | int, ...]  # of a replica: its owner and more, as finely as the fleet's size allows
+Gang = tuple[OwnerTag, ShapeKey]
 Supply = tuple[tuple[ShapeKey, int], ...]  # sorted by shape, counts above zero
 
 
@@ -31,7 +31,7 @@ class Slot(NamedTuple):
     """A GPU instance that exists."""
 
     placement: Placement
-    label: Label | None = None  # None: free, or taken by a pod that is not part of the problem
+    owner_tag: OwnerTag | None = None  # None: free, or taken by a pod that is not part of the problem
     fixed: bool = False  # in every layout
     foreign: bool = False  # taken by a pod that is not part of the problem
 
@@ -42,7 +42,7 @@ class Target:
 
     kind: str  # idle | same | cut (MIG) | node (whole GPUs)
     supply: Supply = ()  # slices and kept gangs that demands may take
-    kept: tuple[tuple[Label, int], ...] = ()  # replicas that may stay where they are
+    kept: tuple[tuple[OwnerTag, int], ...] = ()  # replicas that may stay where they are
     used: int = 0  # GPUs paid for; of a node: those of kept gangs and of foreign pods
     stranded: int = 0  # compute slices that no demand can reach
     layout: Layout = ()  # kind cut: where the slices are
@@ -74,14 +74,14 @@ class _CutLayout(NamedTuple):
 def gpu_targets(rules: Rules, slots: tuple[Slot, ...]) -> tuple[Target, ...]:
     """Return what a GPU in MIG mode with these instances may become.
 
-    Labels are numbered in order of appearance, so that GPUs which differ in labels alone share one search.
+    Tags are numbered in order of appearance, so that GPUs which differ in tags alone share one search.
     """
-    numbers: dict[Label, Label] = {}
+    numbers: dict[OwnerTag, OwnerTag] = {}
     for slot in slots:
-        if slot.label is not None:
-            numbers.setdefault(slot.label, (len(numbers),))
-    plain = tuple(s if s.label is None else s._replace(label=numbers[s.label]) for s in slots)
-    back = {number: label for label, number in numbers.items()}
+        if slot.owner_tag is not None:
+            numbers.setdefault(slot.owner_tag, (len(numbers),))
+    plain = tuple(s if s.owner_tag is None else s._replace(owner_tag=numbers[s.owner_tag]) for s in slots)
+    back = {number: tag for tag, number in numbers.items()}
     return tuple(
         Target(t.kind, t.supply, tuple(sorted((back[k], n) for k, n in t.kept)), t.used, t.stranded, t.layout)
         for t in _gpu_targets(rules, plain)
@@ -95,7 +95,7 @@ def _gpu_targets(rules: Rules, slots: tuple[Slot, ...]) -> tuple[Target, ...]:
         Target(
             kind="same",
             supply=_supply(rules, (slot.placement for slot in slots if not slot.foreign)),
-            kept=tuple(sorted(Counter(slot.label for slot in slots if slot.label is not None).items())),
+            kept=tuple(sorted(Counter(s.owner_tag for s in slots if s.owner_tag is not None).items())),
             used=1,
             stranded=_stranded(rules, tuple(slot.placement for slot in slots)),
         )
@@ -117,18 +117,16 @@ def _unbeaten(rules: Rules, slots: tuple[Slot, ...], lasting: tuple[Slot, ...]) 
     """
     fixed = frozenset(slot.placement.profile for slot in slots if slot.fixed)
     needed = sum(_option(rules.board, slot.placement) for slot in slots if slot.fixed)
-    labels = [
-        (_option(rules.board, slot.placement), slot.label) for slot in lasting if slot.label is not None
-    ]
-    lasts = sum(option for option, _ in labels)
-    lasting_replicas: dict[int, tuple[int, tuple[tuple[Label, int], ...]]] = {}  # by the options that stay
+    tags = [(_option(rules.board, s.placement), s.owner_tag) for s in lasting if s.owner_tag is not None]
+    lasts = sum(option for option, _ in tags)
+    lasting_replicas: dict[int, tuple[int, tuple[tuple[OwnerTag, int], ...]]] = {}  # by the options that stay
     best: dict[int, tuple[int, _CutLayout]] = {}
     for rank, cut in enumerate(_cuts(rules, fixed)):
         if needed & ~cut.options:
             continue
         stay = cut.options & lasts
         if stay not in lasting_replicas:
-            staying = Counter(label for option, label in labels if option & stay)
+            staying = Counter(tag for option, tag in tags if option & stay)
             lasting_replicas[stay] = (
                 sum(_unit(rules, k) * n for k, n in staying.items()),
                 tuple(sorted(staying.items())),
@@ -137,7 +135,7 @@ def _unbeaten(rules: Rules, slots: tuple[Slot, ...], lasting: tuple[Slot, ...]) 
         if vector not in best or cut.stranded < best[vector][1].stranded:
             best[vector] = rank, cut
     same = _vector(rules, (slot.placement for slot in slots))
-    same += sum(_unit(rules, slot.label) for slot in slots if slot.label is not None)
+    same += sum(_unit(rules, slot.owner_tag) for slot in slots if slot.owner_tag is not None)
     largest = maximal(best, guards(len(rules.profiles) + len(slots)), (same,))
     foreign = tuple(slot.placement for slot in slots if slot.foreign)
     return [
@@ -185,9 +183,9 @@ def _option(board: Board, placement: Placement) -> int:
     return _bits(board).get((placement.profile, placement.start), 0)
 
 
-def _unit(rules: Rules, label: Label) -> int:
-    """Return the count vector of one replica of a numbered label: fields after those of the profiles."""
-    return unit(len(rules.profiles) + int(label[0]))
+def _unit(rules: Rules, tag: OwnerTag) -> int:
+    """Return the count vector of one replica of a numbered tag: fields after those of the profiles."""
+    return unit(len(rules.profiles) + int(tag[0]))
 
 
 def _vector(rules: Rules, placements: Iterable[Placement]) -> int:
@@ -232,7 +230,7 @@ def node_targets(count: int, convertible: int, foreign: int, gangs: tuple[Gang, 
             Target(
                 kind="node",
                 supply=tuple(sorted(Counter(shape for _, shape in stay).items())),
-                kept=tuple(sorted(Counter(label for label, _ in stay).items())),
+                kept=tuple(sorted(Counter(tag for tag, _ in stay).items())),
                 used=used + foreign,
                 free=left - cut,
                 cut=cut,

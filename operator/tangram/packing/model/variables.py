@@ -6,7 +6,7 @@ from typing import Any
 from tangram.fleet import ShapeKey
 from tangram.packing.model import cp_model
 from tangram.packing.model.gpu_classes import GPUClasses, GPUKind
-from tangram.packing.model.targets import Label
+from tangram.packing.model.targets import OwnerTag
 from tangram.packing.problem.prepared import PreparedDemand
 from tangram.packing.problem.statement import GrowablePool
 
@@ -89,7 +89,7 @@ class Model:
     pieces: dict[tuple[str, int, ShapeKey], cp_model.IntVar] = field(default_factory=dict)  # of requests
     taken: dict[tuple[str, ShapeKey], Terms] = field(default_factory=dict)  # replicas by demand and shape
     mixes: dict[str, MixTerms] = field(default_factory=dict)  # of demands that have one
-    keeps: dict[tuple[str, ShapeKey, Label], cp_model.IntVar] = field(default_factory=dict)
+    keeps: dict[tuple[str, ShapeKey, OwnerTag], cp_model.IntVar] = field(default_factory=dict)
     spots: dict[tuple[str, ShapeKey, Place], cp_model.IntVar] = field(default_factory=dict)  # spread demands
     supply: dict[tuple[ShapeKey, Place], Terms] = field(default_factory=dict)
     idle: dict[str, Terms] = field(default_factory=dict)  # free whole GPUs and uncut MIG GPUs, by SKU

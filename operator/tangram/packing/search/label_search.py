@@ -1,4 +1,4 @@
-"""The cheapest mixes of shapes, searched by labels.
+"""The cheapest mixes of shapes, by a label-setting algorithm (a label is a partial solution, its usual name).
 
 Shape after shape, a label holds the service, the number of replicas and the cost of the counts chosen so far.
 Lagrangian multipliers for service, number of replicas and budget bound what any completion of a label costs;
