@@ -11,7 +11,7 @@ from tangram.packing import Demand, GPUState, Instance, Offer, Problem, Spread, 
 from tangram.packing.assignment.report import _as_laid_out
 from tangram.packing.model.build import build
 from tangram.packing.model.gpu_classes import gpu_classes
-from tangram.packing.model.prepare import by_owner, read
+from tangram.packing.model.prepare import by_owner, prepared_fleet
 from tangram.packing.problem.prepared import MONEY
 from tangram.packing.problem.result import Stage, Unmet
 from tangram.packing.search import choose
@@ -93,7 +93,7 @@ def small_fleet(seed):
 
 def best_of_all_mixes(problem):
     """Minimise stage after stage on the model of all mixes: no columns, no bound but CP-SAT's own."""
-    fleet = read(problem)
+    fleet = prepared_fleet(problem)
     grouped = gpu_classes(fleet, by_owner(fleet))
     run = Run(build(fleet, fleet.demands, grouped), SolverTime(SolveLimits(), total_s=200))
     for priority in sorted(run.model.unmet, reverse=True):
@@ -204,7 +204,7 @@ def test_dollars_that_were_not_minimised_in_time_have_the_bound_of_the_master(mo
         "_solve",
         lambda self, goal, *more: None if goal is None else search(self, goal, *more),
     )
-    fleet = read(instance("plenty", 0))
+    fleet = prepared_fleet(instance("plenty", 0))
 
     run, _ = _choose(fleet, SolverTime(SolveLimits()), 300)
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from tangram.packing.assignment.report import Report
 from tangram.packing.model.build import build
-from tangram.packing.model.gpu_classes import Fleet, finest_classes, gpu_classes
-from tangram.packing.model.prepare import by_fate, by_owner, by_shape, read
+from tangram.packing.model.gpu_classes import PreparedFleet, finest_classes, gpu_classes
+from tangram.packing.model.prepare import by_fate, by_owner, by_shape, prepared_fleet
 from tangram.packing.model.variables import Model, Terms
 from tangram.packing.problem.prepared import MONEY
 from tangram.packing.problem.result import Packing, Stage
@@ -50,7 +50,7 @@ def solve(problem: Problem, limits: SolveLimits = _NO_LIMITS) -> Packing:
 
 def _solve(problem: Problem, limits: SolveLimits) -> tuple[Packing, SolverTime]:
     validate(problem)
-    fleet = read(problem)
+    fleet = prepared_fleet(problem)
     solver_time = SolverTime(limits)
     packing = _attempt(fleet, solver_time, _MOST_CLASSES)
     if _moves_too_much(problem, packing):  # owners were not told apart, and owners had to swap
@@ -59,7 +59,7 @@ def _solve(problem: Problem, limits: SolveLimits) -> tuple[Packing, SolverTime]:
     return packing, solver_time
 
 
-def _attempt(fleet: Fleet, solver_time: SolverTime, most: int) -> Packing:
+def _attempt(fleet: PreparedFleet, solver_time: SolverTime, most: int) -> Packing:
     """Return the best packing found. The model tells owners apart when it chooses mixes if that makes no
     more than `most` classes; else only afterwards, and it may take more moves than it counted.
     """
@@ -80,7 +80,7 @@ def _attempt(fleet: Fleet, solver_time: SolverTime, most: int) -> Packing:
 
 
 def _nothing_changes(problem: Problem) -> Packing:
-    fleet = read(problem)
+    fleet = prepared_fleet(problem)
     return Report(fleet, Run(_relaxed(fleet), SolverTime(_NO_LIMITS))).nothing_changes()
 
 
@@ -94,14 +94,14 @@ def _without_moves(problem: Problem, limits: SolveLimits, solver_time: SolverTim
 
 def _with_bounds(problem: Problem, packing: Packing, solver_time: SolverTime) -> Packing:
     """Return a packing that was found by other means beside the bounds of the problem that was asked."""
-    stages = with_bounds(_relaxed(read(problem)), packing.stages, solver_time)
+    stages = with_bounds(_relaxed(prepared_fleet(problem)), packing.stages, solver_time)
     bound = next(stage.bound for stage in stages if stage.name == "dollars")
     gap = (packing.objective - bound) / packing.objective if packing.objective > 0 else 0.0
     packing = replace(packing, bound=bound, gap=gap, stages=stages)
     return packing if packing.status == "FALLBACK" else replace(packing, status="FEASIBLE")
 
 
-def _relaxed(fleet: Fleet) -> Model:
+def _relaxed(fleet: PreparedFleet) -> Model:
     """Return the model of all mixes in which owners are not told apart: none of its bounds is too high."""
     return build(fleet, fleet.demands, gpu_classes(fleet, by_shape(fleet)))
 
@@ -137,7 +137,7 @@ def _moves_too_much(problem: Problem, packing: Packing) -> bool:
     )
 
 
-def _choose(fleet: Fleet, solver_time: SolverTime, most: int) -> tuple[Run, bool]:
+def _choose(fleet: PreparedFleet, solver_time: SolverTime, most: int) -> tuple[Run, bool]:
     """Choose the mixes. True: with every owner told apart, so that the dollars are exact."""
     grouped, exact = finest_classes(fleet, by_owner(fleet), by_shape(fleet), most)
     model = build(fleet, fleet.demands, grouped)
@@ -178,7 +178,7 @@ def _fix(run: Run) -> None:
         model.cp.add(piece == solution[piece.index])
 
 
-def _settle(fleet: Fleet, first: Run, solver_time: SolverTime) -> Run | None:
+def _settle(fleet: PreparedFleet, first: Run, solver_time: SolverTime) -> Run | None:
     """Lay out the chosen mixes on a model that tells owners apart as far as that matters now."""
     chosen = chosen_columns(fleet, first)
     settled = settled_demands(fleet.demands, chosen)
@@ -199,7 +199,7 @@ def _settle(fleet: Fleet, first: Run, solver_time: SolverTime) -> Run | None:
     return run
 
 
-def _tidy(run: Run, fleet: Fleet) -> None:
+def _tidy(run: Run, fleet: PreparedFleet) -> None:
     """Least moves, then least re-cuts, then least stranded, then most headroom."""
     problem = fleet.problem
     new = sum(pool.max_nodes * pool.node_size for pool in problem.growable)

@@ -10,14 +10,14 @@ from tangram.catalog import share
 from tangram.fleet import WHOLE_GPU, ShapeKey
 from tangram.packing.assignment.assign import Assignment
 from tangram.packing.assignment.sites import VacantSite, gang_of, shapes_at
-from tangram.packing.model.gpu_classes import Fleet
+from tangram.packing.model.gpu_classes import PreparedFleet
 from tangram.packing.problem.mix import UNMET
 from tangram.packing.problem.prepared import MONEY, MixColumn, PreparedDemand, RunningReplica
 from tangram.packing.problem.result import Choice, Move, Packing, Site, Unmet
 from tangram.packing.problem.statement import GPUState, Part
 
 
-def account(fleet: Fleet, chosen: Mapping[str, MixColumn], assignment: Assignment) -> Packing:
+def account(fleet: PreparedFleet, chosen: Mapping[str, MixColumn], assignment: Assignment) -> Packing:
     """Return the packing of `assignment` without bounds; `chosen`: the mix of each demand."""
     left = Counter(dict(fleet.problem.move_budgets))
     moves = tuple(move for demand in fleet.demands for move in _moves(fleet, demand, assignment, left))
@@ -47,7 +47,9 @@ def account(fleet: Fleet, chosen: Mapping[str, MixColumn], assignment: Assignmen
     )
 
 
-def _moves(fleet: Fleet, demand: PreparedDemand, assignment: Assignment, left: Counter[str]) -> list[Move]:
+def _moves(
+    fleet: PreparedFleet, demand: PreparedDemand, assignment: Assignment, left: Counter[str]
+) -> list[Move]:
     """Pair what stops with what starts: of one shape first, then of others, the cheapest. The rest shrinks.
 
     A replica may move to where it was: mig-manager clears a GPU before it makes the same slice again. Where
@@ -82,7 +84,7 @@ def _moves(fleet: Fleet, demand: PreparedDemand, assignment: Assignment, left: C
 
 
 def _leaving(
-    fleet: Fleet, stopped: list[RunningReplica], count: int, left: Counter[str]
+    fleet: PreparedFleet, stopped: list[RunningReplica], count: int, left: Counter[str]
 ) -> list[RunningReplica]:
     """Return so many of `stopped` at most, each from the pool that has most moves left when it is chosen."""
     if not fleet.guarded:
@@ -96,7 +98,7 @@ def _leaving(
     return chosen
 
 
-def _scarcity(fleet: Fleet, held: RunningReplica, left: Counter[str]) -> float:
+def _scarcity(fleet: PreparedFleet, held: RunningReplica, left: Counter[str]) -> float:
     pool = fleet.guarded.get(held.gpus[0])
     return -math.inf if pool is None else -left[pool]
 
@@ -114,7 +116,7 @@ def _move(demand: PreparedDemand, held: RunningReplica, spot: VacantSite, cost: 
     )
 
 
-def _idle(fleet: Fleet, assignment: Assignment) -> float:
+def _idle(fleet: PreparedFleet, assignment: Assignment) -> float:
     """USD per hour of what no replica stands on, of GPUs in use and of all on new nodes.
 
     Slices that share a GPU may claim more than all of it: one's compute, another's memory. Then none is idle.
@@ -131,7 +133,9 @@ def _idle(fleet: Fleet, assignment: Assignment) -> float:
     return total
 
 
-def _choice(fleet: Fleet, demand: PreparedDemand, column: MixColumn, assignment: Assignment) -> Choice:
+def _choice(
+    fleet: PreparedFleet, demand: PreparedDemand, column: MixColumn, assignment: Assignment
+) -> Choice:
     placed = shapes_at(assignment.sites.get(demand.id, ()))
     parts = tuple(Part(s.sku, s.profile, s.tensor_parallel, n) for s, n in sorted(placed.items()))
     price = sum(fleet.prices.required_hour(*shape) * n for shape, n in placed.items())
@@ -150,7 +154,7 @@ def _choice(fleet: Fleet, demand: PreparedDemand, column: MixColumn, assignment:
     return Choice(demand.id, parts, price, unmet)
 
 
-def _spent(fleet: Fleet, moves: tuple[Move, ...]) -> bool:
+def _spent(fleet: PreparedFleet, moves: tuple[Move, ...]) -> bool:
     """Whether some move budget allows no further move."""
     problem = fleet.problem
     away = Counter(fleet.guarded.get(move.source.gpu, "") for move in moves)
@@ -170,7 +174,7 @@ class _Occupancy:
     spent: bool  # a move budget allows no further move
 
     @classmethod
-    def of(cls, fleet: Fleet, assignment: Assignment, *, spent: bool) -> "_Occupancy":
+    def of(cls, fleet: PreparedFleet, assignment: Assignment, *, spent: bool) -> "_Occupancy":
         """Return it for a plan."""
         gpus = (*fleet.problem.gpus, *assignment.new_gpus.values())
         owners = {
@@ -206,7 +210,7 @@ def _offers(gpu: GPUState, shape: ShapeKey) -> bool:
 
 
 def _unmet(
-    fleet: Fleet, assignment: Assignment, choices: Iterable[Choice], moves: tuple[Move, ...]
+    fleet: PreparedFleet, assignment: Assignment, choices: Iterable[Choice], moves: tuple[Move, ...]
 ) -> tuple[Unmet, ...]:
     """Return the demands that go short, each with the reason."""
     shares = {choice.demand: choice.unmet for choice in choices if choice.unmet > 0}

@@ -27,7 +27,7 @@ from tangram.packing.assignment.sites import (
     spot_of,
 )
 from tangram.packing.geometry.layouts import Placement, creation_order, is_legal, multiset
-from tangram.packing.model.gpu_classes import Fleet, GPUClasses, GPUKind, Namer, in_turn
+from tangram.packing.model.gpu_classes import GPUClasses, GPUKind, Namer, PreparedFleet, in_turn
 from tangram.packing.model.targets import OwnerTag, Target
 from tangram.packing.problem.mix import MixLimits
 from tangram.packing.problem.prepared import PreparedDemand, RunningReplica
@@ -46,7 +46,7 @@ class Assignment:
     new_gpus: Mapping[str, GPUState]
 
 
-def assign(fleet: Fleet, classes: GPUClasses, counts: SolutionCounts) -> Assignment:
+def assign(fleet: PreparedFleet, classes: GPUClasses, counts: SolutionCounts) -> Assignment:
     """Name the GPUs behind `counts`."""
     pairs = zip(classes.grown, counts.grown, strict=True)
     new = [[*chain(*new_nodes(fleet.problem, grown.pool, n).values())] for grown, (n, _) in pairs]

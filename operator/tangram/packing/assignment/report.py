@@ -7,7 +7,7 @@ from tangram.packing.assignment.account import account
 from tangram.packing.assignment.assign import assign
 from tangram.packing.assignment.counts import SolutionCounts, counts_of, nothing_changes
 from tangram.packing.assignment.sites import shapes_at
-from tangram.packing.model.gpu_classes import Fleet, GPUClasses
+from tangram.packing.model.gpu_classes import GPUClasses, PreparedFleet
 from tangram.packing.problem.prepared import MONEY, MixColumn, units
 from tangram.packing.problem.result import Packing, Stage
 from tangram.packing.search.settled import chosen_columns
@@ -21,7 +21,7 @@ _EQUAL = 1e-9  # of shares: less than one part of UNMET
 class Report:
     """Packings of one problem from the solutions of its stages."""
 
-    fleet: Fleet
+    fleet: PreparedFleet
     first: Run  # which chose the mixes, and has the bound of the dollars
 
     def packing(self, run: Run) -> Packing:

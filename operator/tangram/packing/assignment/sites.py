@@ -7,7 +7,7 @@ from typing import Literal
 
 from tangram.fleet import ShapeKey
 from tangram.packing.assignment.counts import SolutionCounts
-from tangram.packing.model.gpu_classes import Fleet, GPUKind
+from tangram.packing.model.gpu_classes import GPUKind, PreparedFleet
 from tangram.packing.model.targets import Target
 from tangram.packing.problem.prepared import PreparedDemand
 from tangram.packing.problem.statement import GPUState
@@ -60,7 +60,7 @@ class Unit:
 class AssignmentState:
     """What is decided so far."""
 
-    fleet: Fleet
+    fleet: PreparedFleet
     gpus: dict[str, GPUState]
     targets: dict[str, Target] = field(default_factory=dict)  # GPUs in MIG mode, or given to it
     stays: set[tuple[tuple[str, ...], int]] = field(default_factory=set)  # sites of replicas that may stay

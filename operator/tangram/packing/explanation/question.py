@@ -17,7 +17,7 @@ from tangram.packing.model import cp_model
 from tangram.packing.model.build import build
 from tangram.packing.model.gpu_classes import finest_classes
 from tangram.packing.model.mixing import limit_budget
-from tangram.packing.model.prepare import by_owner, by_shape, read
+from tangram.packing.model.prepare import by_owner, by_shape, prepared_fleet
 from tangram.packing.model.variables import Model, Terms
 from tangram.packing.problem.mix import UNMET, least_unmet, parts_alone
 from tangram.packing.problem.prepared import PreparedDemand
@@ -221,7 +221,7 @@ def shapes_of(demand: Demand) -> list[ShapeKey]:
 
 def _model(problem: Problem, demand_id: str) -> tuple[Model, PreparedDemand]:
     """Return the model without the budget of one demand, and that demand with it."""
-    fleet = read(problem)
+    fleet = prepared_fleet(problem)
     target = next(demand for demand in fleet.demands if demand.id == demand_id)
     free = target if target.mix is None else replace(target, mix=replace(target.mix, budget=None))
     demands = tuple(free if demand is target else demand for demand in fleet.demands)

@@ -3,7 +3,7 @@
 from tangram.catalog.prices import Prices
 from tangram.fleet import WHOLE_GPU, ShapeKey
 from tangram.packing.model import cp_model
-from tangram.packing.model.gpu_classes import Fleet, GPUClasses, fresh_targets
+from tangram.packing.model.gpu_classes import GPUClasses, PreparedFleet, fresh_targets
 from tangram.packing.model.gpu_supply import add_gangs, add_gpus, add_growth
 from tangram.packing.model.mixing import add_mix, limit_mix
 from tangram.packing.model.moves import add_moves
@@ -13,7 +13,7 @@ from tangram.packing.problem.mix import UNMET
 from tangram.packing.problem.prepared import PreparedDemand, units
 
 
-def build(fleet: Fleet, demands: tuple[PreparedDemand, ...], classes: GPUClasses) -> Model:
+def build(fleet: PreparedFleet, demands: tuple[PreparedDemand, ...], classes: GPUClasses) -> Model:
     """Return the model of packing `demands` onto `classes`."""
     model = Model(cp_model.CpModel(), classes, demands)
     add_gpus(model, fleet)
@@ -86,7 +86,7 @@ def _demand(model: Model) -> None:
         model.cp.add(demanded[shape].expression <= offered.get(shape, Terms()).expression)
 
 
-def _headroom(model: Model, fleet: Fleet) -> None:
+def _headroom(model: Model, fleet: PreparedFleet) -> None:
     """Free slices on GPUs in use, or idle GPUs that could be cut to them; minimised is what is missing."""
     required: dict[str, list[tuple[str, int]]] = {}
     for item in fleet.problem.headroom:
@@ -110,7 +110,7 @@ def _headroom(model: Model, fleet: Fleet) -> None:
             model.headroom.add(missing)
 
 
-def _spare(model: Model, fleet: Fleet, sku: str, names: frozenset[str]) -> dict[str, Terms]:
+def _spare(model: Model, fleet: PreparedFleet, sku: str, names: frozenset[str]) -> dict[str, Terms]:
     """Return the free slices of a SKU, by profile, if its idle GPUs in MIG mode were cut for headroom."""
     idle = model.idle.get(sku)
     if idle is None or not names:

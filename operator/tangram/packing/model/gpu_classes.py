@@ -77,7 +77,7 @@ class GPUClasses:
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class PreparedFleet:
     """A problem, prepared: its demands, its prices, and its GPUs for grouping."""
 
     problem: Problem
@@ -135,12 +135,12 @@ def in_play(
     )
 
 
-def gpu_classes(fleet: Fleet, name: Namer) -> GPUClasses:
+def gpu_classes(fleet: PreparedFleet, name: Namer) -> GPUClasses:
     """Group the fleet, telling owners apart as finely as `name` does."""
     return _classes(fleet, name, *_states(fleet, name))
 
 
-def finest_classes(fleet: Fleet, fine: Namer, coarse: Namer, most: int) -> tuple[GPUClasses, bool]:
+def finest_classes(fleet: PreparedFleet, fine: Namer, coarse: Namer, most: int) -> tuple[GPUClasses, bool]:
     """Group by `fine`, or by `coarse` where that makes more than `most` classes. True: by `fine`."""
     cut, whole = _states(fleet, fine)
     if len(cut) + len(whole) > most:
@@ -149,7 +149,7 @@ def finest_classes(fleet: Fleet, fine: Namer, coarse: Namer, most: int) -> tuple
 
 
 def _states(
-    fleet: Fleet, name: Namer
+    fleet: PreparedFleet, name: Namer
 ) -> tuple[dict[_MIGState, list[GPUState]], dict[_Whole, list[tuple[str, ...]]]]:
     """Return the states that there are, each with its GPUs, or with those of each node."""
     cut: dict[_MIGState, list[GPUState]] = {}
@@ -174,7 +174,7 @@ def _states(
 
 
 def _classes(
-    fleet: Fleet,
+    fleet: PreparedFleet,
     name: Namer,
     cut: Mapping[_MIGState, list[GPUState]],
     whole: Mapping[_Whole, list[tuple[str, ...]]],
@@ -189,7 +189,7 @@ def _order(state: _MIGState) -> tuple[object, ...]:
     return state.kind, state.backend, state.cuttable, slots
 
 
-def _slots(fleet: Fleet, gpu: GPUState, name: Namer) -> tuple[Slot, ...]:
+def _slots(fleet: PreparedFleet, gpu: GPUState, name: Namer) -> tuple[Slot, ...]:
     slots = []
     for instance in gpu.instances:
         held = fleet.held.get((gpu.id, instance.start))
@@ -205,7 +205,7 @@ def _slots(fleet: Fleet, gpu: GPUState, name: Namer) -> tuple[Slot, ...]:
     return tuple(sorted(slots, key=lambda slot: slot.placement))
 
 
-def _whole(fleet: Fleet, kind: GPUKind, gpus: list[GPUState], name: Namer) -> _Whole:
+def _whole(fleet: PreparedFleet, kind: GPUKind, gpus: list[GPUState], name: Namer) -> _Whole:
     gangs: dict[tuple[str, ...], RunningReplica] = {}
     foreign = 0
     for gpu in gpus:
@@ -219,7 +219,7 @@ def _whole(fleet: Fleet, kind: GPUKind, gpus: list[GPUState], name: Namer) -> _W
     return _Whole(kind, len(gpus), convertible, foreign, named)
 
 
-def _cut_class(fleet: Fleet, state: _MIGState, gpus: list[GPUState]) -> StateClass:
+def _cut_class(fleet: PreparedFleet, state: _MIGState, gpus: list[GPUState]) -> StateClass:
     board = fleet.problem.board(state.kind.sku)
     if board is None:  # cannot be: validated
         raise ValueError(state.kind.sku)
@@ -232,12 +232,14 @@ def _cut_class(fleet: Fleet, state: _MIGState, gpus: list[GPUState]) -> StateCla
     )
 
 
-def _node_class(fleet: Fleet, state: _Whole, members: list[tuple[str, ...]]) -> StateClass:
+def _node_class(fleet: PreparedFleet, state: _Whole, members: list[tuple[str, ...]]) -> StateClass:
     targets = node_targets(state.count, state.convertible, state.foreign, state.gangs)
     return StateClass(state.kind, in_turn(fleet, state.kind.sku, members), targets, is_node=True)
 
 
-def in_turn(fleet: Fleet, sku: str, members: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+def in_turn(
+    fleet: PreparedFleet, sku: str, members: Iterable[tuple[str, ...]]
+) -> tuple[tuple[str, ...], ...]:
     """Return members node after node, which touches few nodes; or, to be spread, one of each node in turn."""
     order = sorted(members, key=lambda ids: (fleet.nodes[ids[0]], ids))
     if sku not in fleet.scattered:
@@ -250,7 +252,7 @@ def in_turn(fleet: Fleet, sku: str, members: Iterable[tuple[str, ...]]) -> tuple
     return tuple(ids for _, ids in sorted(ranked, key=lambda item: item[0]))
 
 
-def _converted(fleet: Fleet, classes: Iterable[StateClass]) -> tuple[ConvertedClass, ...]:
+def _converted(fleet: PreparedFleet, classes: Iterable[StateClass]) -> tuple[ConvertedClass, ...]:
     kinds = {
         GPUKind(c.kind.sku, c.kind.place, c.kind.price) for c in classes if any(t.cut for t in c.targets)
     }
@@ -264,7 +266,7 @@ def _converted(fleet: Fleet, classes: Iterable[StateClass]) -> tuple[ConvertedCl
     return tuple(converted)
 
 
-def _grown(fleet: Fleet) -> tuple[GrownClass, ...]:
+def _grown(fleet: PreparedFleet) -> tuple[GrownClass, ...]:
     classes = []
     for pool in fleet.problem.growable:
         price = units(pool.price_per_gpu_hour)

@@ -4,12 +4,12 @@ from collections.abc import Iterable
 
 from tangram.fleet import WHOLE_GPU, ShapeKey
 from tangram.packing.model import cp_model
-from tangram.packing.model.gpu_classes import Fleet, GPUKind
+from tangram.packing.model.gpu_classes import GPUKind, PreparedFleet
 from tangram.packing.model.targets import Target
 from tangram.packing.model.variables import Grown, Model, Terms
 
 
-def add_gpus(model: Model, fleet: Fleet) -> None:
+def add_gpus(model: Model, fleet: PreparedFleet) -> None:
     """Add how many GPUs and nodes of each class become what."""
     hours = fleet.problem.horizon_h
     cut: dict[GPUKind, Terms] = {}
@@ -42,7 +42,7 @@ def _offer(model: Model, kind: GPUKind, variable: cp_model.IntVar, target: Targe
         model.idle.setdefault(kind.sku, Terms()).add(variable)
 
 
-def add_growth(model: Model, fleet: Fleet) -> None:
+def add_growth(model: Model, fleet: PreparedFleet) -> None:
     """Add nodes that do not exist yet, and what becomes of their GPUs."""
     for grown in model.classes.grown:
         pool = grown.pool
@@ -75,7 +75,7 @@ def room(kind: GPUKind, size: int, free: int) -> int:
     return free // size * size
 
 
-def add_gangs(model: Model, fleet: Fleet) -> None:
+def add_gangs(model: Model, fleet: PreparedFleet) -> None:
     """Gangs stay inside a node. Sizes divide each other, so counting per size is exact."""
     free: dict[GPUKind, list[tuple[cp_model.IntVar, int]]] = {}
     for group, counts in zip(model.classes.existing, model.counts, strict=True):

@@ -1,8 +1,8 @@
-"""The fleet prepared for grouping, and how finely the model tells the owners of slices apart."""
+"""Prepare a fleet for grouping its GPUs; owner tags: how finely the model tells owners of slices apart."""
 
 from collections import Counter
 
-from tangram.packing.model.gpu_classes import Fleet, Namer, in_play
+from tangram.packing.model.gpu_classes import Namer, PreparedFleet, in_play
 from tangram.packing.model.targets import OwnerTag
 from tangram.packing.problem.prepared import (
     PreparedDemand,
@@ -18,7 +18,7 @@ from tangram.packing.problem.statement import GPUState, Problem
 _MOST_SPOTS = 20_000
 
 
-def read(problem: Problem) -> Fleet:
+def prepared_fleet(problem: Problem) -> PreparedFleet:
     """Return what every model of a problem is built from: looked up once."""
     prices = prices_of(problem)
     demands = prepared_demands(problem, prices)
@@ -29,19 +29,19 @@ def read(problem: Problem) -> Fleet:
     nodes = {gpu.id: gpu.node for gpu in problem.gpus}
     budgets = dict(problem.move_budgets)
     guarded = {gpu.id: gpu.pool for gpu in problem.gpus if gpu.pool in budgets}
-    return Fleet(problem, demands, prices, hourly, held, profiles, levels, places, nodes, guarded, scattered)
+    return PreparedFleet(
+        problem, demands, prices, hourly, held, profiles, levels, places, nodes, guarded, scattered
+    )
 
 
-def _places(
-    problem: Problem, all_demands: tuple[PreparedDemand, ...]
-) -> tuple[dict[str, str], frozenset[str]]:
+def _places(problem: Problem, demands: tuple[PreparedDemand, ...]) -> tuple[dict[str, str], frozenset[str]]:
     """Tell GPUs apart by node, zone or pool only where a demand that may use them cares.
 
     Also return the SKUs whose nodes the model cannot tell apart although a demand has to be spread over them.
     """
-    spread = [demand for demand in all_demands if demand.spread.node < 1 or demand.spread.zone < 1]
+    spread = [demand for demand in demands if demand.spread.node < 1 or demand.spread.zone < 1]
     skus = frozenset(shape.sku for demand in spread for shape in demand.shapes)
-    pooled = frozenset(shape.sku for demand in all_demands if demand.pools for shape in demand.shapes)
+    pooled = frozenset(shape.sku for demand in demands if demand.pools for shape in demand.shapes)
     over_nodes = [shape.sku for demand in spread if demand.spread.node < 1 for shape in demand.shapes]
     nodes = Counter(sku for sku, _ in {(gpu.sku, gpu.node) for gpu in problem.gpus})
     spots = sum(nodes[shape.sku] for demand in spread for shape in demand.shapes)
@@ -57,7 +57,7 @@ def _places(
     return {gpu.id: place(gpu) for gpu in problem.gpus}, scattered
 
 
-def by_owner(fleet: Fleet) -> Namer:
+def by_owner(fleet: PreparedFleet) -> Namer:
     """Tell every owner apart: exact, and as many classes as there are kinds of GPUs."""
 
     def name(held: RunningReplica) -> OwnerTag:
@@ -66,7 +66,7 @@ def by_owner(fleet: Fleet) -> Namer:
     return name
 
 
-def by_shape(fleet: Fleet) -> Namer:
+def by_shape(fleet: PreparedFleet) -> Namer:
     """Tell only shapes apart: few classes, and moves are counted as if owners could swap slices.
 
     Pinned replicas that may prove surplus keep their owners: the slice of another must not be cut instead.
@@ -79,7 +79,7 @@ def by_shape(fleet: Fleet) -> Namer:
     return name
 
 
-def by_fate(fleet: Fleet, losers: frozenset[str], *, costs: bool) -> Namer:
+def by_fate(fleet: PreparedFleet, losers: frozenset[str], *, costs: bool) -> Namer:
     """Owners that keep or gain replicas are alike: each would go on using any slice that it holds."""
 
     def name(held: RunningReplica) -> OwnerTag:
@@ -89,7 +89,7 @@ def by_fate(fleet: Fleet, losers: frozenset[str], *, costs: bool) -> Namer:
     return name
 
 
-def _where(fleet: Fleet, held: RunningReplica) -> tuple[str, str]:
+def _where(fleet: PreparedFleet, held: RunningReplica) -> tuple[str, str]:
     """Return the pool, if its replicas are guarded, and the place."""
     return fleet.guarded.get(held.gpus[0], ""), fleet.places[held.gpus[0]]
 

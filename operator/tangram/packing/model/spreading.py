@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from tangram.fleet import ShapeKey
 from tangram.fleet.intent import cap
-from tangram.packing.model.gpu_classes import Fleet
+from tangram.packing.model.gpu_classes import PreparedFleet
 from tangram.packing.model.variables import Grown, Model, Place, Terms
 from tangram.packing.problem.prepared import PreparedDemand
 
@@ -16,7 +16,7 @@ _MOST = 1_000_000  # replicas
 _FINEST = 10**6  # denominator above which a share is replaced by an equal one: its factors would be too large
 
 
-def add_spreading(model: Model, fleet: Fleet) -> None:
+def add_spreading(model: Model, fleet: PreparedFleet) -> None:
     """Add how many replicas of demands to be spread stand in each place."""
     zones = {fleet.places[gpu.id]: gpu.zone for gpu in fleet.problem.gpus}
     zones |= {grown.kind.place: grown.pool.zone for grown in model.grown}
@@ -41,7 +41,7 @@ def add_spreading(model: Model, fleet: Fleet) -> None:
 
 def _spread(
     model: Model,
-    fleet: Fleet,
+    fleet: PreparedFleet,
     demand: PreparedDemand,
     zones: Mapping[Place, str],
     nodes: Mapping[Place, str],
@@ -104,7 +104,7 @@ def _most_replicas(demand: PreparedDemand) -> int:
     return max((column.replicas for column in demand.columns), default=sum(n for _, n in demand.slices))
 
 
-def _nodes(fleet: Fleet) -> dict[Place, str]:
+def _nodes(fleet: PreparedFleet) -> dict[Place, str]:
     """Return the node of each place that lies on one; of a node in several pools there are several places."""
     nodes: dict[Place, set[str]] = {}
     for gpu in fleet.problem.gpus:
@@ -117,7 +117,7 @@ def _allowed(demand: PreparedDemand, pool: str) -> bool:
     return not demand.pools or pool in demand.pools or pool.startswith("\0")
 
 
-def _pinned(fleet: Fleet, demand: PreparedDemand, shape: ShapeKey, place: Place) -> int:
+def _pinned(fleet: PreparedFleet, demand: PreparedDemand, shape: ShapeKey, place: Place) -> int:
     """Return the replicas that must not move, although they stand where they should not."""
     pinned = (held for held in demand.held if held.pinned and held.shape == shape)
     return sum(fleet.places[held.gpus[0]] == place for held in pinned)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil, gcd
 
 from tangram.packing.model.build import build
-from tangram.packing.model.gpu_classes import Fleet, GPUClasses
+from tangram.packing.model.gpu_classes import GPUClasses, PreparedFleet
 from tangram.packing.model.variables import Model, Terms
 from tangram.packing.problem.mix import UNMET
 from tangram.packing.problem.prepared import MONEY, MixColumn, PreparedDemand, least_unmet_of
@@ -58,7 +58,7 @@ class Incumbent:
 class Chooser:
     """One problem, and how far its stages are."""
 
-    fleet: Fleet
+    fleet: PreparedFleet
     time: SolverTime
     full: Model  # of all mixes
     reached: dict[Goal, int] = field(default_factory=dict)  # by earlier stages; holds from then on
@@ -240,11 +240,7 @@ class Chooser:
             self.master.add(demand, [chosen[demand].parts])
 
     def _near(
-        self,
-        goal: Goal,
-        incumbent: Incumbent,
-        bound: int,
-        close: tuple[float, float] = _CLOSE,
+        self, goal: Goal, incumbent: Incumbent, bound: int, close: tuple[float, float] = _CLOSE
     ) -> bool:
         dollars, unmet = close
         whole = dollars * incumbent.value if goal is None else unmet * UNMET * len(self.fleet.demands)

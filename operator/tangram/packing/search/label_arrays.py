@@ -1,4 +1,4 @@
-"""Labels of a label-setting algorithm (partial solutions), as arrays: of which one may become the cheapest."""
+"""Labels of a label-setting algorithm (partial solutions), as arrays: those that may become the cheapest."""
 
 from collections.abc import Iterable, Sequence
 

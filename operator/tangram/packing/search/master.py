@@ -153,11 +153,7 @@ class Master:
         return sum(self._goal.get(index, 0) * value for index, value in values.items())
 
     def minimise(
-        self,
-        goal: Terms,
-        floor: int = 0,
-        late: Callable[[], bool] | None = None,
-        enough: float = 0.0,
+        self, goal: Terms, floor: int = 0, late: Callable[[], bool] | None = None, enough: float = 0.0
     ) -> Bounded:
         """Return a bound of `goal`, and what the restricted master holds when no column lowers its cost.
 

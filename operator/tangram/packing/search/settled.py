@@ -5,13 +5,13 @@ from dataclasses import replace
 
 from tangram.catalog.prices import Prices
 from tangram.fleet import ShapeKey
-from tangram.packing.model.gpu_classes import Fleet
+from tangram.packing.model.gpu_classes import PreparedFleet
 from tangram.packing.problem.prepared import MixColumn, PreparedDemand, column_of
 from tangram.packing.search.hints import pieces_as_they_run
 from tangram.packing.search.stages import Run
 
 
-def chosen_columns(fleet: Fleet, run: Run) -> dict[str, MixColumn]:
+def chosen_columns(fleet: PreparedFleet, run: Run) -> dict[str, MixColumn]:
     """Return what each demand gets, by id. Without a solution: what goes on without touching anything."""
     columns = {demand.id: demand.columns for demand in run.model.demands}
     return {d.id: _chosen(d, run, fleet.prices, columns[d.id]) for d in fleet.demands}

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from tangram.packing.model.gpu_classes import Fleet, GPUClasses
+from tangram.packing.model.gpu_classes import GPUClasses, PreparedFleet
 from tangram.packing.model.variables import Model
 from tangram.packing.problem.prepared import MixColumn, PreparedDemand, column_of
 from tangram.packing.search.hints import as_it_is
@@ -32,7 +32,7 @@ def near_classes(
 
 
 def near_columns(
-    fleet: Fleet,
+    fleet: PreparedFleet,
     bounded: Bounded,
     chosen: Mapping[str, MixColumn],
     free: Collection[str] = (),
@@ -58,7 +58,7 @@ def furthest(bounded: Bounded, chosen: Mapping[str, MixColumn]) -> list[str]:
 
 
 def columns_around(
-    fleet: Fleet, bounded: Bounded, chosen: Mapping[str, MixColumn], around: Collection[str]
+    fleet: PreparedFleet, bounded: Bounded, chosen: Mapping[str, MixColumn], around: Collection[str]
 ) -> tuple[PreparedDemand, ...]:
     """Leave the demands `around` few columns, and all others the chosen one."""
     few = list[PreparedDemand]()
@@ -73,7 +73,7 @@ def columns_around(
 
 
 def _with_columns(
-    fleet: Fleet, demand: PreparedDemand, bounded: Bounded, chosen: Mapping[str, MixColumn], few: int
+    fleet: PreparedFleet, demand: PreparedDemand, bounded: Bounded, chosen: Mapping[str, MixColumn], few: int
 ) -> PreparedDemand:
     costs, weights = bounded.costs[demand.id], bounded.weights.get(demand.id, {})
     order = sorted(costs, key=lambda counts: (counts not in weights, costs[counts], counts))
