@@ -5,8 +5,8 @@ from itertools import pairwise
 from tangram.packing.problem.mix import missing_replicas
 from tangram.packing.search.mix_space import MixPrices, MixSpace
 
-# Of one count of one shape: service, at most the whole; replicas; cost; what it takes of the budget; regret.
-Option = tuple[int, int, int, int, int]
+# One count of one shape, priced: service up to the whole; replicas; cost; spent of the budget; regret.
+PricedCount = tuple[int, int, int, int, int]
 
 
 class Corners:
@@ -43,7 +43,7 @@ class Corners:
         pieces = tuple(b - a for a, b in pairwise(ends))
         return min(shape.service * n, self.space.whole), n, shape.price * n, pieces
 
-    def priced(self, prices: MixPrices, shift: int) -> list[list[Option]]:
+    def priced(self, prices: MixPrices, shift: int) -> list[list[PricedCount]]:
         """Return the counts with what they cost, without regret."""
         return [
             [

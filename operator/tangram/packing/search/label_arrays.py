@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tangram.packing.search.corners import Corners, Option
+from tangram.packing.search.corners import Corners, PricedCount
 
 _Numbers = NDArray[np.int64]
 _HIGHEST = np.iinfo(np.int64).max
@@ -13,7 +13,7 @@ _COMPARED = 64  # numbers of replicas that labels are compared across; more are 
 
 
 class Labels:
-    """Service, replicas, cost, what is taken of the budget, and regret of each label.
+    """Service, replicas, cost, what is chosen of the budget, and regret of each label.
 
     `by_service`: regret of a unit of service beyond the whole. `beyond`: regret of so many replicas. `gap`:
     labels of more regret are dropped.
@@ -36,13 +36,13 @@ class Labels:
         """Give every label no replica of one more shape."""
         self._steps.append(None)
 
-    def extend(self, options: Sequence[Option], need: int) -> None:
+    def extend(self, counts: Sequence[PricedCount], need: int) -> None:
         """Give every label every count of one more shape, as far as regret and limits allow.
 
-        `options`: service, replicas, cost, spent, regret of each count. `need`: least service of labels.
+        `counts`: service, replicas, cost, spent, regret of each count. `need`: least service of labels.
         """
         limits = self._limits
-        every = self._columns[:, :, None] + np.array(options, np.int64).T[:, None, :]
+        every = self._columns[:, :, None] + np.array(counts, np.int64).T[:, None, :]
         service, number, _, spent, regret = every = every.reshape(5, -1)
         over = np.maximum(service - limits.space.whole, 0)
         regret += over * self._by_service
@@ -56,9 +56,9 @@ class Labels:
         if limits.budget is not None:
             fits &= spent <= limits.budget
         fitting = np.flatnonzero(fits)
-        before, option = np.divmod(fitting, len(options))
+        before, chosen = np.divmod(fitting, len(counts))
         self._columns = every[:, fitting]
-        self._last = before, np.array([n for _, n, *_ in options], np.int64)[option]
+        self._last = before, np.array([n for _, n, *_ in counts], np.int64)[chosen]
 
     def reduce(self, most: int) -> int | None:
         """Drop dominated labels, and but `most` of the others; return the least regret of those."""
@@ -98,7 +98,7 @@ class Labels:
         return undominated
 
     def totals(self) -> Iterable[tuple[int, int, int, int]]:
-        """Return service, replicas, cost and what is taken of the budget, of each label."""
+        """Return service, replicas, cost and what is chosen of the budget, of each label."""
         return zip(*self._columns[:4].tolist(), strict=True)
 
     def counts(self, label: int) -> list[int]:

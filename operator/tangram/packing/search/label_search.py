@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from tangram.packing.problem.mix import SCALE, UNMET
-from tangram.packing.search.corners import Corners, Option
+from tangram.packing.search.corners import Corners, PricedCount
 from tangram.packing.search.mix_space import MixPrices, MixVector
 
 # Costs and multipliers are kept in 2**-30 of the prices' unit, or in what fits 58 bits.
@@ -193,13 +193,13 @@ class LabelSearch:
             mixes.append((total, tuple(counts[index] for index in range(len(order)))))
         return mixes, dropped
 
-    def _stages(self, gap: int) -> list[list[Option]]:
+    def _stages(self, gap: int) -> list[list[PricedCount]]:
         """Return the counts of each shape whose regret is at most `gap`, with it."""
         stages = []
         for corners in self._corners:
             costs = _reduced(corners, self._multipliers)
             least = min(costs)
-            ends = [(*option[:4], cost - least) for option, cost in zip(corners, costs, strict=True)]
+            ends = [(*count[:4], cost - least) for count, cost in zip(corners, costs, strict=True)]
             stage = [ends[0]] if ends[0][4] <= gap else []
             for left, right in pairwise(ends):
                 stage += _between(left, right, gap)
@@ -208,7 +208,7 @@ class LabelSearch:
             stages.append(stage)
         return stages
 
-    def _needs(self, gap: int, stages: list[list[Option]]) -> list[int]:
+    def _needs(self, gap: int, stages: list[list[PricedCount]]) -> list[int]:
         """Return the service that has to be there after each stage: else what stays unmet costs too much."""
         by_service, by_number, _ = self._multipliers
         left = (self._prices.unmet << self._shift) - by_service * SCALE
@@ -221,9 +221,9 @@ class LabelSearch:
             spare -= min(by_number * n for n, _ in numbers)
         need = self._space.whole - SCALE * spare // left - 1
         needs = []
-        for options in reversed(stages):
+        for counts in reversed(stages):
             needs.append(need)
-            need -= options[-1][0]
+            need -= counts[-1][0]
         return needs[::-1]
 
     def _total(self, service: int, number: int, cost: int) -> int:
@@ -232,15 +232,15 @@ class LabelSearch:
         return self._prices.unmet * missing + self._prices.constant + (cost >> self._shift)
 
 
-def _reduced(corners: list[Option], multipliers: _Multipliers) -> list[int]:
+def _reduced(corners: list[PricedCount], multipliers: _Multipliers) -> list[int]:
     """Return what the counts of one shape cost beside what multipliers make of them."""
     by_service, by_number, by_spent = multipliers
     if by_number or by_spent:
         return [c - by_service * q - by_number * n + by_spent * p for q, n, c, p, _ in corners]
-    return [option[2] - by_service * option[0] for option in corners]
+    return [count[2] - by_service * count[0] for count in corners]
 
 
-def _between(left: Option, right: Option, gap: int) -> Iterator[Option]:
+def _between(left: PricedCount, right: PricedCount, gap: int) -> Iterator[PricedCount]:
     """Yield the counts strictly between two corners whose regret is at most `gap`."""
     pieces = right[1] - left[1]
     if pieces < 2 or (left[4] > gap and right[4] > gap):
