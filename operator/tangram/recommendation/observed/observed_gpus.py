@@ -18,7 +18,7 @@ from tangram.recommendation.documents.pods import (
 )
 from tangram.recommendation.documents.pools import under_pool_policy
 
-FOREIGN_OWNER = "(others)"  # of pods without an LLMDeployment; no LLMDeployment can have this name
+UNMANAGED_OWNER = "(others)"  # of pods without an LLMDeployment; no LLMDeployment can have this name
 
 
 def observed_gpus(
@@ -81,7 +81,7 @@ def _holder(number: int, claim: Claim, names: Mapping[str, str], unplanned: froz
     return DeviceHolder(
         node=claim.node,
         name=f"{claim.node}#{number}",
-        owner=FOREIGN_OWNER if owner is None else owner,
+        owner=UNMANAGED_OWNER if owner is None else owner,
         movable=owner is not None and claim.owner_uid not in unplanned,
         counts=((claim.resource, claim.count),),
     )

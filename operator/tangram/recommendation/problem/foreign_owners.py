@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tangram.packing import GPULayout, GPUState, Instance, Move, Packing, Placed, Problem
 
-FOREIGN_OWNER = "\0strangers"  # no document can hold this name
+MERGED_FOREIGN_OWNER = "\0strangers"  # in a problem only: no document can hold this name
 
 
 def merged(problem: Problem) -> Problem:
@@ -16,7 +16,7 @@ def merged(problem: Problem) -> Problem:
 
     def merge(instance: Instance) -> Instance:
         keeps_owner = instance.owner is None or instance.owner in demands or not instance.movable
-        return instance if keeps_owner else replace(instance, owner=FOREIGN_OWNER)
+        return instance if keeps_owner else replace(instance, owner=MERGED_FOREIGN_OWNER)
 
     def state(gpu: GPUState) -> GPUState:
         return replace(gpu, instances=tuple(map(merge, gpu.instances))) if gpu.instances else gpu
@@ -30,14 +30,14 @@ def named(packing: Packing, problem: Problem) -> Packing:
 
     def with_owner(move: Move) -> Move:
         source = (move.source.gpu, move.source.profile, move.source.start)
-        return replace(move, owner=was[source] or "") if move.owner == FOREIGN_OWNER else move
+        return replace(move, owner=was[source] or "") if move.owner == MERGED_FOREIGN_OWNER else move
 
     moves = tuple(sorted(map(with_owner, packing.moves), key=lambda m: (m.owner, m.source, m.target)))
     came = {(m.target.gpu, m.target.profile, m.target.start): m.owner for m in moves}
     by_gang = {m.target.gang: m.owner for m in moves if m.target.gang is not None}
 
     def owner(gpu: str, placed: Placed) -> str | None:
-        if placed.owner != FOREIGN_OWNER:
+        if placed.owner != MERGED_FOREIGN_OWNER:
             return placed.owner
         site = (gpu, placed.profile, placed.start)
         return by_gang.get(placed.gang or "") or came.get(site) or was.get(site)
