@@ -97,7 +97,7 @@ def test_a_higher_priority_names_the_demands_that_lose():
 
     found = helps(fleet([cut("a")], boss, ask("7g.80gb", 1)))
 
-    assert "priority 6 (then boss lose)" in texts(found)
+    assert "priority 6 (then boss loses)" in texts(found)
     assert found[-1].loses == ("boss",)
 
 

@@ -56,7 +56,8 @@ class SufficientChange:
     loses: tuple[str, ...] = ()  # demands that are served less than now
 
     def __str__(self) -> str:
-        return self.text + (f" (then {', '.join(self.loses)} lose)" if self.loses else "")
+        verb = "loses" if len(self.loses) == 1 else "lose"
+        return self.text + (f" (then {', '.join(self.loses)} {verb})" if self.loses else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,14 +83,15 @@ def _own_limit(
 ) -> tuple[str, str] | None:
     """Return the reason against a shape whatever the rest of the fleet does; None: there is none."""
     requirements, cost = assessed.requirements, count * offer.price_per_hour
+    needs = f"needs {count} {'replica' if count == 1 else 'replicas'}"
     budget = requirements.intent.budget_per_hour
     if requirements.most is not None and count > requirements.most:
-        return "MaxReplicas", f"needs {count} replicas, scaling.maxReplicas allows {requirements.most}"
+        return "MaxReplicas", f"{needs}, scaling.maxReplicas allows {requirements.most}"
     if budget is not None and cost > budget:
         return "Budget", f"costs {cost:.2f} $/h, placement.budgetPerHour is {budget:.2f}"
     most = bounds.inside(requirements.pools).of(offer.key)
     if count > most:
-        return "NotEnoughGPUs", f"needs {count} replicas, the fleet has room for {most} if it were empty"
+        return "NotEnoughGPUs", f"{needs}, the fleet has room for {most} if it were empty"
     if choice.unmet == 0 and cost > choice.price_per_hour + 1e-9:
         return "Dearer", f"costs {cost - choice.price_per_hour:.2f} $/h more by its share of GPUs"
     return None

@@ -29,8 +29,8 @@ def _impossible_alone(
     requirements = assessed.requirements
     demand = next(d for d in fleet.problem.demands if d.id == item.demand)
     if demand.offers and least_unmet(demand) > 0:
-        most = requirements.most
-        return f"scaling.maxReplicas allows {most} replicas, too few for its traffic on any shape"
+        most = "1 replica" if requirements.most == 1 else f"{requirements.most} replicas"
+        return f"scaling.maxReplicas allows {most}, too few for its traffic on any shape"
     budget = requirements.intent.budget_per_hour
     if budget is not None and _least_price(assessed) > budget * _ROUNDING:
         return f"placement.budgetPerHour of {budget:.2f} $/h is too little for all of it"
