@@ -145,8 +145,8 @@ def _choice(
         return Choice(demand.id, parts, price, unmet)
     unmet = column.unmet / UNMET
     if dict(column.parts) != dict(placed):  # spread left no room for some, or idle GPUs had room for more
-        if demand.mix is not None:
-            unmet = demand.mix.unmet(placed) / UNMET
+        if demand.limits is not None:
+            unmet = demand.limits.unmet(placed) / UNMET
         else:
             unmet = 1 - (1 - unmet) * sum(placed.values()) / max(1, column.replicas)
     else:

@@ -95,7 +95,7 @@ def _short(work: AssignmentState, idle: Mapping[str, list[str]]) -> list[Prepare
         return unmet > mix.least_unmet and any(has_room(work, i.shape, idle) for i in mix.items if i.serves)
 
     demands_with_room = (
-        d for d in work.fleet.demands if d.mix is not None and (d.id in lost or may_have_more(d, d.mix))
+        d for d in work.fleet.demands if d.limits is not None and (d.id in lost or may_have_more(d, d.limits))
     )
     return sorted(demands_with_room, key=lambda demand: (-demand.priority, demand.id))
 

@@ -76,14 +76,14 @@ def mend(work: AssignmentState, demand: PreparedDemand, idle: dict[str, list[str
     One after the other, always the one that leaves least unmet, the cheapest of equals: as the model would
     have, had it known the nodes. `idle`: GPUs by SKU; those that are taken leave it.
     """
-    mix, added = demand.mix, True
-    while mix is not None and added:
+    limits, added = demand.limits, True
+    while limits is not None and added:
         counts = shapes_at(work.sites.get(demand.id, ()))
-        before = mix.unmet(counts)
+        before = limits.unmet(counts)
         more = (
-            (mix.unmet(counts + Counter([item.shape])), item.price, item.shape)
-            for item in mix.items
-            if item.serves and mix.allows(counts + Counter([item.shape]), demand.running)
+            (limits.unmet(counts + Counter([item.shape])), item.price, item.shape)
+            for item in limits.items
+            if item.serves and limits.allows(counts + Counter([item.shape]), demand.running)
         )
         added = any(_add(work, demand, shape, idle) for unmet, _, shape in sorted(more) if unmet < before)
 

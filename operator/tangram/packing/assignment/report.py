@@ -73,7 +73,7 @@ class Report:
         """
         assignment = assign(self.fleet, grouped, counts)
         packing = account(self.fleet, chosen, assignment)
-        mixed = [demand.id for demand in self.fleet.demands if demand.mix is not None]
+        mixed = [demand.id for demand in self.fleet.demands if demand.limits is not None]
         placed = {name: shapes_at(assignment.sites.get(name, ())) for name in mixed}
         if not assignment.short and all(dict(chosen[name].parts) == placed[name] for name in mixed):
             return packing, None

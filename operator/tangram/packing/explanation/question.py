@@ -127,8 +127,8 @@ class FeasibilityQuestion:
         model, prepared = _model(problem, self.demand.id)
         free = [name for name in self.names if name[0] not in _BUILT]
         literals = {name: model.cp.new_bool_var(f"assume.{name}") for name in free}
-        if ("budget", "") in literals and prepared.mix is not None:
-            limit_budget(model, prepared, prepared.mix, literals["budget", ""])
+        if ("budget", "") in literals and prepared.limits is not None:
+            limit_budget(model, prepared, prepared.limits, literals["budget", ""])
         for grown in model.grown:
             if grown.pool.name.startswith(_MORE):
                 model.cp.add(grown.nodes == 0).only_enforce_if(literals["gpus", grown.pool.sku])
@@ -223,7 +223,7 @@ def _model(problem: Problem, demand_id: str) -> tuple[Model, PreparedDemand]:
     """Return the model without the budget of one demand, and that demand with it."""
     fleet = prepared_fleet(problem)
     target = next(demand for demand in fleet.demands if demand.id == demand_id)
-    free = target if target.mix is None else replace(target, mix=replace(target.mix, budget=None))
+    free = target if target.limits is None else replace(target, limits=replace(target.limits, budget=None))
     demands = tuple(free if demand is target else demand for demand in fleet.demands)
     grouped, _ = finest_classes(fleet, by_owner(fleet), by_shape(fleet), _MOST_CLASSES)
     return build(fleet, demands, grouped), target

@@ -24,8 +24,8 @@ def build(fleet: PreparedFleet, demands: tuple[PreparedDemand, ...], classes: GP
     add_moves(model)
     add_spreading(model, fleet)
     for demand in demands:
-        if demand.mix is not None:
-            limit_mix(model, demand, demand.mix)
+        if demand.limits is not None:
+            limit_mix(model, demand, demand.limits)
     _headroom(model, fleet)
     if fleet.problem.move_budget is not None:
         model.cp.add(model.moves.expression <= fleet.problem.move_budget)
@@ -40,8 +40,8 @@ def _choices(model: Model, prices: Prices) -> None:
         if demand.is_request:
             _divide(model, prices, demand, unmet)
             continue
-        if demand.mix is not None:
-            add_mix(model, prices, demand, demand.mix)
+        if demand.limits is not None:
+            add_mix(model, prices, demand, demand.limits)
             continue
         chosen = [model.cp.new_bool_var(f"{demand.id}.{n}") for n in range(len(demand.columns))]
         model.cp.add_exactly_one(chosen)

@@ -10,11 +10,11 @@ from tangram.packing.problem.mix import SCALE, UNMET, MixLimits
 from tangram.packing.problem.prepared import PreparedDemand, units
 
 
-def add_mix(model: Model, prices: Prices, demand: PreparedDemand, mix: MixLimits) -> None:
+def add_mix(model: Model, prices: Prices, demand: PreparedDemand, limits: MixLimits) -> None:
     """Add the counts, and what is unmet: the missing share of the rate or of the least replicas."""
     mix_terms = model.mixes[demand.id] = MixTerms()
     served, alive, every = Terms(), Terms(), Terms()
-    for item in mix.items:
+    for item in limits.items:
         count = model.inner(demand.id, item.most, f"{item.shape}")
         mix_terms.counts[item.shape] = count
         model.taken.setdefault((demand.id, item.shape), Terms()).add(count)
@@ -25,10 +25,10 @@ def add_mix(model: Model, prices: Prices, demand: PreparedDemand, mix: MixLimits
             alive.add(count)
     unmet = mix_terms.unmet = model.inner(demand.id, UNMET, "unmet")
     model.unmet[demand.priority].add(unmet)
-    if mix.rated:
+    if limits.rated:
         model.cp.add(SCALE * unmet + served.expression >= UNMET * SCALE)
-    if mix.least:
-        model.cp.add(mix.least * unmet + UNMET * alive.expression >= UNMET * mix.least)
+    if limits.least:
+        model.cp.add(limits.least * unmet + UNMET * alive.expression >= UNMET * limits.least)
     if demand.held:
         short, gone = _flag(model, demand, "short"), model.inner(demand.id, len(demand.held), "gone")
         model.cp.add(unmet <= demand.least_unmet).only_enforce_if(short.negated())
@@ -36,45 +36,45 @@ def add_mix(model: Model, prices: Prices, demand: PreparedDemand, mix: MixLimits
         model.drained.setdefault(demand.priority, Terms()).add(gone)
 
 
-def limit_mix(model: Model, demand: PreparedDemand, mix: MixLimits) -> None:
+def limit_mix(model: Model, demand: PreparedDemand, limits: MixLimits) -> None:
     """Add what limits the counts, but for the mixes that are always allowed."""
     mix_terms = model.mixes[demand.id]
-    always = mix_terms.always = [_flag(model, demand, "always") for _ in mix.always]
-    for flag, counts in zip(always, mix.always, strict=True):
+    always = mix_terms.always = [_flag(model, demand, "always") for _ in limits.always]
+    for flag, counts in zip(always, limits.always, strict=True):
         exact = dict(counts)
         for shape, count in mix_terms.counts.items():
             model.cp.add(count == exact.get(shape, 0)).only_enforce_if(flag)
     if len(always) > 1:
         model.cp.add(cp_model.LinearExpr.sum(always) <= 1)
     limited = [flag.negated() for flag in always]
-    serving = [mix_terms.counts[item.shape] for item in mix.items if item.serves]
-    model.cp.add(cp_model.LinearExpr.sum(serving) <= mix.most).only_enforce_if(*limited)
-    limit_budget(model, demand, mix)
-    if mix.uniform and len(mix.items) > 1:
+    serving = [mix_terms.counts[item.shape] for item in limits.items if item.serves]
+    model.cp.add(cp_model.LinearExpr.sum(serving) <= limits.most).only_enforce_if(*limited)
+    limit_budget(model, demand, limits)
+    if limits.uniform and len(limits.items) > 1:
         used = []
-        for item in mix.items:
+        for item in limits.items:
             flag = _flag(model, demand, "used")
             model.cp.add(mix_terms.counts[item.shape] <= item.most * flag)
             used.append(flag)
         model.cp.add(cp_model.LinearExpr.sum(used) <= 1).only_enforce_if(*limited)
-    if mix.pinned:
-        _pin(model, demand, mix, limited)
+    if limits.pinned:
+        _pin(model, demand, limits, limited)
 
 
-def limit_budget(model: Model, demand: PreparedDemand, mix: MixLimits, *literals: cp_model.IntVar) -> None:
+def limit_budget(model: Model, demand: PreparedDemand, limits: MixLimits, *literals: cp_model.IntVar) -> None:
     """Keep the price of a mix within its budget where all of `literals` hold, unless it is always allowed."""
-    if mix.budget is not None:
+    if limits.budget is not None:
         mix_terms, price = model.mixes[demand.id], Terms()
-        for item in mix.items:
+        for item in limits.items:
             price.add(mix_terms.counts[item.shape], item.price)
         limited = (*literals, *(flag.negated() for flag in mix_terms.always))
-        model.cp.add(price.expression <= mix.budget).only_enforce_if(*limited)
+        model.cp.add(price.expression <= limits.budget).only_enforce_if(*limited)
 
 
-def _pin(model: Model, demand: PreparedDemand, mix: MixLimits, limited: list[Any]) -> None:
+def _pin(model: Model, demand: PreparedDemand, limits: MixLimits, limited: list[Any]) -> None:
     """What must not move stays, unless the demand is served as well by fewer of what runs."""
     mix_terms, fewer = model.mixes[demand.id], _flag(model, demand, "fewer")
-    for shape, n in mix.pinned:
+    for shape, n in limits.pinned:
         model.cp.add(mix_terms.counts[shape] >= n).only_enforce_if(fewer.negated(), *limited)
     running = demand.running
     assert mix_terms.unmet is not None  # noqa: S101 - made with the counts

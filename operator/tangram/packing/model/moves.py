@@ -156,8 +156,8 @@ def _lasting(model: Model, demand: PreparedDemand, shape: ShapeKey, used: Terms)
 
 def _at_most(model: Model, demand: PreparedDemand, shape: ShapeKey, used: Terms, most: int) -> Terms:
     terms = Terms()
-    if demand.mix is not None:
-        if shape in demand.mix.shapes:
+    if demand.limits is not None:
+        if shape in demand.limits.shapes:
             terms.add(lasting(model, demand, shape, most))
         return terms
     if demand.is_request:
@@ -175,7 +175,7 @@ def _exchange(model: Model, demand: PreparedDemand, last: dict[ShapeKey, Terms],
 
     A pinned replica is replaced by none: what is given up of those was surplus.
     """
-    if demand.mix is not None:
+    if demand.limits is not None:
         if len(demand.shapes) > 1:
             moves.add(exchange(model, demand))
         return

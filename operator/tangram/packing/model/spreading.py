@@ -99,8 +99,8 @@ def _cap_new_nodes(model: Model, demand: PreparedDemand, grown: Grown, terms: Te
 
 
 def _most_replicas(demand: PreparedDemand) -> int:
-    if demand.mix is not None:
-        return sum(item.most for item in demand.mix.items)
+    if demand.limits is not None:
+        return sum(item.most for item in demand.limits.items)
     return max((column.replicas for column in demand.columns), default=sum(n for _, n in demand.slices))
 
 

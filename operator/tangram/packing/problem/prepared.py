@@ -53,7 +53,7 @@ class PreparedDemand:
     spread: Spread
     unit: Mapping[ShapeKey, int]  # cost of starting one more replica, in solver units
     # A demand has a mix, or slices, or columns in their place: a few to choose from, or the settled one.
-    mix: MixLimits | None = None
+    limits: MixLimits | None = None
     slices: tuple[tuple[tuple[ShapeKey, ...], int], ...] = ()  # (shapes that would do, count) per part
     columns: tuple[MixColumn, ...] = ()
     least_unmet: int = 0  # less cannot be left unserved, whatever room there is
@@ -69,7 +69,7 @@ class PreparedDemand:
     @property
     def is_request(self) -> bool:
         """Whether it asks for slices, any of which may be left out."""
-        return not self.columns and self.mix is None
+        return not self.columns and self.limits is None
 
     @property
     def running(self) -> dict[ShapeKey, int]:
@@ -86,7 +86,7 @@ class PreparedDemand:
         """Every shape that this demand may take or holds, sorted."""
         all_shapes = {shape for column in self.columns for shape, _ in column.parts}
         all_shapes |= {shape for shapes, _ in self.slices for shape in shapes}
-        all_shapes |= set(self.mix.shapes) if self.mix is not None else set()
+        all_shapes |= set(self.limits.shapes) if self.limits is not None else set()
         return tuple(sorted(all_shapes | {held.shape for held in self.held}))
 
 
@@ -97,10 +97,10 @@ def least_unmet_of(demands: Iterable[PreparedDemand], priority: int | None) -> i
 
 def column_of(demand: PreparedDemand, prices: Prices, counts: Mapping[ShapeKey, int]) -> MixColumn:
     """Return a mix of a demand as a whole."""
-    assert demand.mix is not None  # noqa: S101 - asked for only of demands that have one
+    assert demand.limits is not None  # noqa: S101 - asked for only of demands that have one
     parts = tuple(sorted((shape, n) for shape, n in counts.items() if n))
     price = sum(units(prices.required_hour(*shape)) * n for shape, n in parts)
-    unmet, stops = demand.mix.unmet(counts), len(demand.held) - demand.mix.serving(counts)
+    unmet, stops = demand.limits.unmet(counts), len(demand.held) - demand.limits.serving(counts)
     return MixColumn(parts, price, unmet, max(0, stops) if unmet > demand.least_unmet else 0)
 
 
@@ -238,18 +238,18 @@ def _prepared(
     pinned = Counter(replica.shape for replica in held if replica.pinned)
     hourly = {shape: prices.required_hour(*shape) for shape in pinned}
     running = Counter(replica.shape for replica in held)
-    mix = None if slices else mix_limits_of(demand, running, pinned, hourly, room, room.crowded(held))
-    no_mix = () if mix is None or mix.items else (MixColumn((), 0, mix.unmet({})),)  # nothing to choose
+    limits = None if slices else mix_limits_of(demand, running, pinned, hourly, room, room.crowded(held))
+    no_mix = () if limits is None or limits.items else (MixColumn((), 0, limits.unmet({})),)  # no choice
     return PreparedDemand(
         demand.id,
         demand.priority,
         _never_surplus(held, pinned, slices),
         demand.spread,
         unit={shape: units(prices.required_hour(*shape) * demand.start_h) for shape in sorted(shapes)},
-        mix=None if no_mix else mix,
+        limits=None if no_mix else limits,
         columns=no_mix,
         slices=slices,
-        least_unmet=0 if mix is None else mix.least_unmet,
+        least_unmet=0 if limits is None else limits.least_unmet,
         pools=demand.pools,
         pays_move_cost=bool(slices) or any(replica.is_priced for replica in held),
     )

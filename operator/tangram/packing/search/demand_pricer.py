@@ -18,18 +18,18 @@ class DemandPricer:
     """The pricing problems of one demand: what is limited stays, prices change from round to round."""
 
     def __init__(self, demand: PreparedDemand, terms: MixTerms) -> None:
-        assert demand.mix is not None  # noqa: S101 - asked for only of demands that have one
-        self._demand, self._mine, self._mix = demand, terms, demand.mix
+        assert demand.limits is not None  # noqa: S101 - asked for only of demands that have one
+        self._demand, self._mine, self._limits = demand, terms, demand.limits
         self._running, self._exchange = demand.running, Exchange(demand)
-        self._shapes = [item.shape for item in demand.mix.items]
-        pinned = dict(demand.mix.pinned)
+        self._shapes = [item.shape for item in demand.limits.items]
+        pinned = dict(demand.limits.pinned)
         self._bends = {
             shape: tuple(sorted({most for other, most in terms.lasting if other == shape}))
             for shape in self._shapes
         }
-        self._pricing = MixPricing(self._space(demand.mix, pinned, None))
+        self._pricing = MixPricing(self._space(demand.limits, pinned, None))
         # Or fewer of what runs than is pinned, where that serves the demand whole.
-        self._fewer = MixPricing(self._space(demand.mix, {}, self._running)) if pinned else None
+        self._fewer = MixPricing(self._space(demand.limits, {}, self._running)) if pinned else None
 
     def _space(
         self, mix: MixLimits, least: Mapping[ShapeKey, int], running: Mapping[ShapeKey, int] | None
@@ -78,14 +78,14 @@ class DemandPricer:
             bounds.append(bound)
             for _, mix in ranked:
                 counts = tuple((s, n) for s, n in zip(self._shapes, mix, strict=True) if n)
-                if self._mix.allows(dict(counts), self._running):
+                if self._limits.allows(dict(counts), self._running):
                     mixes.add(counts)
         ranked_counts = sorted((self._cost(counts, priced), counts) for counts in mixes)
         return min(bounds), [counts for cost, counts in ranked_counts[:_BEST] if cost < most]
 
     def _gain(self, prices: MixPrices) -> int:
         """Return what mixes may cost less than nothing."""
-        pairs = zip(self._mix.items, prices.shapes, strict=True)
+        pairs = zip(self._limits.items, prices.shapes, strict=True)
         return sum(-min(0, *changes) * item.most for item, changes in pairs)
 
     def _cost(self, counts: MixCounts, priced: Sequence[int]) -> int:
@@ -96,7 +96,7 @@ class DemandPricer:
         terms, chosen = self._mine, dict(counts)
         by_index = {variable.index: chosen.get(shape, 0) for shape, variable in terms.counts.items()}
         if terms.unmet is not None:
-            by_index[terms.unmet.index] = self._mix.unmet(chosen)
+            by_index[terms.unmet.index] = self._limits.unmet(chosen)
         for (shape, most), variable in terms.lasting.items():
             by_index[variable.index] = min(most, chosen.get(shape, 0))
         if terms.exchanged is not None:

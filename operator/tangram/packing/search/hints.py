@@ -13,9 +13,9 @@ from tangram.packing.problem.prepared import PreparedDemand
 
 def stays(demand: PreparedDemand) -> bool:
     """Whether what runs now may go on, and leaves as little unmet as any mix."""
-    running, least = demand.running, demand.least_unmet
-    if demand.mix is not None:
-        return bool(running) and demand.mix.unmet(running) == least and demand.mix.allows(running, running)
+    running, least, limits = demand.running, demand.least_unmet, demand.limits
+    if limits is not None:
+        return bool(running) and limits.unmet(running) == least and limits.allows(running, running)
     return any(column.unmet == least and dict(column.parts) == running for column in demand.columns)
 
 
@@ -40,7 +40,7 @@ def first_guess(model: Model) -> dict[int, int]:
         if demand.is_request:
             pieces = pieces_as_they_run(demand)
             guess |= {model.pieces[demand.id, *key].index: n for key, n in pieces.items()}
-        elif stays(demand) and demand.mix is not None:
+        elif stays(demand) and demand.limits is not None:
             running, count_variables = demand.running, model.mixes[demand.id].counts
             guess |= {v.index: running.get(shape, 0) for shape, v in count_variables.items()}
         elif stays(demand):

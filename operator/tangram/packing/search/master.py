@@ -86,7 +86,7 @@ class Master:
                 self._entries.setdefault(index, []).append((number, factor))
         self._blocks: dict[str, _Block] = {}
         for demand in model.demands:
-            if demand.mix is not None:
+            if demand.limits is not None:
                 number = len(self._rows) + len(self._blocks)
                 self._blocks[demand.id] = _Block(number, DemandPricer(demand, model.mixes[demand.id]))
         self._extra = self._supplied(model)
@@ -100,7 +100,7 @@ class Master:
         self._goal: dict[int, int] = {}
         self._effort, self._slack = PricingEffort(_MOST_LABELS), FINE
         for demand in model.demands:
-            if demand.mix is not None:
+            if demand.limits is not None:
                 self.add(demand.id, _first(demand))
 
     def _supplied(self, model: Model) -> dict[int, float]:
@@ -278,11 +278,11 @@ def _plus(side: int | None, by: float) -> float | None:
 
 def _first(demand: PreparedDemand) -> list[MixCounts]:
     """Nothing, what runs, and each shape alone."""
-    mix, running = demand.mix, demand.running
-    assert mix is not None  # noqa: S101 - asked for only of demands that have one
-    alone = [{item.shape: item.alone} for item in mix.items]
-    mixes = ({}, dict(mix.pinned), dict(running), *alone)
-    return [tuple(sorted(c.items())) for c in mixes if mix.allows(c, running)]
+    limits, running = demand.limits, demand.running
+    assert limits is not None  # noqa: S101 - asked for only of demands that have one
+    alone = [{item.shape: item.alone} for item in limits.items]
+    mixes = ({}, dict(limits.pinned), dict(running), *alone)
+    return [tuple(sorted(c.items())) for c in mixes if limits.allows(c, running)]
 
 
 def _factors(terms: Terms) -> dict[int, int]:

@@ -21,7 +21,7 @@ def settled_demands(
     demands: tuple[PreparedDemand, ...], chosen: Mapping[str, MixColumn]
 ) -> tuple[PreparedDemand, ...]:
     """Return the demands with the one mix that is chosen for each."""
-    return tuple(replace(demand, columns=(chosen[demand.id],), slices=(), mix=None) for demand in demands)
+    return tuple(replace(demand, columns=(chosen[demand.id],), slices=(), limits=None) for demand in demands)
 
 
 def gives_up_replicas(demand: PreparedDemand, chosen: MixColumn) -> bool:
@@ -40,7 +40,7 @@ def _chosen(demand: PreparedDemand, run: Run, prices: Prices, columns: tuple[Mix
     if run.solution is not None:
         values = [run.solution[v.index] for v in run.model.chosen[demand.id]]
         return columns[values.index(1)]
-    mixes = [] if demand.mix is None else demand.mix.within(demand.running)
+    mixes = [] if demand.limits is None else demand.limits.within(demand.running)
     possible = [*demand.columns, *(column_of(demand, prices, counts) for counts in mixes)]
     return min(possible, key=lambda column: (column.unmet, column.price, column.parts))
 

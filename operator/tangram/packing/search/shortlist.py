@@ -42,9 +42,9 @@ def near_columns(
 
     `sure`: as many of those that the master serves by one column.
     """
-    most = dict.fromkeys(bounded.fractional_demands, COLUMNS)
+    most = {d.id: sure for d in fleet.demands} | dict.fromkeys(bounded.fractional_demands, COLUMNS)
     return tuple(
-        d if d.mix is None or d.id in free else _with_columns(fleet, d, bounded, chosen, most.get(d.id, sure))
+        d if d.limits is None or d.id in free else _with_columns(fleet, d, bounded, chosen, most[d.id])
         for d in fleet.demands
     )
 
@@ -63,12 +63,12 @@ def columns_around(
     """Leave the demands `around` few columns, and all others the chosen one."""
     few = list[PreparedDemand]()
     for demand in fleet.demands:
-        if demand.mix is None:
+        if demand.limits is None:
             few.append(demand)
         elif demand.id in around:
             few.append(_with_columns(fleet, demand, bounded, chosen, COLUMNS))
         else:
-            few.append(replace(demand, columns=(chosen[demand.id],), mix=None))
+            few.append(replace(demand, columns=(chosen[demand.id],), limits=None))
     return tuple(few)
 
 
@@ -81,4 +81,4 @@ def _with_columns(
     shortlisted = dict.fromkeys((*order[:few], *(counts for counts in costs if counts in {(), running})))
     columns = [column_of(demand, fleet.prices, dict(counts)) for counts in shortlisted]
     columns += [chosen[demand.id]] if demand.id in chosen else []
-    return replace(demand, columns=tuple(dict.fromkeys(columns)), mix=None)
+    return replace(demand, columns=tuple(dict.fromkeys(columns)), limits=None)
