@@ -1,7 +1,7 @@
 """Coefficients of the step-time model for an engine, their certainty, and their correction by live samples.
 
 `coefficients.yaml` is written by `python -m benchmarks.calibrate` from published measurements. Its entries
-form a ladder: a version that was measured, else its engine, else what all engines have in common.
+form a chain of fallbacks: a version that was measured, else its engine, else what all engines have in common.
 """
 
 import math
