@@ -65,8 +65,8 @@ tools: ## Build or find the programs that the tests need (Kubernetes, etcd, helm
 	$(PYTHON) -m e2e.cluster binaries kwok
 
 .PHONY: unit
-unit: setup ## The fast tests: no cluster, no API server
-	$(PYTEST) --budget 300 -m "$(UNIT)"
+unit: setup ## The fast tests: no cluster, no API server, none that takes ten seconds
+	$(PYTEST) --budget 300 -m "$(UNIT) and not slow"
 
 .PHONY: explore
 explore: setup ## The property tests, on other random examples each time
