@@ -51,19 +51,19 @@ def names(items: list[dict[str, Any]]) -> list[str]:
     return [item["metadata"]["name"] for item in items]
 
 
-async def test_a_list_continues_while_pages_arrive_and_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_list_continues_while_pages_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
     async def slow(_nth: int, _first: int, _limit: int) -> None:
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.1)
 
-    monkeypatch.setattr(client_module, "REQUEST_TIMEOUT_S", 0.3)  # of a page: the whole takes longer
+    monkeypatch.setattr(client_module, "REQUEST_TIMEOUT_S", 1.0)  # of a page: the whole takes longer
     pages: list[int] = []
-    collection = Collection(50 * LIST_CHUNK, fault=slow)
+    collection = Collection(15 * LIST_CHUNK, fault=slow)
     async with served(collection.serve) as (client, _):
         began = asyncio.get_running_loop().time()
         listing = await client.list(PODS, on_page=lambda: pages.append(1))
-        assert asyncio.get_running_loop().time() - began > 3 * 0.3
-    assert len(listing.items) == 50 * LIST_CHUNK
-    assert len(pages) == len(collection.requests) == 50
+        assert asyncio.get_running_loop().time() - began > 1.0
+    assert len(listing.items) == 15 * LIST_CHUNK
+    assert len(pages) == len(collection.requests) == 15
 
 
 async def test_a_stalled_page_is_requested_again_with_a_smaller_limit(
