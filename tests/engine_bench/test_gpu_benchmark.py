@@ -52,6 +52,7 @@ def results(tmp_path_factory):
     return printed, {stage: json.loads(file.read_text())["rows"] for stage, file in files.items()}
 
 
+@pytest.mark.slow
 def test_every_row_of_every_stage_runs(results):
     rows = [row for found in results[1].values() for row in found]
     bad = [row for row in rows if row["status"] != "ok"]
@@ -60,6 +61,7 @@ def test_every_row_of_every_stage_runs(results):
     assert all(results[1].values())
 
 
+@pytest.mark.slow
 def test_rates_and_times_are_numbers(results):
     rows = [row for found in results[1].values() for row in found if row["unit"]]
 
@@ -67,6 +69,7 @@ def test_rates_and_times_are_numbers(results):
     assert [row["name"] for row in rows if not row["value"] or row["value"] < 0] == []
 
 
+@pytest.mark.slow
 def test_the_table_comes_last_and_names_every_row(results):
     for stages, text in zip(PARTS, results[0], strict=True):
         end = text[text.index(f"== {stages[0]}:") :]

@@ -22,6 +22,7 @@ def compile_gate(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_every_kernel_compiles_for_every_architecture() -> None:
     ran = compile_gate("--quick")  # `make compile-gate` compiles the rest
@@ -29,6 +30,7 @@ def test_every_kernel_compiles_for_every_architecture() -> None:
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
+@pytest.mark.slow
 def test_the_gate_reports_each_way_to_fail_and_nothing_else() -> None:
     ran = compile_gate("--kernel", "tests.support.gate_kernels", "--architecture", "80", "86", "90")
 

@@ -143,6 +143,7 @@ def test_a_gpu_serves_as_much_as_any_two_slices_of_it_can():
     assert choice.unmet == pytest.approx(1 - 7.96 / 8.44, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_hundred_gpus_that_are_short_come_within_half_a_point_of_their_bound():
     rng = random.Random(0)
     gpus = tuple(GPUState(f"g{i:02}", f"n{i // 8}", H100, mig_enabled=True) for i in range(100))
