@@ -138,7 +138,7 @@ def foreign_holder(blocks):
     blocks._tables["b"] = [blocks._tables["a"][0]]
 
 
-def shared_without_a_name(blocks):
+def shared_without_a_key(blocks):
     blocks.admit("b", keys_of([1] * 8), 8)
     block = blocks._tables["a"][0]
     del blocks._registered[blocks._keys[block]]
@@ -162,12 +162,12 @@ def no_such_block_is_free(blocks):
     blocks._free.give_last(blocks.num_blocks)
 
 
-def name_of_another_block(blocks):
+def key_of_another_block(blocks):
     blocks._registered[keys_of([1] * 8)[0]] = blocks._tables["a"][1]
 
 
-def name_without_a_block(blocks):
-    blocks._registered[b"nothing has this name"] = blocks._tables["a"][0]
+def key_without_a_block(blocks):
+    blocks._registered[b"nothing has this key"] = blocks._tables["a"][0]
 
 
 def block_missing_in_the_index(blocks):
@@ -177,14 +177,14 @@ def block_missing_in_the_index(blocks):
 DAMAGES = [
     (leak, "1 references, 0 holders"),
     (foreign_holder, "1 references, 2 holders"),
-    (shared_without_a_name, "shared without a name"),
+    (shared_without_a_key, "shared without a key"),
     (held_twice, "a holds a block twice"),
     (used_and_free, "neither free nor used"),
     (neither_used_nor_free, "neither free nor used"),
     (no_such_block_is_free, "in the free list"),
-    (name_of_another_block, "under a foreign name"),
-    (name_without_a_block, "in the index"),
-    (block_missing_in_the_index, "under a foreign name"),
+    (key_of_another_block, "under a foreign key"),
+    (key_without_a_block, "in the index"),
+    (block_missing_in_the_index, "under a foreign key"),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Names for the contents of full blocks.
+"""Keys of full blocks.
 
 A key is a digest of everything that determines a block's keys and values: all tokens from the
 beginning of the sequence up to the end of the block. Equal keys therefore mean equal contents, and
@@ -24,12 +24,12 @@ def salted_root(salt: str) -> bytes:
 
 
 def block_key(parent: bytes, tokens: Sequence[int]) -> bytes:
-    """The key of a block that holds `tokens` and follows the block named `parent`."""
+    """The key of a block that holds `tokens` and follows the block with the key `parent`."""
     return blake2b(parent + array("q", tokens).tobytes(), digest_size=DIGEST_BYTES).digest()
 
 
 def extend_keys(keys: list[bytes], tokens: Sequence[int], block_size: int, root: bytes = ROOT) -> None:
-    """Append to `keys` the names of the full blocks of `tokens` that it does not cover yet."""
+    """Append to `keys` the keys of the full blocks of `tokens` that it lacks."""
     for start in range(len(keys) * block_size, len(tokens) - block_size + 1, block_size):
         parent = keys[-1] if keys else root
         keys.append(block_key(parent, tokens[start : start + block_size]))

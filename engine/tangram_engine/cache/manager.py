@@ -138,7 +138,7 @@ class BlockManager:
                 yield
             if len(distinct) < len(table):
                 raise AssertionError(f"{owner} holds a block twice")
-        named = free = 0
+        registered = free = 0
         for start in range(0, self.num_blocks, AUDIT_SLICE):
             for block in range(start, min(start + AUDIT_SLICE, self.num_blocks)):
                 references, key = self._references[block], self._keys[block]
@@ -147,15 +147,15 @@ class BlockManager:
                 if (references == 0) != (block in self._free):
                     raise AssertionError(f"block {block} is neither free nor used")
                 if key is None and references > 1:
-                    raise AssertionError(f"block {block} is shared without a name")
+                    raise AssertionError(f"block {block} is shared without a key")
                 if key and self._registered.get(key) != block:
-                    raise AssertionError(f"block {block} is indexed under a foreign name")
-                named += bool(key)
+                    raise AssertionError(f"block {block} is indexed under a foreign key")
+                registered += bool(key)
                 free += references == 0
             yield
-        # Each named block is found by its name, so equal counts leave no other entry in the index.
-        if named != len(self._registered):
-            raise AssertionError(f"{named} named blocks, {len(self._registered)} in the index")
+        # Each registered block is found by its key, so equal counts leave no other entry in the index.
+        if registered != len(self._registered):
+            raise AssertionError(f"{registered} registered blocks, {len(self._registered)} in the index")
         if free != len(self._free):
             raise AssertionError(f"{free} blocks without references, {len(self._free)} in the free list")
 

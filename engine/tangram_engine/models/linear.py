@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tangram_engine.kernels import small_linear
-from tangram_engine.kernels import triton_runtime as language
+from tangram_engine.kernels import small_linear, triton_runtime
 from tangram_engine.kernels.ops import Ops, SmallLinear
 from tangram_engine.kernels.rms_norm import RmsNorm
 from tangram_engine.kernels.small_linear import StoredWeight
@@ -84,7 +83,7 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | 
 
 def kernel_for_few_rows(dtype: torch.dtype, ops: Ops) -> SmallLinear | None:
     """The kernel of `ops` for 16 bits, which tensor cores multiply; the interpreter takes any `dtype`."""
-    return ops.small_linear if dtype.itemsize == 2 or language.INTERPRETED else None
+    return ops.small_linear if dtype.itemsize == 2 or triton_runtime.INTERPRETED else None
 
 
 def can_pack(weight: Tensor) -> bool:

@@ -241,7 +241,7 @@ class Scheduler:
             return
         filled = (start + length) // self.blocks.block_size
         if filled > sequence.registered:
-            self._publish(sequence, filled)
+            self._register(sequence, filled)
         if token is not None:
             sequence.tokens.append(token)
             outcome[sequence.id] = reason = sequence.finish_reason(token)
@@ -268,8 +268,8 @@ class Scheduler:
         self._free_slots.append(sequence.slot)
         sequence.slot, sequence.table, sequence.registered = NO_SLOT, [], 0
 
-    def _publish(self, sequence: Sequence, filled: int) -> None:
-        """Name the blocks, up to this number, that the step has filled."""
+    def _register(self, sequence: Sequence, filled: int) -> None:
+        """Register the blocks, up to this number, that the step has filled."""
         self._extend_keys(sequence)
         for index in range(sequence.registered, filled):
             self.blocks.register(sequence.slot, index, sequence.keys[index])

@@ -55,7 +55,7 @@ class Sequence:
         self.cached = 0  # prompt tokens that were found in the prefix cache at first admission
         self.scheduled = math.inf  # when it was first given a place in a step; not yet
         self.preemptions = 0  # how often it has lost its blocks since
-        self.keys: list[bytes] = []  # names of the full blocks of `tokens`, as far as they are known
+        self.keys: list[bytes] = []  # of the full blocks of `tokens`, as far as they are known
         self.slot = NO_SLOT  # number of the device row and owner of the blocks
         self.launched = 0  # steps with the sequence in them that were launched and not committed yet
         self.registered = 0  # full blocks that have been found or computed by committed steps
