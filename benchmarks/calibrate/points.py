@@ -140,9 +140,6 @@ def _quantities(loads: list[tuple[Footprint, Hardware]]) -> dict[str, Column]:
     def of(value: object) -> Column:
         return np.array([value(foot, on) for foot, on in loads], dtype=np.float64)  # type: ignore[operator]
 
-    def flops16(_: Footprint, on: Hardware) -> float:
-        return on.flops_of("bf16") or on.flops_of("fp16") or 1.0
-
     columns = {
         "dense": of(lambda f, _: f.dense_read_bytes),
         "expert": of(lambda f, _: f.expert_read_bytes),
@@ -156,8 +153,8 @@ def _quantities(loads: list[tuple[Footprint, Hardware]]) -> dict[str, Column]:
         "bandwidth": of(lambda _, on: on.bandwidth),
         "link": of(lambda _, on: on.link_bandwidth),
         "nvlink": of(lambda _, on: on.nvlink),
-        "flops16": of(flops16),
-        "flops": of(lambda f, on: on.flops_of(f.compute) or flops16(f, on)),
+        "flops_16": of(lambda _, on: on.flops_16),
+        "flops": of(lambda f, on: on.flops_of(f.compute) or on.flops_16),
         "narrow": of(lambda f, _: narrow(f)),
         "bits": of(lambda f, _: {"fp8": 8, "int8": 8, "fp4": 4}.get(f.compute, 16)),
     }

@@ -31,9 +31,9 @@ def step(
     )
     factor = factor * np.where(p["experts"] > 0, k["expert_compute"], 1.0)
     linear = tokens * p["linear"] * factor / p["flops"]
-    head = sampled * p["head"] * k["compute_16"] / p["flops16"]
+    head = sampled * p["head"] * k["compute_16"] / p["flops_16"]
     kv = k["kv"] * decode * _windowed(p, "kv", context) / p["bandwidth"]
-    per_flop = k["attention"] / p["flops16"]
+    per_flop = k["attention"] / p["flops_16"]
     attention = np.maximum(kv, per_flop * decode * _windowed(p, "pairs", context))
     prompts = per_flop * prompt * _windowed(p, "pairs", prompt_context)
     between = k["moved"] * tokens * p["layers"] * p["vector"] / p["bandwidth"]

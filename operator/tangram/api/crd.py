@@ -8,6 +8,8 @@ from typing import Any
 import yaml
 
 from tangram.api.common.base import GROUP, VERSION
+from tangram.api.common.labels import LONGEST_NAME
+from tangram.api.common.values import validations
 from tangram.api.definitions import ALL, Definition
 from tangram.api.schema import structural
 
@@ -26,7 +28,7 @@ def document(kind: Definition) -> dict[str, Any]:
     """Return one CRD as data."""
     spec = structural(kind.spec) | {"description": kind.spec_description}
     if kind.spec_rules:
-        spec["x-kubernetes-validations"] = list(kind.spec_rules)
+        spec |= validations(*kind.spec_rules)
     schema: dict[str, Any] = {
         "type": "object",
         "description": kind.description,
@@ -35,13 +37,16 @@ def document(kind: Definition) -> dict[str, Any]:
             "apiVersion": {"type": "string", "description": "Version of this representation."},
             "kind": {"type": "string", "description": f"Always {kind.kind}."},
             # The bound is Kubernetes' own; it lets the API server bound the cost of the rule on names.
-            "metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 253}}},
+            "metadata": {
+                "type": "object",
+                "properties": {"name": {"type": "string", "maxLength": LONGEST_NAME}},
+            },
             "spec": spec,
             "status": structural(kind.status),
         },
     }
     if kind.rules:
-        schema["x-kubernetes-validations"] = list(kind.rules)
+        schema |= validations(*kind.rules)
     version = {
         "name": VERSION,
         "served": True,

@@ -6,7 +6,14 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, JsonValue, StrictBool, StrictInt, StrictStr, ValidationError
 
 from tangram.api.common.base import APIModel, optional
-from tangram.api.common.labels import LABEL_KEY, LABEL_VALUE, LONGEST_KEY, is_label_key, is_label_value
+from tangram.api.common.labels import (
+    LABEL_KEY,
+    LABEL_VALUE,
+    LONGEST_KEY,
+    LONGEST_LABEL,
+    is_label_key,
+    is_label_value,
+)
 from tangram.api.common.values import SKU, PricePerGPUHour, rule, validations
 from tangram.api.llm_deployment.parse import explain
 from tangram.api.llm_deployment.status import Condition, Count, Decimal, Generation
@@ -32,7 +39,7 @@ def _labels(selector: dict[str, str]) -> dict[str, str]:
 _KEY_RULE = f"key.size() <= {LONGEST_KEY} && key.matches(r'{LABEL_KEY}')"
 _SELECTOR_SCHEMA: dict[str, JsonValue] = {
     **validations(rule(f"self.all(key, {_KEY_RULE} && self[key].matches(r'{LABEL_VALUE}'))", LABELS_HELP)),
-    "additionalProperties": {"type": "string", "maxLength": 63},
+    "additionalProperties": {"type": "string", "maxLength": LONGEST_LABEL},
 }
 
 
@@ -102,11 +109,10 @@ class GPUPoolSpec(APIModel):
             rule("!has(self.max) || !has(self.min) || self.min <= self.max", MIN_ABOVE_MAX)
         ),
     )
-    zone: Annotated[StrictStr, Field(pattern=LABEL_VALUE)] | None = Field(
-        default=None,
-        max_length=63,
-        description="Zone of new nodes (label topology.kubernetes.io/zone). Default: none; new nodes then "
-        "count as one zone with the nodes that lack the label.",
+    zone: Annotated[StrictStr, Field(pattern=LABEL_VALUE)] | None = optional(
+        "Zone of new nodes (label topology.kubernetes.io/zone). Default: none; new nodes then count as one "
+        "zone with the nodes that lack the label.",
+        max_length=LONGEST_LABEL,
     )
 
 

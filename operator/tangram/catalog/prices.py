@@ -41,7 +41,7 @@ class Prices:
         price = self.gpu_hour(sku)
         return None if price is None else price * share(sku, profile, tensor_parallel)
 
-    def required_hour(self, sku: str, profile: str, tensor_parallel: int = 1) -> float:
+    def required_replica_hour(self, sku: str, profile: str, tensor_parallel: int = 1) -> float:
         """Return the price of one replica per hour. Raises `InputError` where none is known."""
         return self.required_gpu_hour(sku) * share(sku, profile, tensor_parallel)
 

@@ -68,4 +68,5 @@ class Reason(StrEnum):
     SCALED_TO_ZERO = "ScaledToZero"
 
 
+PAUSED = "spec.paused is true: running replicas stay unchanged"
 OFF = "spec.replicas is 0: no replica runs, no GPU is kept, and requests to its Service fail"

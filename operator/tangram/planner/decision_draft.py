@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tangram.eligibility.acceptance import Acceptance, acceptance, by_age
 from tangram.eligibility.isolation import Faulted, RoundStep, for_each
-from tangram.eligibility.reasons import Reason
+from tangram.eligibility.reasons import PAUSED, Reason
 from tangram.fleet import Decision, Fault, FleetSnapshot, Intent, InvalidIntent, ParsedIntent, Shape, Workload
 from tangram.planner.jobs.inspections import Inspections, ModelState, model_state
 
@@ -67,7 +67,7 @@ class DecisionDraft:
         if not self.acceptance.accepted:
             return self.decision(Reason.NOT_ACCEPTED, "waits until condition Accepted is True")
         if isinstance(self.intent, Intent) and self.intent.paused:
-            return self.decision(Reason.PAUSED, "spec.paused is true: running replicas stay unchanged")
+            return self.decision(Reason.PAUSED, PAUSED)
         if self.fault is not None:
             return self.decision(Reason.NOT_JUDGED, _fault_message(self.fault))
         return None

@@ -14,6 +14,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
+from tangram.api.common.labels import LONGEST_NAME
 from tangram.api.common.values import NAME_PATTERN
 from tangram.catalog.reading import yaml_text
 from tangram.fleet import PodNeeds
@@ -148,7 +149,9 @@ class Settings(_Section):
     """Largest host memory in engine.resources, likewise; null: memoryPerGPU."""
     runtime_class_name: str | None = None
     """RuntimeClass of engine pods, for example nvidia."""
-    default_priority_class_name: Annotated[str, Field(max_length=253, pattern=f"{NAME_PATTERN}|^$")] = ""
+    default_priority_class_name: Annotated[
+        str, Field(max_length=LONGEST_NAME, pattern=f"{NAME_PATTERN}|^$")
+    ] = ""
     """PriorityClass of LLMDeployments that name none, with preemptionPolicy Never; empty: none."""
     tolerations: tuple[dict[str, Any], ...] = ()
     """Tolerations of engine pods, added to those of the usual GPU taints."""

@@ -10,6 +10,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, JsonValue, StrictStr, StringConstraints, WithJsonSchema
 
+from tangram.api.common.labels import LONGEST_LABEL, LONGEST_NAME
 from tangram.catalog import InputError
 from tangram.catalog.models.precision import PRECISIONS, precision
 from tangram.catalog.prices import HIGHEST_USD_PER_HOUR
@@ -20,11 +21,10 @@ NAME_PATTERN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"  # of a cluster-scoped object
 AS_STORED, ANY = "AsStored", "Any"
 WEIGHT_FORMATS = (AS_STORED, ANY, *PRECISIONS)
 
-SKU = Annotated[StrictStr, StringConstraints(min_length=1, max_length=63, pattern=SKU_PATTERN)]
-PoolName = Annotated[StrictStr, StringConstraints(min_length=1, max_length=253, pattern=NAME_PATTERN)]
-PriorityClassName = Annotated[
-    StrictStr, StringConstraints(min_length=1, max_length=253, pattern=NAME_PATTERN)
-]
+SKU = Annotated[StrictStr, StringConstraints(min_length=1, max_length=LONGEST_LABEL, pattern=SKU_PATTERN)]
+_NAME = StringConstraints(min_length=1, max_length=LONGEST_NAME, pattern=NAME_PATTERN)
+PoolName = Annotated[StrictStr, _NAME]
+PriorityClassName = Annotated[StrictStr, _NAME]
 LOWEST_RATE = 1e-6  # a request in eleven days is no load to size for
 HIGHEST_RATE = 1_000_000.0
 HIGHEST_BUDGET = 1_000_000.0  # USD per hour

@@ -14,7 +14,9 @@ from tangram.api.llm_deployment.lengths import LengthsSpec
 from tangram.api.llm_deployment.replicas_set_by import replicas_set_by
 from tangram.api.llm_deployment.revision import revision
 from tangram.api.llm_deployment.spec import (
+    LLM_DEPLOYMENT_NAME_PATTERN,
     LONGER_THAN_CONTEXT,
+    LONGEST_LLM_DEPLOYMENT_NAME,
     MIN_ABOVE_MAX,
     NAME_HELP,
     SERVED_NAME_HELP,
@@ -49,7 +51,7 @@ _PLAIN_MESSAGES = {  # in place of pydantic's messages in terms of Python
     "model_type": "must be an object",
     "too_short": "must not be empty",
 }
-_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_NAME = re.compile(LLM_DEPLOYMENT_NAME_PATTERN.strip("^$"))
 _SERVED_NAME = re.compile(SERVED_NAME_PATTERN.strip("^$"))
 
 
@@ -127,7 +129,7 @@ def _bounds(scaling: ScalingSpec, replicas: int | None) -> tuple[int, int]:
 def _problem(name: str, spec: LLMDeploymentSpec) -> str | None:
     """Return the first broken rule across fields, as a message with the field's path and what to do."""
     scaling = spec.scaling
-    if len(name) > 40 or not _NAME.fullmatch(name):
+    if len(name) > LONGEST_LLM_DEPLOYMENT_NAME or not _NAME.fullmatch(name):
         return f"metadata.name {name!r} {NAME_HELP}"
     if spec.model.served_name is not None and not _SERVED_NAME.fullmatch(spec.model.served_name):
         return f"spec.model.servedName {SERVED_NAME_HELP}"

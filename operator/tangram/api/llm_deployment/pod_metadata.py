@@ -15,7 +15,8 @@ from tangram.api.common.labels import (
     LABEL_KEY,
     LABEL_VALUE,
     LONGEST_KEY,
-    LONGEST_PREFIX,
+    LONGEST_LABEL,
+    LONGEST_NAME,
     is_label_key,
     is_label_value,
 )
@@ -104,7 +105,7 @@ def _annotations(annotations: dict[str, str]) -> dict[str, str]:
 
 def _map(longest_value: int, *rules: dict[str, JsonValue]) -> dict[str, JsonValue]:
     keys = (
-        f"self.all(key, key.size() <= {LONGEST_KEY} && key.indexOf('/') <= {LONGEST_PREFIX} && "
+        f"self.all(key, key.size() <= {LONGEST_KEY} && key.indexOf('/') <= {LONGEST_NAME} && "
         f"key.matches(r'{LABEL_KEY}'))"
     )
     reserved = f"!self.exists(key, key.matches(r'{RESERVED_KEY}'))"
@@ -123,7 +124,9 @@ class PodMetadataSpec(APIModel):
         description="Labels that engine pods carry beside Tangram's own, for cost reports or dashboards; at "
         "most 16. Keys of Kubernetes, Tangram and programs that act on pods are refused. A change replaces "
         "the pods.",
-        json_schema_extra=_map(63, rule(f"self.all(key, self[key].matches(r'{LABEL_VALUE}'))", VALUES_HELP)),
+        json_schema_extra=_map(
+            LONGEST_LABEL, rule(f"self.all(key, self[key].matches(r'{LABEL_VALUE}'))", VALUES_HELP)
+        ),
     )
     annotations: Annotated[
         dict[StrictStr, StrictStr], AfterValidator(_pairs), AfterValidator(_annotations)

@@ -41,7 +41,12 @@ LONGER_THAN_CONTEXT = (
     "traffic.inputTokens and traffic.outputTokens together must not be above engine.maxModelLen: lower them "
     "or raise it"
 )
-NAME_HELP = "must be at most 40 characters of a-z, 0-9 and '-', begin with a letter and not end with '-'"
+LONGEST_LLM_DEPLOYMENT_NAME = 40  # it begins the names of Deployments
+LLM_DEPLOYMENT_NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+NAME_HELP = (
+    f"must be at most {LONGEST_LLM_DEPLOYMENT_NAME} characters of a-z, 0-9 and '-', begin with a letter and "
+    "not end with '-'"
+)
 MIN_ABOVE_MAX = (
     "scaling.minReplicas must not be above scaling.maxReplicas; raise maxReplicas or lower minReplicas"
 )
@@ -68,13 +73,12 @@ class ModelSpec(APIModel):
         "PersistentVolumeClaim of this namespace, mounted read-only.",
         json_schema_extra=validations(rule(f"self.matches(r'{URI_PATTERN}')", f"model.uri {URI_HELP}")),
     )
-    served_name: StrictStr | None = Field(
-        default=None,
+    served_name: StrictStr | None = optional(
+        "The model name that clients send in requests, and the label model_name of its metrics. It must be "
+        "unique within the namespace: of two LLMDeployments with one name the older is served. Default: the "
+        "name of this object.",
         min_length=1,
         max_length=128,
-        description="The model name that clients send in requests, and the label model_name of its metrics. "
-        "It must be unique within the namespace: of two LLMDeployments with one name the older is served. "
-        "Default: the name of this object.",
         json_schema_extra=validations(
             rule(f"self.matches(r'{SERVED_NAME_PATTERN}')", f"model.servedName {SERVED_NAME_HELP}")
         ),
@@ -84,13 +88,12 @@ class ModelSpec(APIModel):
 class EngineSpec(APIModel):
     """How each replica of the engine runs."""
 
-    max_model_len: StrictInt | None = Field(
-        default=None,
+    max_model_len: StrictInt | None = optional(
+        "Longest request in tokens, input (prompt) and output (answer) together. Every replica keeps room "
+        "for at least one such request in its KV cache, so a smaller value fits smaller GPUs. Default and "
+        "upper bound: max_position_embeddings of the checkpoint.",
         ge=16,
         le=1_048_576,
-        description="Longest request in tokens, input (prompt) and output (answer) together. Every replica "
-        "keeps room for at least one such request in its KV cache, so a smaller value fits smaller GPUs. "
-        "Default and upper bound: max_position_embeddings of the checkpoint.",
     )
     max_running_requests: StrictInt = Field(
         default=DEFAULT_RUNNING_REQUESTS,
@@ -176,16 +179,14 @@ class TrafficSpec(APIModel):
         'Requests per second, of all replicas together: a decimal in quotes, such as "0.5", or a whole '
         "number. Default: scaling.minReplicas replicas are planned until traffic is measured."
     )
-    input_tokens: LengthsSpec | None = Field(
-        default=None,
-        description="Input (prompt) tokens of a request: {mean: 1024}, {mean: 1024, p90: 1500} or {fixed: "
-        "1024}. Default: mean 1024, or less where the model's context is shorter than 2560 tokens.",
+    input_tokens: LengthsSpec | None = optional(
+        "Input (prompt) tokens of a request: {mean: 1024}, {mean: 1024, p90: 1500} or {fixed: 1024}. "
+        "Default: mean 1024, or less where the model's context is shorter than 2560 tokens.",
         json_schema_extra=LENGTHS_RULES,
     )
-    output_tokens: LengthsSpec | None = Field(
-        default=None,
-        description="Output (answer) tokens of a request: {mean: 256}, {mean: 256, p90: 300} or {fixed: "
-        "256}. Default: mean 256, or less where the model's context is shorter than 2560 tokens.",
+    output_tokens: LengthsSpec | None = optional(
+        "Output (answer) tokens of a request: {mean: 256}, {mean: 256, p90: 300} or {fixed: 256}. Default: "
+        "mean 256, or less where the model's context is shorter than 2560 tokens.",
         json_schema_extra=LENGTHS_RULES,
     )
 
@@ -255,11 +256,8 @@ class ScalingSpec(APIModel):
         description="Fewest replicas. Tangram never goes below it, unless spec.replicas does. The condition "
         "Available is False while fewer serve.",
     )
-    max_replicas: StrictInt | None = Field(
-        default=None,
-        ge=1,
-        le=MAX_REPLICAS,
-        description="Most replicas. Default: minReplicas, which means a fixed number.",
+    max_replicas: StrictInt | None = optional(
+        "Most replicas. Default: minReplicas, which means a fixed number.", ge=1, le=MAX_REPLICAS
     )
 
 
@@ -351,6 +349,7 @@ TRAFFIC_RULE = rule(
     LONGER_THAN_CONTEXT,
 )
 NAME_RULE = rule(
-    "self.metadata.name.size() <= 40 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+    f"self.metadata.name.size() <= {LONGEST_LLM_DEPLOYMENT_NAME} && "
+    f"self.metadata.name.matches('{LLM_DEPLOYMENT_NAME_PATTERN}')",
     f"metadata.name {NAME_HELP}: it names a Service and Deployments",
 )

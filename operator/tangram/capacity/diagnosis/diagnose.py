@@ -5,6 +5,7 @@ decode or queue? KV pressure? scheduler policy? An answer names the numbers it r
 what is missing.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from tangram.capacity.diagnosis import bound, phase, policy, pressure
@@ -36,16 +37,21 @@ def diagnose(
     flags = (limits or EngineFlags()).completed(after)
     obstacle = _obstacle(interval)
     answers = (
-        (obstacle and replace(obstacle, question=bound.QUESTION)) or bound.bound(interval, hardware, step),
-        (obstacle and replace(obstacle, question=phase.QUESTION)) or phase.phase(interval),
+        _unless(obstacle, bound.QUESTION, lambda: bound.bound(interval, hardware, step)),
+        _unless(obstacle, phase.QUESTION, lambda: phase.phase(interval)),
         pressure.pressure(interval, restarted=interval.restart() is not None),
-        (obstacle and replace(obstacle, question=policy.QUESTION)) or policy.policy(interval, flags),
+        _unless(obstacle, policy.QUESTION, lambda: policy.policy(interval, flags)),
     )
     model = next(iter(after.models), "")
     used = step.hardware if step else hardware
     return Diagnosis(
         model, after.engines, seconds, answers, _notes(interval), used.unverified if used else ()
     )
+
+
+def _unless(obstacle: Finding | None, question: str, answer: Callable[[], Finding]) -> Finding:
+    """Return the answer to a question, unless an obstacle is all that there is to say."""
+    return answer() if obstacle is None else replace(obstacle, question=question)
 
 
 def _obstacle(interval: Interval) -> Finding | None:

@@ -138,7 +138,7 @@ def _choice(
 ) -> Choice:
     placed = shapes_at(assignment.sites.get(demand.id, ()))
     parts = tuple(Part(s.sku, s.profile, s.tensor_parallel, n) for s, n in sorted(placed.items()))
-    price = sum(fleet.prices.required_hour(*shape) * n for shape, n in placed.items())
+    price = sum(fleet.prices.required_replica_hour(*shape) * n for shape, n in placed.items())
     if demand.is_request:
         total = sum(count for _, count in demand.slices)
         unmet = (total - sum(placed.values())) / total if total else 0.0

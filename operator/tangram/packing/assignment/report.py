@@ -77,8 +77,9 @@ class Report:
         placed = {name: shapes_at(assignment.sites.get(name, ())) for name in mixed}
         if not assignment.short and all(dict(chosen[name].parts) == placed[name] for name in mixed):
             return packing, None
+        hourly = self.fleet.prices.required_replica_hour
         sites = (site for sites in assignment.sites.values() for site in sites)
-        return packing, sum(units(self.fleet.prices.required_hour(*site.shape)) for site in sites) / MONEY
+        return packing, sum(units(hourly(*site.shape)) for site in sites) / MONEY
 
 
 def _without_some(stage: Stage, share: float) -> Stage:

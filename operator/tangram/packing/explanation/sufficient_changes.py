@@ -256,7 +256,9 @@ def _shapes(trial: _Trial) -> list[tuple[ShapeKey, float, int]]:
     for part in parts_alone(trial.demand):
         for shape in alternatives(trial.problem, part.shape):
             most[shape] = max(most.get(shape, 0), part.count)
-    return sorted(((s, prices.required_hour(*s), n) for s, n in most.items()), key=lambda x: (x[1], x[0]))
+    return sorted(
+        ((s, prices.required_replica_hour(*s), n) for s, n in most.items()), key=lambda x: (x[1], x[0])
+    )
 
 
 def _looser(trial: _Trial, objectives: Sequence[ObjectiveChange]) -> Iterator[SufficientChange]:

@@ -65,7 +65,7 @@ def _divide(model: Model, prices: Prices, demand: PreparedDemand, unmet: Terms) 
             model.pieces[demand.id, number, shape] = piece
             placed.add(piece)
             model.taken.setdefault((demand.id, shape), Terms()).add(piece)
-            model.share.add(piece, units(prices.required_hour(*shape)))
+            model.share.add(piece, units(prices.required_replica_hour(*shape)))
         model.cp.add(placed.expression <= count)
         if running_here := min(count, sum(demand.running.get(shape, 0) for shape in shapes)):
             gone = model.cp.new_int_var(0, running_here, f"{demand.id}.gone")

@@ -18,7 +18,7 @@ def add_mix(model: Model, prices: Prices, demand: PreparedDemand, limits: MixLim
         count = model.inner(demand.id, item.most, f"{item.shape}")
         mix_terms.counts[item.shape] = count
         model.taken.setdefault((demand.id, item.shape), Terms()).add(count)
-        model.share.add(count, units(prices.required_hour(*item.shape)))
+        model.share.add(count, units(prices.required_replica_hour(*item.shape)))
         every.add(count)
         if item.serves:
             served.add(count, item.serves)

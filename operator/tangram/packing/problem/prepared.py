@@ -99,7 +99,7 @@ def column_of(demand: PreparedDemand, prices: Prices, counts: Mapping[ShapeKey, 
     """Return a mix of a demand as a whole."""
     assert demand.limits is not None  # noqa: S101 - asked for only of demands that have one
     parts = tuple(sorted((shape, n) for shape, n in counts.items() if n))
-    price = sum(units(prices.required_hour(*shape)) * n for shape, n in parts)
+    price = sum(units(prices.required_replica_hour(*shape)) * n for shape, n in parts)
     unmet, stops = demand.limits.unmet(counts), len(demand.held) - demand.limits.serving(counts)
     return MixColumn(parts, price, unmet, max(0, stops) if unmet > demand.least_unmet else 0)
 
@@ -173,7 +173,7 @@ def _running(
     gpus, instances = zip(*pairs, strict=True)
     first, owner = instances[0], instances[0].owner or ""
     shape = ShapeKey(gpus[0].sku, first.profile, len(gpus))
-    default = prices.required_hour(*shape) * start_h.get(owner, DEFAULT_START_H) / len(gpus)
+    default = prices.required_replica_hour(*shape) * start_h.get(owner, DEFAULT_START_H) / len(gpus)
     cost = sum(default if i.move_cost is None else i.move_cost for i in instances)
     pinned = not all(i.movable for i in instances)
     ids = tuple(sorted(gpu.id for gpu in gpus))
@@ -236,7 +236,7 @@ def _prepared(
     shapes = {replica.shape for replica in held} | {offer.shape for offer in demand.offers}
     shapes |= {shape for alike, _ in slices for shape in alike}
     pinned = Counter(replica.shape for replica in held if replica.pinned)
-    hourly = {shape: prices.required_hour(*shape) for shape in pinned}
+    hourly = {shape: prices.required_replica_hour(*shape) for shape in pinned}
     running = Counter(replica.shape for replica in held)
     limits = None if slices else mix_limits_of(demand, running, pinned, hourly, room, room.crowded(held))
     no_mix = () if limits is None or limits.items else (MixColumn((), 0, limits.unmet({})),)  # no choice
@@ -245,7 +245,9 @@ def _prepared(
         demand.priority,
         _never_surplus(held, pinned, slices),
         demand.spread,
-        unit={shape: units(prices.required_hour(*shape) * demand.start_h) for shape in sorted(shapes)},
+        unit={
+            shape: units(prices.required_replica_hour(*shape) * demand.start_h) for shape in sorted(shapes)
+        },
         limits=None if no_mix else limits,
         columns=no_mix,
         slices=slices,

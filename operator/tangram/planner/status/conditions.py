@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from tangram.eligibility.reasons import OFF, Reason
+from tangram.eligibility.reasons import OFF, PAUSED, Reason
 from tangram.fleet import Decision, FleetSnapshot, Intent, InvalidIntent, ParsedIntent, Workload, WriteProblem
 from tangram.planner.status.request_time_limit import time_limit_warnings
 from tangram.scaling import ScalingDecision, Signal, SignalState
@@ -214,7 +214,7 @@ def _paused(inputs: ConditionInputs) -> ConditionState:
     condition = available(inputs)
     if condition.status != TRUE:
         return condition
-    return ConditionState(TRUE, Reason.PAUSED, "spec.paused is true: running replicas stay unchanged")
+    return ConditionState(TRUE, Reason.PAUSED, PAUSED)
 
 
 def _short(inputs: ConditionInputs) -> ConditionState:

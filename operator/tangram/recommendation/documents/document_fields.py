@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from tangram.api.common.labels import LONGEST_NAME
 from tangram.api.common.old_forms import HINT, old_parts
 from tangram.api.common.values import decimal_number
 from tangram.catalog import InputError
@@ -91,7 +92,7 @@ def word(fields: Fields, key: str) -> str:
     value = fields.values.get(key)
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
-    if not isinstance(value, str) or not value or not value.isprintable() or len(value) > 253:
+    if not isinstance(value, str) or not value or not value.isprintable() or len(value) > LONGEST_NAME:
         raise fields.error(key, "is missing" if value is None else "must be a printable, not empty string")
     return value
 

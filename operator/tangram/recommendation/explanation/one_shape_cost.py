@@ -33,7 +33,9 @@ def one_shape_document(
     def mixed(demand: Demand) -> Demand:
         budget = demand.budget_per_hour
         if budget is not None:
-            running_cost = (prices.required_hour(*part.shape) * part.count for part in demand.protected)
+            running_cost = (
+                prices.required_replica_hour(*part.shape) * part.count for part in demand.protected
+            )
             budget = max(budget, *running_cost, 0.0)
         return replace(demand, uniform=False, protected=(), budget_per_hour=budget)
 

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tangram.api.common.labels import LONGEST_LABEL
 from tangram.fleet import EventNote
 from tangram.fleet.labels import MANAGED_BY, MANAGED_BY_LABEL
 from tangram.fleet.times import rfc3339
@@ -26,7 +27,6 @@ log = logging.getLogger(__name__)
 
 MANAGER = "tangram-fleet-plans"
 KEPT = 20
-MAX_LABEL = 63
 SUPERSEDED = "Superseded"
 FIGURES = ("currentCostPerHour", "savesPerHour", "solveSeconds")  # of the status
 _COMPARED = FIGURES[:2]  # another solve time alone is no reason to write
@@ -170,7 +170,7 @@ def operator_label(namespace: str, lease: str) -> str:
     each other's FleetPlans.
     """
     name = f"{namespace}.{lease}"
-    return name if len(name) <= MAX_LABEL else hashlib.sha256(name.encode()).hexdigest()[:16]
+    return name if len(name) <= LONGEST_LABEL else hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
 def _state_time(plan: Object) -> tuple[str, str]:
