@@ -1,3 +1,5 @@
+import io
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -77,6 +79,14 @@ def test_whatever_the_file_holds_it_is_prices_or_one_error(text):
         assert all(0 < price <= 1000 for price in prices.overrides.values())
 
     assert refusal is None or refusal.startswith("prices.yaml")
+
+
+def test_a_price_file_named_with_a_dash_is_a_file_and_not_standard_input(tmp_path, monkeypatch):
+    (tmp_path / "-").write_text("L4: 0.5\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"L4: 9\n")))
+
+    assert read_prices("-").gpu_hour("L4") == pytest.approx(0.5)
 
 
 def test_files_that_cannot_be_read_are_refused(tmp_path):

@@ -29,9 +29,13 @@ from tangram.shell.process.recommendation_loop import (
     relevant_part,
 )
 from tests.support.fleet import claims, intent, node, shape, snapshot, workload
-from tests.support.recommenders import ADVICE, dies, hangs, raises, recommends
+from tests.support.recommenders import ADVICE, FIGURES, SPEC, dies, hangs, raises, recommends
 
 ONE = intent("one", generation=3)
+PLAN_FIGURES = (
+    *("cost_dollars_per_hour", "savings_dollars_per_hour", "gap_ratio"),
+    *("unmet_llmdeployments", "solve_seconds"),
+)
 
 
 def fleet(*gpus: int) -> FleetSnapshot:
@@ -177,6 +181,18 @@ async def test_an_operator_that_lost_the_lease_plans_and_writes_no_more() -> Non
             )
             is None
         )
+
+
+@pytest.mark.parametrize("figure", PLAN_FIGURES)
+def test_an_empty_recommendation_clears_the_metrics_of_the_fleet_plan(figure: str) -> None:
+    metrics, labels = OperatorMetrics(), {"state": "Recommended"}
+    result = RecommendationResult("abc", SPEC, FIGURES, better=True, advice=())
+    metrics.show_fleet_plan(result)
+    assert metrics.registry.get_sample_value(f"tangram_fleet_plan_{figure}", labels) is not None
+
+    metrics.show_fleet_plan(replace(result, spec=SPEC | {"totalDeployments": 0}))
+
+    assert metrics.registry.get_sample_value(f"tangram_fleet_plan_{figure}", labels) is None
 
 
 async def test_a_recommendation_of_an_earlier_term_waits_for_the_same_fleet_in_this_term() -> None:

@@ -14,14 +14,14 @@ LARGEST_FILE = 256 << 20
 BOM = "\ufeff"
 
 
-def shown_name(name: str) -> str:
-    """Return the name of an input file in messages."""
-    return "standard input" if name == "-" else name
+def shown_name(file: str | Path) -> str:
+    """Return the name of an input file in messages; the text `-`, but no path, is standard input."""
+    return "standard input" if file == "-" else str(file)
 
 
 def file_bytes(file: str | Path, field: str, most: int) -> bytes:
     """Return the content of a file, of standard input for the text `-`. Raises `InputError` about `field`."""
-    shown = repr(shown_name(str(file)))
+    shown = repr(shown_name(file))
     try:
         with nullcontext(sys.stdin.buffer) if file == "-" else Path(file).open("rb") as stream:
             content = stream.read(most + 1)  # pipes and devices have no known size
@@ -35,12 +35,12 @@ def file_bytes(file: str | Path, field: str, most: int) -> bytes:
     return content
 
 
-def file_text(name: str, field: str = "--file", most: int = LARGEST_FILE) -> str:
-    """Return the text of a file, `-`: standard input. Raises `InputError` about `field`."""
+def file_text(file: str | Path, field: str = "--file", most: int = LARGEST_FILE) -> str:
+    """Return the text of a file, of standard input for the text `-`. Raises `InputError` about `field`."""
     try:
-        return file_bytes(name, field, most).decode("utf-8")
+        return file_bytes(file, field, most).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InputError(field, f"{shown_name(name)!r} is not UTF-8 text") from error
+        raise InputError(field, f"{shown_name(file)!r} is not UTF-8 text") from error
 
 
 def documents(text: str, shown: str) -> Iterator[Any]:

@@ -27,6 +27,7 @@ output_option = click.option(
 )
 _GAP = 2  # blanks between columns
 _PROSE = 60  # columns that a prose column keeps before others are left out
+_NARROWEST_PROSE = 20  # columns of a prose column, however narrow the terminal is
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,7 @@ def _wrapped(
     prose = next((i for i, column in enumerate(columns) if column.prose), None)
     if over <= 0 or prose is None:
         return list(rows)
-    prose_width, wrapped = max(sizes[prose] - over, _PROSE // 3), list[Sequence[str]]()
+    prose_width, wrapped = max(sizes[prose] - over, _NARROWEST_PROSE), list[Sequence[str]]()
     for row in rows:
         lines = textwrap.wrap(row[prose], prose_width, break_on_hyphens=False) or [""]
         for number, line in enumerate(lines):

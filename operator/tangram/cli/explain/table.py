@@ -174,7 +174,8 @@ def _short(plan: Mapping[str, Any], because: Sequence[str]) -> str:
 
 
 def _row(other: Mapping[str, Any]) -> Row:
-    shape, (fleet, why) = other["chosen"][0], fleet_cost_and_reason(other)
+    shape = other["chosen"][0]
+    fleet, why = fleet_cost_and_reason(other)
     return [
         (Column("ALTERNATIVE"), f"{shape_name(shape)} {shape['precision']}"),
         (Column("REPL", right=True), str(shape["replicas"])),

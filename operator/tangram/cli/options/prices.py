@@ -1,6 +1,7 @@
 """`--prices FILE`: prices of the user instead of the catalog's list prices."""
 
 import os
+from pathlib import Path
 
 import click
 
@@ -22,7 +23,7 @@ def read_prices(path: str | None) -> Prices:
         return Prices()
     if not os.path.isfile(path):  # noqa: PTH113 - Path.is_file raises for a name that is too long
         raise InputError("--prices", f"{path!r} is not a file")
-    return parse_prices(file_text(path, "--prices", LARGEST_FILE), path)
+    return parse_prices(file_text(Path(path), "--prices", LARGEST_FILE), path)
 
 
 prices_option = click.option(

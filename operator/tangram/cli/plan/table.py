@@ -75,7 +75,8 @@ def _explained(plan: Mapping[str, Any]) -> None:
 
 
 def _alternative_row(other: Mapping[str, Any]) -> Row:
-    shape, (fleet, why) = other["chosen"][0], fleet_cost_and_reason(other)
+    shape = other["chosen"][0]
+    fleet, why = fleet_cost_and_reason(other)
     return [
         (Column("ALTERNATIVE"), shape_name(shape)),
         (Column("PREC", rank=3), shape["precision"]),

@@ -58,7 +58,7 @@ def size_command(
     everything: bool,
     prices: Prices,
     fmt: str,
-    **request_fields: Any,
+    **request_fields: Any,  # of `SizingRequest`: objectives, lengths, load, engine, limits of a replica
 ) -> None:
     """Rank the GPUs and MIG slices that serve a model within its objectives, cheapest first.
 

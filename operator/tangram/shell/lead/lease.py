@@ -133,8 +133,7 @@ class Elector:
     ) -> None:
         self.election = Election(namespace, name, identity, times)
         self.looked = asyncio.Event()  # set after the first attempt, whatever came of it
-        self._client, self._namespace, self._name = client, namespace, name
-        self._clock, self._now, self._changed = clock, now, changed
+        self._client, self._clock, self._now, self._changed = client, clock, now, changed
         self._lease: Object | None = None
         self._noticed = (False, 0)
 
@@ -162,7 +161,8 @@ class Elector:
             try:
                 await asyncio.wait_for(self.step(), self.election.times.renew_s / 2)
             except (ApiError, TimeoutError) as error:
-                log.warning("lease %s/%s: %s", self._namespace, self._name, str(error) or "no answer in time")
+                problem = str(error) or "no answer in time"
+                log.warning("lease %s/%s: %s", self.election.namespace, self.election.name, problem)
                 self._lease = None  # read it again before the next write
             self.looked.set()
             self._notice()
@@ -171,7 +171,7 @@ class Elector:
     async def step(self) -> None:
         """Look once and renew or take the lease if that is ours to do."""
         if self._lease is None or not self.leading:
-            self._lease = await self._client.get(LEASES, self._namespace, self._name)
+            self._lease = await self._client.get(LEASES, self.election.namespace, self.election.name)
             self.election.observe(self._lease, self._clock())
         if not self.election.may_take(self._lease, self._clock()):
             return
@@ -215,7 +215,8 @@ class Elector:
         if (leading, term) == self._noticed or (not leading and not self._noticed[0]):
             return
         self._noticed = (leading, term)
-        log.info("lease %s/%s: %s", self._namespace, self._name, f"term {term}" if leading else "not leading")
+        state = f"term {term}" if leading else "not leading"
+        log.info("lease %s/%s: %s", self.election.namespace, self.election.name, state)
         self._changed(leading)
 
 

@@ -21,6 +21,10 @@ _MAX_WARNING_CHARS = 200
 _END_OF_TIME_S = 1e11  # seconds since the epoch: the year 5138
 
 
+Subject = tuple[str, Objectives]
+"""What a sample is about: the served name and the objectives."""
+
+
 class QueryFailed(Exception):  # becomes the problem of a reading
     """Prometheus returned no usable result for one query."""
 
@@ -31,7 +35,7 @@ class Reading:
 
     sample: Sample | None = None
     problem: str = ""
-    subject: tuple[str, Objectives] | None = None  # the served name and the objectives
+    subject: Subject | None = None
 
 
 class MetricsReader:
@@ -60,7 +64,7 @@ class MetricsReader:
         reading = self._readings.get(intent.uid)
         if reading is None:
             return Reading()
-        if reading.subject != (intent.served_name, intent.objectives):
+        if reading.subject != _subject(intent):
             return Reading(
                 None, "the objectives or the served name changed; the next query asks for the new ones"
             )
@@ -120,10 +124,10 @@ class MetricsReader:
         return seconds
 
     async def _read_one(self, intent: Intent, pods: tuple[str, ...], evaluated_at: float) -> None:
-        served_name, objectives = intent.served_name, intent.objectives
+        window_s = self._settings.window_seconds
         try:
             promql = queries.for_deployment(
-                intent.namespace, served_name, pods, objectives, self._settings.window_seconds
+                intent.namespace, intent.served_name, pods, intent.objectives, window_s
             )
             at = self._now()
             values = await asyncio.gather(*(self._query(text, evaluated_at) for text in promql.values()))
@@ -134,13 +138,13 @@ class MetricsReader:
         if isinstance(sample, RejectedSample):
             self._failed(intent, sample.reason)
             return
-        self._readings[intent.uid] = Reading(sample, "", (served_name, objectives))
+        self._readings[intent.uid] = Reading(sample, "", _subject(intent))
 
     def _failed(self, intent: Intent, problem: str) -> None:
         before = self.reading(intent)
         if before.problem != problem:
             log.warning("metrics of %s/%s: %s", intent.namespace, intent.name, problem)
-        self._readings[intent.uid] = Reading(before.sample, problem, (intent.served_name, intent.objectives))
+        self._readings[intent.uid] = Reading(before.sample, problem, _subject(intent))
 
     async def _query(self, promql: str, at: float | None) -> float | str | None:
         async with self._slots:
@@ -163,6 +167,10 @@ class MetricsReader:
             if response.status_code != 200:
                 raise QueryFailed(f"Prometheus answered {response.status_code}")
             return bytes(body)
+
+
+def _subject(intent: Intent) -> Subject:
+    return intent.served_name, intent.objectives
 
 
 def scalar(body: bytes) -> float | str | None:

@@ -105,14 +105,15 @@ def _inspection_result(
     job: Object, pods: list[Object], now: float
 ) -> CheckpointFacts | InspectionFailure | None:
     """Return the result of a finished Job, None while it runs. The parser validates the untrusted report."""
-    hint = "its tokenizer or headers are too large"
-    end = _job_end(job, pods, now, INSPECT_MEMORY, "reading the checkpoint", hint)
+    end = _job_end(job, now)
     if end is None:
         return None
-    ended_at_s, report, cause = end
-    if report:
+    ended_at_s, cause = end
+    if report := _last_message(pods):
         return parse_report(report, ended_at_s)
-    message = f"inspect Job ended without a report: {cause}"[:1000]
+    hint = "its tokenizer or headers are too large"
+    why = _container_end(pods, INSPECT_MEMORY, "reading the checkpoint", hint) or cause
+    message = f"inspect Job ended without a report: {why}"[:1000]
     return InspectionFailure("InspectionFailed", message, ended_at_s)
 
 
@@ -120,27 +121,26 @@ def _evaluation_result(
     job: Object, subject: tuple[EvaluationKey, str, str], pods: list[Object], now: float
 ) -> EvaluationReport | EvaluationFailure | None:
     """Return the result of a finished Job, None while it runs. The parser validates the untrusted report."""
-    limits = (job["spec"]["template"]["spec"]["containers"][0].get("resources") or {}).get("limits") or {}
-    hint = "raise engine.resources.requests.memory"
-    end = _job_end(job, pods, now, str(limits.get("memory", "")), "the evaluation", hint)
+    end = _job_end(job, now)
     if end is None:
         return None
-    (ended_at_s, report, cause), (key, profile, image) = end, subject
-    if report:
+    ended_at_s, cause = end
+    if report := _last_message(pods):
+        key, profile, image = subject
         return parse_evaluation(report, key, image, profile, ended_at_s)
-    message = f"the evaluate Job ended without a report: {cause}"[:500]
+    limits = (job["spec"]["template"]["spec"]["containers"][0].get("resources") or {}).get("limits") or {}
+    hint = "raise engine.resources.requests.memory"
+    why = _container_end(pods, str(limits.get("memory", "")), "the evaluation", hint) or cause
+    message = f"the evaluate Job ended without a report: {why}"[:500]
     return EvaluationFailure("EvaluationFailed", message, ended_at_s)
 
 
-def _job_end(
-    job: Object, pods: list[Object], now: float, memory: str, doing: str, hint: str
-) -> tuple[float, str, str] | None:
-    """Return when a Job ended, the report that it left, and why it left none; None while it runs."""
+def _job_end(job: Object, now: float) -> tuple[float, str] | None:
+    """Return when a Job ended, and what its condition has about the end; None while it runs."""
     for condition in (job.get("status") or {}).get("conditions") or ():
         if condition.get("type") in ("Complete", "Failed") and condition.get("status") == "True":
             cause = condition.get("message") or condition.get("reason") or "its pod left no report"
-            ended_at_s = epoch_or(condition.get("lastTransitionTime"), now)
-            return ended_at_s, _last_message(pods), _container_end(pods, memory, doing, hint) or str(cause)
+            return epoch_or(condition.get("lastTransitionTime"), now), str(cause)
     return None
 
 

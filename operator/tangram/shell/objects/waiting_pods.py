@@ -63,11 +63,14 @@ def _pod_message(pod: Object, now: float, keys: str) -> str:
         text = _container_message(container, keys)
         if text:
             return f"pod {name}: {text}"
-    is_slow = now - epoch_or(pod["metadata"].get("creationTimestamp"), now) > SLOW_START_S
-    if is_slow and any(_is_creating(container) for container in pod["containers"]):
+    if any(_is_creating(container) for container in pod["containers"]) and _age_s(pod, now) > SLOW_START_S:
         volumes = f"its volumes (does {keys} exist?)" if keys else "its volumes"
         return f"pod {name}: ContainerCreating: waits for {volumes}, image or network; see its Events"
     return ""
+
+
+def _age_s(pod: Object, now: float) -> float:
+    return now - epoch_or(pod["metadata"].get("creationTimestamp"), now)
 
 
 def _is_creating(container: Object) -> bool:

@@ -203,8 +203,10 @@ class RecommendationLoop:
             await self._plan(offered)
         elif self._last is None or self._last.relevant != offered.relevant:
             return  # the last recommendation is about another fleet
+        if self._input is None:
+            return  # the Lease was lost during planning
         result = self._last.result if self._last else None
-        if result is not None and self._input is not None:  # None: the Lease was lost during planning
+        if result is not None:
             self.metrics.show_fleet_plan(result)
             await self.plans.write(result, offered.guard)
 

@@ -280,7 +280,8 @@ class Mirror:
 
     async def _apply_change(self, changed: bool) -> None:
         """Note a response of the API server; announce a change of the copy, and its first LIST."""
-        self._confirmed_at, first = self._clock(), not self.synced
+        first = not self.synced
+        self._confirmed_at = self._clock()
         self._synced.set()
         async with self._advanced:
             self._advanced.notify_all()

@@ -138,8 +138,8 @@ class ActionWriter:
             return None
         live = await unchanged_deployments(self.client, self.expectations, planned, self.clock())
         if live is None:
-            namespace, name, _ = manifests.owner_identity(planned.intent)
-            log.info("%s/%s changed during planning: no replica is removed", namespace, name)
+            intent = planned.intent
+            log.info("%s/%s changed during planning: no replica is removed", intent.namespace, intent.name)
         return live
 
     async def _perform(self, action: Action, intent: Intent | None, live: Mapping[str, Object]) -> None:
