@@ -10,6 +10,7 @@ from tangram.fleet import WHOLE_GPU
 from tangram.packing import Demand, GPUState, Instance, Offer, Part, Problem, Spread, from_json, to_json
 from tangram.packing.explanation.explain import InfeasibleCore, infeasible_core
 from tangram.packing.explanation.question import ExplanationBudget
+from tangram.packing.problem.statement import ANY_SKU
 from tangram.packing.search.stages import SolveLimits
 from tangram.packing.solve import solve
 from tests.support.packing_problems import small
@@ -129,6 +130,23 @@ def test_a_move_budget_is_named_where_room_is_scattered():
     found = why(fleet(apart, batch, ask("chat", "4g.40gb", 1), move_budget=0))
 
     assert families(found) == ["moves", "priority", "gpus"]
+
+
+@pytest.mark.parametrize(
+    "slices",
+    [
+        (Part(ANY_SKU, "1g.10gb", 1, 1), Part(H100, "1g.10gb", 1, 5)),
+        (Part(H100, WHOLE_GPU, 2, 2), Part(H100, WHOLE_GPU, 4, 1)),
+        (Part(H100, WHOLE_GPU, 1, 4), Part(H100, WHOLE_GPU, 4, 1)),
+    ],
+    ids=["an open SKU beside its own", "gangs of two sizes", "a gang beside single GPUs"],
+)
+def test_gpus_are_named_where_all_parts_of_a_request_lack_them(slices):
+    gpus = [cut("a", cuttable=False), whole("b")]
+
+    found = why(fleet(gpus, Demand("chat", slices=slices, spread=Spread(node=0.5))))
+
+    assert "gpus" in families(found)
 
 
 def test_only_skus_that_would_help_are_named():

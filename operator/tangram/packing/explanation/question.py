@@ -304,16 +304,16 @@ def _ungang(demand: Demand, pinned: frozenset[ShapeKey]) -> Demand:
 
 
 def _more(problem: Problem, demand: Demand) -> Iterable[GrowablePool]:
-    """Return nodes that do not exist, with as many GPUs of each shape as serve a demand."""
-    most: dict[ShapeKey, int] = {}
-    for part in parts_alone(demand):
-        most[part.shape] = max(most.get(part.shape, 0), part.count)
+    """Return nodes that do not exist, with as many GPUs of each shape as serve a demand: a pool per shape."""
+    most: Counter[ShapeKey] = Counter()
+    for part in parts_alone(demand):  # of a request, parts of one shape and of an open SKU are all wanted
+        for sku in skus_of(problem, demand) if part.sku == ANY_SKU else [part.sku]:
+            most[part.shape._replace(sku=sku)] += part.count
     for shape, count in sorted(most.items()):
-        for sku in skus_of(problem, demand) if shape.sku == ANY_SKU else [shape.sku]:
-            cut = shape.profile != WHOLE_GPU
-            if not cut or problem.board(sku) is not None:
-                name = f"{_MORE}{sku}/{shape.profile}/{shape.tensor_parallel}"
-                yield GrowablePool(name, sku, shape.tensor_parallel, count, 0.0, mig_enabled=cut)
+        cut = shape.profile != WHOLE_GPU
+        if not cut or problem.board(shape.sku) is not None:
+            name = f"{_MORE}{shape.sku}/{shape.profile}/{shape.tensor_parallel}"
+            yield GrowablePool(name, shape.sku, shape.tensor_parallel, count, 0.0, mig_enabled=cut)
 
 
 def skus_of(problem: Problem, demand: Demand) -> list[str]:
