@@ -17,6 +17,7 @@ from tangram.fleet import (
     InspectionFailure,
     InvalidIntent,
     Objective,
+    Pool,
     RecommendedChange,
     WriteProblem,
 )
@@ -329,6 +330,40 @@ def test_an_older_shape_that_serves_makes_it_available_but_not_ready():
     assert condition_of(status, "Available") == ("True", "MinReplicasAvailable")
     assert condition_of(status, "Ready") == ("False", "RolloutInProgress")
     assert status["cost"]["perHour"] == "3.51"  # one GPU, and the slice that still serves
+
+
+def test_replicas_of_another_shape_cost_what_the_pool_of_their_node_sets():
+    m = intent(tpot=tpot(2))
+    left = Pool("left", (("side", "left"),), price_per_gpu_hour=7.0)
+    observed = serving(m)
+    (only,) = observed.nodes
+    observed = replace(observed, nodes=(replace(only, labels=(("side", "left"),)),), pools=(left,))
+
+    assert status_of(observed, m)["cost"]["perHour"] == "8.00"  # a GPU for 7, and a seventh of one
+
+
+def test_running_replicas_cost_what_their_own_pool_sets_and_not_the_one_that_the_spec_names():
+    m = intent(paused=True, pools=("right",))
+    left = Pool("left", (("side", "left"),), price_per_gpu_hour=7.0)
+    right = Pool("right", (("side", "right"),), price_per_gpu_hour=70.0)
+    observed = serving(m)
+    (only,) = observed.nodes
+    nodes = tuple(
+        replace(only, name=name, labels=(("side", side),)) for name, side in (("b", "left"), ("c", "right"))
+    )
+
+    status = status_of(replace(observed, nodes=nodes, pools=(left, right)), m)
+
+    assert status["cost"]["perHour"] == "1.00"
+
+
+def test_a_price_of_the_operator_holds_where_no_pool_sets_one():
+    m = intent(tpot=tpot(2))
+    prices = (("H100-80GB-SXM", 14.0),)
+
+    status = status_of(replace(serving(m), prices=prices, pools=(Pool("left", (("side", "left"),)),)), m)
+
+    assert status["cost"]["perHour"] == "16.00"
 
 
 def test_ready_is_true_above_the_minimum_though_replicas_are_missing():

@@ -36,9 +36,13 @@ class Prices:
             raise InputError(f"prices.{sku}", "no price is known for this SKU; set one")
         return price
 
-    def replica_hour(self, sku: str, profile: str, tensor_parallel: int = 1) -> float | None:
-        """Return the price of one replica per hour; None: no price is known."""
-        price = self.gpu_hour(sku)
+    def replica_hour(
+        self, sku: str, profile: str, tensor_parallel: int = 1, pool_price: float | None = None
+    ) -> float | None:
+        """Return the price of one replica per hour, by `pool_price` where a pool sets one; None: no price is
+        known.
+        """
+        price = self.gpu_hour(sku, pool_price)
         return None if price is None else price * share(sku, profile, tensor_parallel)
 
     def required_replica_hour(self, sku: str, profile: str, tensor_parallel: int = 1) -> float:

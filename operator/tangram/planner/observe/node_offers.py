@@ -131,8 +131,7 @@ class NodeOffers:
         return max(prices) * catalog.share(sku, profile) if len(prices) == len(gpu_hours) else None
 
     def _gpu_hour(self, sku: str, place: PoolNames) -> float | None:
-        pool_prices = (self.pools[name].price_per_gpu_hour for name in place)
-        return self.prices.gpu_hour(sku, next((price for price in pool_prices if price is not None), None))
+        return self.prices.gpu_hour(sku, _pool_price(self.pools, place))
 
 
 def offers(snapshot: FleetSnapshot) -> NodeOffers:
@@ -167,6 +166,18 @@ def offers(snapshot: FleetSnapshot) -> NodeOffers:
     )
 
 
+def running_replica_hour(snapshot: FleetSnapshot, uid: str, shape: Shape) -> float | None:
+    """Return USD per hour of one replica of a shape that `uid` runs, on the dearest of its nodes; None: no
+    price is known. A replica without a node has no pool, and costs what its GPU model costs.
+    """
+    holders = {c.node for c in snapshot.claims if c.owner_uid == uid and c.resource == shape.resource}
+    nodes = (node for node in snapshot.nodes if node.name in holders and node.sku == shape.sku)
+    places = {claiming_pools(node, snapshot.pools) for node in nodes} or {()}
+    prices, pools = Prices(dict(snapshot.prices)), {pool.name: pool for pool in snapshot.pools}
+    hourly = [prices.replica_hour(*shape.key, _pool_price(pools, place)) for place in sorted(places)]
+    return max((price for price in hourly if price is not None), default=None)
+
+
 def node_shapes(
     requirements: ServingRequirements, node_offers: NodeOffers, present: Iterable[Shape]
 ) -> AssessedShapes:
@@ -177,6 +188,12 @@ def node_shapes(
     shapes = candidate_shapes(requirements.architecture, devices, tuple(sorted(formats)), degrees)
     price_of = partial(node_offers.replica_hour, pools=pools)
     return assessed_shapes(requirements, shapes, node_offers.prices, price_of)
+
+
+def _pool_price(pools: Mapping[str, Pool], place: PoolNames) -> float | None:
+    """Return the price per GPU-hour of a node in these pools: of the first one that sets a price."""
+    pool_prices = (pools[name].price_per_gpu_hour for name in place)
+    return next((price for price in pool_prices if price is not None), None)
 
 
 def _is_known(device: Device) -> bool:

@@ -6,7 +6,6 @@ from typing import Any
 
 from tangram.api import back_off_block, evaluation_block
 from tangram.api.llm_deployment.status import MAX_SHORT_TEXT
-from tangram.catalog.prices import Prices
 from tangram.eligibility.reasons import Reason
 from tangram.eligibility.shapes.evaluation_reports import reports
 from tangram.fleet import (
@@ -22,6 +21,7 @@ from tangram.fleet import (
 from tangram.fleet.times import rfc3339
 from tangram.packing.problem.codec import camel, to_json
 from tangram.planner.jobs.inspections import key_of
+from tangram.planner.observe.node_offers import running_replica_hour
 from tangram.planner.status import conditions
 from tangram.planner.status.conditions import FALSE, TRUE, ConditionInputs, ConditionState
 from tangram.planner.status.slo import slo_block, slo_met, steady
@@ -253,10 +253,11 @@ def _decimal(value: float) -> str:
 
 def _cost(inputs: ConditionInputs, snapshot: FleetSnapshot) -> float:
     """USD per hour: placed replicas, those that serve without being placed, and those of other shapes."""
-    prices, decision, unplaced = Prices(dict(snapshot.prices)), inputs.decision, 0.0
+    decision, unplaced = inputs.decision, 0.0
     for w in inputs.workloads:
         count = w.replicas if w.shape != decision.shape else max(0, w.available - decision.placed)
-        unplaced += count * (prices.replica_hour(*w.shape.key) or 0.0)
+        if count:
+            unplaced += count * (running_replica_hour(snapshot, w.owner_uid, w.shape) or 0.0)
     return decision.price_per_hour + unplaced
 
 
