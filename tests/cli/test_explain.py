@@ -10,10 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tangram.catalog import InputError
+from tangram.cli.cluster import reading
+from tangram.cli.cluster.reading import ObservedCluster
 from tangram.cli.explain.requested_name import requested_name
+from tangram.recommendation.problem.problem import fleet_problem
 from tests.support.json_schema import violations
 from tests.support.plans import Planner, gpu, inventory, run
-from tests.support.snapshots import BAD, BIG, CHAT, CODE, NEW, document
+from tests.support.snapshots import BAD, BIG, CHAT, CODE, NEW, document, seen
 
 SCHEMA = json.loads(importlib.resources.files("tangram.cli.explain").joinpath("schema.json").read_text())
 OBJECTIVES = {"ttft": {"milliseconds": 500}, "tpot": {"milliseconds": 40}}
@@ -151,6 +154,35 @@ def test_one_that_cannot_be_planned_is_explained_too(planner, name, reason):
     status, out, _ = explain(planner, document(*HERE), what=f"llmdep/{name}")
     assert status == 0
     assert reason in " ".join(out.split())
+
+
+def with_a_bug_in_demands_of(name, monkeypatch):
+    real = fleet_problem.__globals__["demand"]
+
+    def demand(each, *rest):
+        if each.requirements.intent.name == name:
+            raise ZeroDivisionError("division by zero")
+        return real(each, *rest)
+
+    monkeypatch.setitem(fleet_problem.__globals__, "demand", demand)
+
+
+@pytest.mark.parametrize("of", ["a cluster", "its snapshot"])
+def test_a_bug_about_one_llmdeployment_leaves_the_explanation_of_the_others(planner, monkeypatch, of):
+    monkeypatch.setattr(reading, "read_cluster", lambda _access: ObservedCluster(seen(), (CHAT, CODE)))
+    files = () if of == "a cluster" else ("-f", planner.file(document(CHAT, CODE)))
+    with_a_bug_in_demands_of("code", monkeypatch)
+
+    status, out, err = run("explain", "llmdep/chat", *files, "-o", "json")
+    assert (status, err) == (0, "")
+    assert json.loads(out)["plan"]["chosen"]
+
+    status, out, err = run("explain", "llmdep/code", *files, "-o", "json")
+    assert (status, err) == (0, "")
+    found = json.loads(out)
+    assert violations(found, SCHEMA) == []
+    assert "plan" not in found
+    assert found["notes"] == ["code is not planned: ZeroDivisionError: division by zero; please report this"]
 
 
 def test_a_paused_one_keeps_what_it_has(planner):

@@ -19,6 +19,7 @@ from tangram.recommendation.documents.fleet_input import PlanTerms
 from tangram.recommendation.documents.merge_documents import with_command_line_terms
 from tangram.recommendation.observed.snapshot_input import snapshot_input
 from tangram.recommendation.problem.pack import PlanTimeLimit
+from tangram.recommendation.recommend import without_faulty
 
 
 @click.command(name="explain")
@@ -81,6 +82,6 @@ def _cluster(access: ClusterAccess, facts: dict[str, Architecture]) -> PlanSourc
         click.echo(f"tangram: {text}", err=True)
     models = models_by_uid(cluster.intents, facts)
     return PlanSource(
-        snapshot_input(cluster.fleet, cluster.intents, models),
+        without_faulty(snapshot_input(cluster.fleet, cluster.intents, models)),
         AppliedSnapshot(cluster.fleet, cluster.intents, models),
     )
