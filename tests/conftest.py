@@ -41,6 +41,25 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Leave modules and tests out of garbage collection: they stay, and are most objects of a process.
+
+    A collection of all generations then takes a tenth of the time.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    """Let the interpreter end as if nothing had been frozen."""
+    gc.unfreeze()
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
     """Bury what the event loop of a test against a real API server left half closed.
 

@@ -21,6 +21,12 @@ class SimulatedDevice(TorchDispatchMode):
         self.graphs = 0  # bytes that the driver keeps for captured graphs
         self._known = set()
 
+    def __enter__(self):
+        # No tensor of an older object is counted here: `trim` leaves them out of garbage collection.
+        gc.collect()
+        gc.freeze()
+        return super().__enter__()
+
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
