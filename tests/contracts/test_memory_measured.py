@@ -105,7 +105,7 @@ class Measured:
 
 def traced(do):
     """Run it; return the bytes that it kept, the peak on the way, and its result."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as found:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
         result = do()
     events = [event for event in found.profiler.kineto_results.events() if event.name() == "[memory]"]
     now = peak = 0
