@@ -170,7 +170,7 @@ class Audit:
             if counts.total() > terms.wanted:
                 yield f"{terms.id}: more than it asks for"
             return
-        serves, prices = terms.serves(), terms.prices(self.facts.hourly)
+        serves, prices = terms.serves, terms.prices(self.facts.hourly)
         if any(n > terms.pinned[shape] for shape, n in counts.items() if not serves[shape]):
             yield f"{terms.id}: {counts}, of which some shapes are not offered"
         if not alone and sum(n for shape, n in counts.items() if serves[shape]) > terms.most:

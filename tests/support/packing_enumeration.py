@@ -36,6 +36,9 @@ class Enumeration:
         for terms in facts.terms:
             for shape in terms.shapes:
                 self.takers[shape].append(terms.id)
+        rated = [terms for terms in facts.terms if terms.priority is not None]
+        self.prices = {t.id: t.prices(facts.hourly) for t in rated if not t.is_request}
+        self.reachable = {t.id: t.reachable_unmet(facts.hourly) for t in rated}
         self.runs = {(r.gpus, r.start, r.shape): r for terms in facts.terms for r in terms.runs}
 
     def best(self):
@@ -175,7 +178,7 @@ class Enumeration:
         if terms.is_request:
             here = min(terms.wanted, sum(terms.held[shape] for shape in terms.shapes))
             return max(0, here - counts.total())
-        if terms.unmet(counts) <= terms.reachable_unmet(self.facts.hourly):
+        if terms.unmet(counts) <= self.reachable[terms.id]:
             return 0
         return max(0, len(terms.runs) - counts.total())
 
@@ -188,11 +191,7 @@ class Enumeration:
             if pinned.total() > terms.wanted:
                 kept = counts.total() == terms.wanted and counts <= pinned
             return counts.total() <= terms.wanted and kept and self._spread(terms, counts, mine)
-        serves, prices, alone = (
-            terms.serves(),
-            terms.prices(self.facts.hourly),
-            bool(pinned) and counts == pinned,
-        )
+        serves, prices, alone = terms.serves, self.prices[terms.id], bool(pinned) and counts == pinned
         if any(n > pinned[shape] for shape, n in counts.items() if not serves[shape]):
             return False  # what may move and serves nothing does not go on
         if not pinned <= counts and (terms.unmet(counts) or not counts <= terms.held):

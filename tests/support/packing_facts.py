@@ -8,6 +8,7 @@ import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cache, cached_property
 
 from tangram.packing import ANY_SKU, Demand, GPUState, Problem
 
@@ -35,7 +36,10 @@ class HeldReplica:
 
 @dataclass
 class DemandTerms:
-    """One demand, or the movable replicas of an owner that the problem does not name."""
+    """One demand, or the movable replicas of an owner that the problem does not name.
+
+    What follows from the demand and its running replicas is computed once: thousands of states are judged.
+    """
 
     id: str
     priority: int | None  # None: an owner without a demand, all of whose replicas go on
@@ -45,12 +49,12 @@ class DemandTerms:
     own_costs: bool = False  # a replica that changes its shape costs its own move cost
     unit: dict = field(default_factory=dict)  # shape -> cost of starting one replica
 
-    @property
+    @cached_property
     def held(self):
         """How many replicas run, by shape."""
         return Counter(each.shape for each in self.runs)
 
-    @property
+    @cached_property
     def pinned(self):
         """How many of them must not move, by shape."""
         return Counter(each.shape for each in self.runs if each.pinned)
@@ -65,6 +69,7 @@ class DemandTerms:
         """How many replicas a request asks for; of an owner without a demand, by shape."""
         return self.demand.slices[0].count
 
+    @cached_property
     def serves(self):
         """Shape -> parts of the demand that one replica serves; pinned shapes without an offer serve none."""
         found = dict.fromkeys(self.pinned, 0)
@@ -81,7 +86,7 @@ class DemandTerms:
         if self.is_request:
             weight = max(1, UNMET // self.wanted) if self.wanted else 0
             return weight * (self.wanted - sum(counts.values()))
-        serves = self.serves()
+        serves = self.serves
         least = self.demand.min_replicas
         there = sum(n for shape, n in counts.items() if serves[shape])
         missing = UNMET * FINE - sum(serves[shape] * n for shape, n in counts.items())
@@ -89,7 +94,7 @@ class DemandTerms:
         absent = math.ceil(Fraction(UNMET * (least - there), least)) if least else 0
         return max(0, short, absent)
 
-    @property
+    @cached_property
     def most(self):
         """Replicas at most."""
         most = self.demand.max_replicas
@@ -100,13 +105,13 @@ class DemandTerms:
         found = {shape: math.floor(hourly(shape) * NANO) for shape in self.pinned}
         return found | {shape_of(o): math.floor(o.price_per_hour * NANO) for o in self.demand.offers}
 
-    @property
+    @cached_property
     def budget(self):
         """The same of the whole demand; None: any."""
         budget = self.demand.budget_per_hour
         return None if budget is None else math.floor(budget * NANO) + 1
 
-    @property
+    @cached_property
     def protected(self):
         """Counts that may cost more than the budget: of one shape, or all that must not move."""
         kept = [dict(self.pinned)] if self.pinned else []
@@ -116,7 +121,7 @@ class DemandTerms:
         """Units that no fleet could serve: above it, replicas that end are counted."""
         if self.is_request:
             return 0
-        serves, prices = self.serves(), self.prices(hourly)
+        serves, prices = self.serves, self.prices(hourly)
         rated = {shape: n for shape, n in serves.items() if n}
         if self.demand.rate <= 0:
             return 0 if rated or not self.demand.min_replicas else UNMET
@@ -137,6 +142,7 @@ def board(sku):
     return BOARDS[sku]
 
 
+@cache
 def per_node(share, replicas):
     """How many of so many replicas may stand in one place."""
     return max(1, math.ceil(Fraction(repr(share)) * replicas))

@@ -244,7 +244,7 @@ class PerGPU:
                 self.m.add(n >= pinned.get(shape, 0))
 
     def _mix(self, terms, counts):
-        demand, serves, prices = terms.demand, terms.serves(), terms.prices(self.facts.hourly)
+        demand, serves, prices = terms.demand, terms.serves, terms.prices(self.facts.hourly)
         unmet = self.m.new_int_var(0, UNMET, "unmet")
         for shape, n in counts.items():
             if not serves[shape]:  # it is not offered: what must not move may stay
