@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from dataclasses import replace
+from functools import cache, lru_cache
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -33,20 +34,39 @@ SHAPES = [
 ]
 
 
+@lru_cache(maxsize=None, typed=True)
+def any_of(*values):
+    """One of them. A strategy is made once: to make and validate it takes longer than to draw from it."""
+    return st.sampled_from(values)
+
+
+@cache
+def some_of(*values):
+    return st.lists(st.sampled_from(values), min_size=1, max_size=3, unique=True)
+
+
+@cache
+def up_to_or(most):
+    return st.integers(0, most) | st.just(most)
+
+
+MOSTLY = st.booleans() | st.just(True)
+OBJECTIVES = st.none() | st.sampled_from([3, 10, 60]).map(lambda ms: Objective(90, ms))
+TWO_SHAPES = st.lists(st.sampled_from(SHAPES), max_size=2, unique=True)
+
+
 @st.composite
 def nodes(draw):
     fleet_nodes = []
     for i in range(draw(st.integers(0, 4))):
-        sku = draw(st.sampled_from(["H100-80GB-SXM", "A10", "L4"]))
+        sku = draw(any_of("H100-80GB-SXM", "A10", "L4"))
         profiles = [profile for s, profile in SHAPES if s == sku]
-        chosen = draw(st.lists(st.sampled_from(profiles), min_size=1, max_size=3, unique=True))
+        chosen = draw(some_of(*profiles))
         offer = {
             "gpu" if p == "gpu" else "mig_" + p.replace(".", "_"): draw(st.integers(1, 4)) for p in chosen
         }
-        side = draw(st.sampled_from([(), (("side", "left"),), (("side", "right"),)]))
-        fleet_nodes.append(
-            replace(node(f"n{i}", sku, usable=draw(st.booleans() | st.just(True)), **offer), labels=side)
-        )
+        side = draw(any_of((), (("side", "left"),), (("side", "right"),)))
+        fleet_nodes.append(replace(node(f"n{i}", sku, usable=draw(MOSTLY), **offer), labels=side))
     return fleet_nodes
 
 
@@ -58,20 +78,20 @@ def intents(draw, index):
     low = draw(st.integers(1, 3))
     return intent(
         f"m{index}",
-        draw(st.sampled_from(["image:///m/1b", "image:///m/8b", "image:///m/70b", "image:///m/unknown"])),
+        draw(any_of("image:///m/1b", "image:///m/8b", "image:///m/70b", "image:///m/unknown")),
         created_at=NOW - draw(st.integers(0, 2)),
-        served_name=draw(st.sampled_from([f"m{index}", "shared"])),
+        served_name=draw(any_of(f"m{index}", "shared")),
         min_replicas=low,
         max_replicas=low + draw(st.integers(0, 3)),
-        tpot=draw(st.none() | st.sampled_from([3, 10, 60]).map(lambda ms: Objective(90, ms))),
-        mig=draw(st.sampled_from(list(MIGPolicy))),
-        denied_skus=draw(st.sampled_from([(), ("L4",), ("H100-80GB-SXM",)])),
-        priority=draw(st.sampled_from([0, 0, 0, 5])),
-        pools=draw(st.sampled_from([(), (), (), ("left",), ("left", "right"), ("nowhere",)])),
-        traffic=Traffic(requests_per_second=draw(st.sampled_from([None, None, 0.5, 40.0]))),
-        budget_per_hour=draw(st.sampled_from([None, None, 0.5, 3.0, 8.0])),
-        paused=draw(st.sampled_from([False, False, False, True])),
-        precision=draw(st.sampled_from(["AsStored", "AsStored", "Any", "int4", "fp8"])),
+        tpot=draw(OBJECTIVES),
+        mig=draw(any_of(*MIGPolicy)),
+        denied_skus=draw(any_of((), ("L4",), ("H100-80GB-SXM",))),
+        priority=draw(any_of(0, 0, 0, 5)),
+        pools=draw(any_of((), (), (), ("left",), ("left", "right"), ("nowhere",))),
+        traffic=Traffic(requests_per_second=draw(any_of(None, None, 0.5, 40.0))),
+        budget_per_hour=draw(any_of(None, None, 0.5, 3.0, 8.0)),
+        paused=draw(any_of(False, False, False, True)),
+        precision=draw(any_of("AsStored", "AsStored", "Any", "int4", "fp8")),
     )
 
 
@@ -81,9 +101,9 @@ def reports(draw):
     by_key = {}
     for uri, facts in CHECKPOINTS.items():
         for sku in ("H100-80GB-SXM", "A10", "L4"):
-            increase = draw(st.sampled_from([None, None, 0.01, 0.5]))
+            increase = draw(any_of(None, None, 0.01, 0.5))
             if increase is not None:
-                key = EvaluationKey("ns", uri, facts.digest, sku, draw(st.sampled_from(QUANTISED)))
+                key = EvaluationKey("ns", uri, facts.digest, sku, draw(any_of(*QUANTISED)))
                 by_key[key] = EvaluationReport(4000, 6.0, 6 * (1 + increase), increase, 0.97, 0.02, 0.3)
     return tuple(sorted(by_key.items(), key=lambda item: item[0]))
 
@@ -97,11 +117,11 @@ def worlds(draw):
     running = [
         workload(
             owner,
-            Shape(sku, profile, 1, draw(st.sampled_from(["bf16", "bf16", *QUANTISED]))),
+            Shape(sku, profile, 1, draw(any_of("bf16", "bf16", *QUANTISED))),
             draw(st.integers(0, 3)),
         )
         for owner in owners
-        for sku, profile in draw(st.lists(st.sampled_from(SHAPES), max_size=2, unique=True))
+        for sku, profile in draw(TWO_SHAPES)
     ]
     free = {(n.name, resource): count for n in fleet for resource, count in n.allocatable}
     held = []
@@ -121,7 +141,7 @@ def worlds(draw):
                 bound += 1
                 held.append(Claim(n.name, w.shape.resource, 1, w.owner_uid))
         available = draw(st.integers(0, bound))
-        updated = draw(st.integers(0, w.replicas) | st.just(w.replicas))
+        updated = draw(up_to_or(w.replicas))
         done.append(
             replace(w, ready=available, available=available, updated=updated, in_place=draw(st.booleans()))
         )
@@ -132,7 +152,7 @@ def worlds(draw):
         workloads=tuple(done),
         desired=desired,
         reports=draw(reports()),
-        pools=draw(st.sampled_from([(), POOLS])),
+        pools=draw(any_of((), POOLS)),
     )
     return observed, all_intents
 
