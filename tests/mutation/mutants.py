@@ -5,7 +5,6 @@ or moved has the same mutants as before.
 """
 
 import ast
-import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,4 +153,4 @@ def mutated_source(source: str, mutant: Mutant) -> str:
         raise LookupError(f"{mutant.function} has {len(nodes)} sites, not {mutant.site + 1}")
     node, change = nodes[mutant.site]
     change(node)
-    return ast.unparse(ast.fix_missing_locations(copy.deepcopy(tree)))
+    return ast.unparse(tree)

@@ -5,6 +5,7 @@ import io
 import re
 import tokenize
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,26 @@ RETIRED_NOUN = re.compile(
 )
 
 
+@dataclass
+class DefinedNames:
+    """What the product defines: classes as often as they are defined, and names that are bound."""
+
+    classes: Counter[str]
+    bound: set[str]
+
+
+@pytest.fixture(scope="module")
+def product() -> DefinedNames:
+    defined = DefinedNames(Counter(), set())
+    for path in PRODUCT:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                defined.classes[node.name] += 1
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                defined.bound.add(node.id)
+    return defined
+
+
 def public_classes() -> list[str]:
     nodes = [node for path in OPERATOR for node in ast.parse(path.read_text()).body]
     return [node.name for node in nodes if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
@@ -42,24 +63,22 @@ def public_classes() -> list[str]:
 
 def test_every_public_class_of_the_operator_has_its_noun_in_the_glossary() -> None:
     named = set(re.findall(r"`([A-Za-z]\w*)", (ROOT / "docs" / "glossary.md").read_text()))
+    classes = public_classes()
 
-    assert len(public_classes()) > 300
-    assert not sorted(set(public_classes()) - named)
+    assert len(classes) > 300
+    assert not sorted(set(classes) - named)
 
 
-def test_the_glossary_names_no_class_that_is_gone() -> None:
+def test_the_glossary_names_no_class_that_is_gone(product: DefinedNames) -> None:
     rows = [
         line.rsplit("|", 2)[1]
         for line in (ROOT / "docs" / "glossary.md").read_text().splitlines()
         if "|" in line
     ]
     named = {name for row in rows for name in re.findall(r"`([A-Z][A-Za-z]*[a-z][A-Za-z]*)`", row)}
-    nodes = [node for path in PRODUCT for node in ast.walk(ast.parse(path.read_text()))]
-    defined = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
-    bound = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
 
     assert len(named) > 300
-    assert not sorted(named - defined - bound)
+    assert not sorted(named - product.classes.keys() - product.bound)
 
 
 def test_bindings_are_named_for_their_values() -> None:
@@ -71,12 +90,9 @@ def test_bindings_are_named_for_their_values() -> None:
     assert vague / sum(count for _, count in figures) < MOST_VAGUE
 
 
-def test_no_two_classes_share_a_name() -> None:
-    nodes = [node for path in PRODUCT for node in ast.walk(ast.parse(path.read_text()))]
-    classes = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
-
-    assert len(classes) > 500
-    assert not {name for name, n in classes.items() if n > 1}
+def test_no_two_classes_share_a_name(product: DefinedNames) -> None:
+    assert len(product.classes) > 500
+    assert not {name for name, n in product.classes.items() if n > 1}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
