@@ -179,7 +179,9 @@ def test_keys_rotate_while_the_server_runs(served_model: Path, tmp_path: Path) -
 
     with ExitStack() as stack:
         server = stack.enter_context(
-            engine_process(served_model, tmp_path / "log", "--api-key-file", str(path), fake={})
+            engine_process(
+                served_model, tmp_path / "log", "--api-key-file", str(path), "--drain-seconds", "0", fake={}
+            )
         )
         assert (answers(server, "secret-old"), answers(server, "secret-new")) == (200, 401)
         volume.write(b"secret-new\n")

@@ -13,6 +13,8 @@ import pytest
 from tangram_engine.serve.heartbeat import Heartbeat
 from tests.support.engine_process import EngineProcess, eventually, launch
 
+POLL_S = 0.01  # a hang is seen for at least a tick of the heartbeat, which is 0.1 s
+
 
 def test_a_hung_engine_turns_both_probes_red_until_it_goes_on(start: Any) -> None:
     server = start("--step-timeout-seconds", "1")
@@ -63,9 +65,11 @@ def test_neither_a_long_start_nor_idleness_is_a_hang(served_model: Path, tmp_pat
         eventually(lambda: _status(server, "/health"), "listening", 60)
         while _status(server, "/ready") != 200:
             assert _status(server, "/health") == 200
+            time.sleep(POLL_S)
         idle_until = time.monotonic() + 2  # longer than the limit, which is three warm-ups of 0.5 s
         while time.monotonic() < idle_until:
             assert _status(server, "/health") == 200
+            time.sleep(POLL_S)
     finally:
         server.process.kill()
         server.process.wait()

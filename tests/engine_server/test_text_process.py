@@ -241,7 +241,9 @@ def test_a_normalizer_that_makes_texts_huge_ends_at_the_limit_of_memory(tmp_path
 
 def test_a_slow_template_leaves_other_requests_and_probes_alone(tmp_path: Path, start: Any) -> None:
     source = "{% if messages | length > 1 %}" + BOMBS["endless loop"] + "{% endif %}{{ messages[0].content }}"
-    server: EngineProcess = start(model=write_template(write_model(tmp_path / "slow"), source))
+    server: EngineProcess = start(
+        "--drain-seconds", "0", model=write_template(write_model(tmp_path / "slow"), source)
+    )
     with ThreadPoolExecutor(4) as pool:
         slow = [pool.submit(server.chat, "a", "b", max_tokens=1) for _ in range(2)]
         while not all(future.done() for future in slow):
