@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tangram_engine.config import EngineConfig
 from tangram_engine.run import OutOfMemory, load
@@ -65,6 +66,13 @@ def test_without_a_gpu_a_cpu_computes(gpu):
 
 def test_a_gpu_that_works_is_taken(gpu):
     assert open_device("auto", gpu()) == GPU
+
+
+def test_attention_on_a_gpu_needs_no_plan_for_each_length_of_a_prompt(gpu):
+    with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION]):
+        open_device("auto", gpu())
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+        assert torch.backends.cuda.flash_sdp_enabled()
 
 
 def test_a_cpu_that_was_asked_for_is_taken_beside_a_gpu(gpu):

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from tangram_engine.kernels import small_linear as kernel
-from tangram_engine.kernels.rms_norm import RmsNorm
 from tangram_engine.quantize import quantize
 
 FORMATS = ("plain", "fp8", "int4")
@@ -48,22 +47,19 @@ def test_the_kernel_computes_what_the_reference_does(form, dtype, size):
 @formats
 @dtypes
 @pytest.mark.parametrize("gated", [False, True], ids=["", "gated"])
-@pytest.mark.parametrize("normed", [False, True], ids=["", "normed"])
 @pytest.mark.parametrize("size", [(8, 16, 512), (3, 34, 130), (1, 6, 24)])
-def test_norm_gate_and_residual_are_those_of_separate_operations(form, dtype, gated, normed, size):
-    rows, outputs, columns = size
+def test_gate_and_residual_are_those_of_separate_operations(form, dtype, gated, size):
+    rows, outputs, _ = size
     x, weight, bias = inputs(form, *size, dtype)
-    norm = RmsNorm(torch.rand(columns).to(dtype) + 0.5, 1e-5) if normed else None
-    x *= torch.linspace(0.1, 30.0, rows)[:, None].to(dtype) if normed else 1
     residual = torch.randn(rows, outputs // 2 if gated else outputs).to(dtype)
     rtol, atol = kernel.TOLERANCE[dtype]
 
-    found = kernel.small_linear(x, weight, bias, norm, gated)
-    expected = kernel.reference(x, weight, bias, norm, gated)
+    found = kernel.small_linear(x, weight, bias, gated)
+    expected = kernel.reference(x, weight, bias, gated)
     torch.testing.assert_close(found, expected, rtol=rtol, atol=atol)
 
-    expected = kernel.reference(x, weight, bias, norm, gated, residual.clone())
-    assert kernel.small_linear(x, weight, bias, norm, gated, residual) is residual
+    expected = kernel.reference(x, weight, bias, gated, residual.clone())
+    assert kernel.small_linear(x, weight, bias, gated, residual) is residual
     torch.testing.assert_close(residual, expected, rtol=rtol, atol=atol)
 
 
@@ -105,11 +101,10 @@ def test_instructions_unpack_what_the_interpreter_unpacks(dtype):
 @formats
 def test_a_row_depends_neither_on_the_others_nor_on_their_number(form):
     x, weight, bias = inputs(form, 8, 16, 512)
-    norm = RmsNorm(torch.rand(512).half(), 1e-5)
-    whole = kernel.small_linear(x, weight, bias, norm)
+    whole = kernel.small_linear(x, weight, bias)
     x[3] = float("nan")
-    assert torch.equal(kernel.small_linear(x, weight, bias, norm)[:3], whole[:3])
-    assert torch.equal(kernel.small_linear(x[:1], weight, bias, norm), whole[:1])
+    assert torch.equal(kernel.small_linear(x, weight, bias)[:3], whole[:3])
+    assert torch.equal(kernel.small_linear(x[:1], weight, bias), whole[:1])
 
 
 def test_every_e4m3_is_converted_without_the_instruction():

@@ -94,7 +94,12 @@ def compile_case(case: CompileCase, architecture: int) -> Any:
         if written.endswith(":16")
     }
     source = ASTSource(fn=case.kernel, signature=signature, constexprs=dict(case.constexprs), attrs=aligned)
-    options = {"num_warps": case.num_warps, "num_stages": case.num_stages, "enable_fp_fusion": FP_FUSION}
+    options = {
+        "num_warps": case.num_warps,
+        "num_stages": case.num_stages,
+        "maxnreg": case.maxnreg,
+        "enable_fp_fusion": FP_FUSION,
+    }
     return triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=options)
 
 

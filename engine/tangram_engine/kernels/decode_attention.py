@@ -41,6 +41,7 @@ TOLERANCE = {torch.float32: (2e-5, 2e-5), torch.float16: (4e-3, 2e-3), torch.bfl
 SPLIT_TOKENS = 256  # below it, partial results are more than 3 % of the bytes
 MAX_SPLITS = 32  # of one row: with 8 KV heads enough to keep 132 SMs busy
 TILE_BYTES = 16384  # of keys in one pipeline stage, and of values the same
+COMBINED_TOGETHER = 8  # splits, of which contexts up to 2,048 tokens have no more
 LEAST_ROWS = 512  # for which kernels are compiled: below, max_num_seqs asks for none of its own
 LOG2_E = 1.4426950408889634
 LOWEST = tl.constexpr(-1e30)  # finite: a difference of two infinities is NaN
@@ -69,7 +70,9 @@ def _store_new(
 
 
 # TABLE follows from max_model_len: a constant would make every context length a kernel of its own.
-@triton.jit(do_not_specialize=["batch", "TABLE"], do_not_specialize_on_alignment=["rows", "positions"])
+@triton.jit(
+    do_not_specialize=["batch", "TABLE", "SPLITS"], do_not_specialize_on_alignment=["rows", "positions"]
+)
 def _attend(
     qkv,
     q_norm,
@@ -86,6 +89,7 @@ def _attend(
     scale,
     batch,
     TABLE,
+    SPLITS,  # for which a row has room among the partial results
     ROWS: tl.constexpr,  # of the tables, padded to a power of two
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
@@ -109,9 +113,9 @@ def _attend(
     # What is invariant here is cheap, and costs a third of the programs on an SM if it stays in registers.
     for item in tl.range(tl.program_id(0), items, tl.num_programs(0), disable_licm=True):
         kv_head = item % KV_HEADS
-        slot = item // KV_HEADS
-        row = tl.sum((ends <= slot).to(tl.int32), 0)
-        split = slot - tl.sum(tl.where(lane < row, counts, 0), 0)
+        number = item // KV_HEADS  # of the split, among those of all rows
+        row = tl.sum((ends <= number).to(tl.int32), 0)
+        split = number - tl.sum(tl.where(lane < row, counts, 0), 0)
         position = tl.load(positions + row)
         size, count = _splits(position, SPLIT_TOKENS, MAX_SPLITS)
         end = tl.minimum((split + 1) * size, position)
@@ -155,49 +159,56 @@ def _attend(
             to_out = out + (row.to(tl.int64) * (KV_HEADS * GROUP) + head) * D + dim
             tl.store(to_out, attended.to(out.dtype.element_ty), mask=real)
         else:
-            each_head = slot.to(tl.int64) * (KV_HEADS * GROUP) + head
+            each_head = (row.to(tl.int64) * SPLITS + split) * (KV_HEADS * GROUP) + head
             tl.store(partial + each_head * D + dim, attended, mask=real)
             tl.store(sums + each_head, (maximum + tl.log2(total))[:, None], mask=member < GROUP)
 
 
-@triton.jit(do_not_specialize_on_alignment=["positions"])
+@triton.jit(do_not_specialize=["SPLITS"], do_not_specialize_on_alignment=["positions"])
 def _combine(
     positions,
     partial,
     sums,
     out,
+    SPLITS,
     HEADS: tl.constexpr,
-    ROWS: tl.constexpr,
     D: tl.constexpr,
     D_PADDED: tl.constexpr,
     SPLIT_TOKENS: tl.constexpr,
     MAX_SPLITS: tl.constexpr,
+    TOGETHER: tl.constexpr,
 ):
-    row = tl.program_id(0)
-    head = tl.program_id(1)
-    lane = tl.arange(0, ROWS)
-    _, counts = _splits(tl.load(positions + lane, mask=lane < row, other=-1), SPLIT_TOKENS, MAX_SPLITS)
+    row, head = tl.program_id(0), tl.program_id(1)
     _, count = _splits(tl.load(positions + row), SPLIT_TOKENS, MAX_SPLITS)
     if count > 1:
-        split = tl.arange(0, MAX_SPLITS)
-        dim = tl.arange(0, D_PADDED)
-        each_split = (tl.sum(counts, 0) + split).to(tl.int64) * HEADS + head
-        sum_of = tl.load(sums + each_split, mask=split < count, other=float("-inf"))
-        weights = tl.exp2(sum_of - tl.max(sum_of, 0))
-        mask = (split < count)[:, None] & (dim < D)[None, :]
-        parts = tl.load(partial + each_split[:, None] * D + dim[None, :], mask=mask, other=0.0)
-        combined = tl.sum(parts * (weights / tl.sum(weights, 0))[:, None], 0)
+        first_part = row.to(tl.int64) * SPLITS * HEADS + head
+        split, dim = tl.arange(0, MAX_SPLITS), tl.arange(0, D_PADDED)
+        sum_of = tl.load(sums + first_part + split * HEADS, mask=split < count, other=float("-inf"))
+        maximum = tl.max(sum_of, 0)
+        total = tl.sum(tl.exp2(sum_of - maximum), 0)
+        combined = tl.zeros([D_PADDED], tl.float32)
+        for first in tl.range(0, count, TOGETHER):
+            some = first + tl.arange(0, TOGETHER)
+            part = first_part + some * HEADS
+            weight = tl.exp2(tl.load(sums + part, mask=some < count, other=float("-inf")) - maximum) / total
+            mask = (some < count)[:, None] & (dim < D)[None, :]
+            values = tl.load(partial + part[:, None] * D + dim[None, :], mask=mask, other=0.0)
+            combined += tl.sum(values * weight[:, None], 0)
         at = (row.to(tl.int64) * HEADS + head) * D + dim
         tl.store(out + at, combined.to(out.dtype.element_ty), mask=dim < D)
+
+
+def most_splits(max_model_len: int) -> int:
+    """Splits of the longest context: min(32, ceil(max_model_len / 256))."""
+    return min(MAX_SPLITS, -(-max_model_len // SPLIT_TOKENS))
 
 
 def scratch_size(max_num_seqs: int, max_model_len: int, heads: int, size: int) -> int:
     """Float32 values for the partial results of the largest step, however its rows share blocks.
 
-    max_num_seqs x min(32, ceil(max_model_len / 256)) x heads x (D + 1).
+    max_num_seqs x `most_splits` x heads x (D + 1).
     """
-    splits = min(MAX_SPLITS, -(-max_model_len // SPLIT_TOKENS))
-    return max_num_seqs * splits * heads * (size + 1)
+    return max_num_seqs * most_splits(max_model_len) * heads * (size + 1)
 
 
 def decode_attention(qkv: Tensor, rotation: HeadRotation, pages: Pages, scratch: Tensor) -> Tensor:
@@ -213,13 +224,14 @@ def decode_attention(qkv: Tensor, rotation: HeadRotation, pages: Pages, scratch:
         return out
     if scratch.numel() < scratch_size(batch, tables.shape[1] * block_size, heads, size):
         raise ValueError(f"scratch of {scratch.numel()} values is too small for {batch} rows")
-    slots = scratch.numel() // (heads * (size + 1))
-    partial, sums = scratch[: slots * heads * size], scratch[slots * heads * size :]
+    splits = most_splits(tables.shape[1] * block_size)
+    parts = batch * splits * heads
+    partial, sums = scratch[: parts * size], scratch[parts * size :]
     sizes = dict(tile("decode_attention", qkv.device))
-    programs = sizes.pop("PROGRAMS_PER_SM") * max(1, hardware(qkv.device)[1])
+    on_each = sizes.pop("PROGRAMS_PER_SM")
+    programs = on_each * max(1, hardware(qkv.device)[1])
     padded = max(16, triton.next_power_of_2(size))
     shared = {
-        "ROWS": max(LEAST_ROWS, triton.next_power_of_2(tables.shape[0])),
         "D": size,
         "D_PADDED": padded,
         "SPLIT_TOKENS": SPLIT_TOKENS,
@@ -237,6 +249,8 @@ def decode_attention(qkv: Tensor, rotation: HeadRotation, pages: Pages, scratch:
         LOG2_E / size**0.5,
         batch,
         tables.shape[1],
+        splits,
+        ROWS=max(LEAST_ROWS, triton.next_power_of_2(tables.shape[0])),
         KV_HEADS=kv_heads,
         GROUP=heads // kv_heads,
         GROUP_PADDED=max(16, triton.next_power_of_2(heads // kv_heads)),
@@ -245,11 +259,21 @@ def decode_attention(qkv: Tensor, rotation: HeadRotation, pages: Pages, scratch:
         TILE=max(16, min(64, TILE_BYTES // (padded * qkv.element_size()))),
         DOT=DOT_TYPES[qkv.dtype],
         STAGES=sizes["num_stages"],
+        # With norms, the compiler takes more registers than so many programs have; it needs to spill none.
+        maxnreg=registers(on_each, sizes["num_warps"]) if rotation.q_norm is not None else None,
         **shared,
         **sizes,
     )
-    launch(_combine, (batch, heads), pages.positions, partial, sums, out, HEADS=heads, num_warps=4, **shared)
+    launch(
+        _combine, (batch, heads), pages.positions, partial, sums, out, splits,
+        HEADS=heads, TOGETHER=COMBINED_TOGETHER, num_warps=1, **shared,
+    )  # fmt: skip
     return out
+
+
+def registers(programs: int, warps: int) -> int:
+    """With how many registers a thread so many programs fit on an SM: 65,536, given out by eights."""
+    return min(255, 65536 // (32 * warps * programs) // 8 * 8)
 
 
 DOT_TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
@@ -268,7 +292,7 @@ def reference(qkv: Tensor, rotation: HeadRotation, pages: Pages, scratch: Tensor
     keys, values = (x.where(visible[..., None], 0.0) for x in (keys, values))
     grouped = q.float().view(batch, kv_heads, heads // kv_heads, size)
     out = functional.scaled_dot_product_attention(grouped, keys, values, attn_mask=visible[:, :, None])
-    return out.view(batch, heads, size).to(q.dtype)
+    return out.reshape(batch, heads, size).to(q.dtype)
 
 
 _SIGNATURE = {
@@ -283,8 +307,9 @@ _SIGNATURE = {
     "scale": "fp32",
     "batch": "i32",
     "TABLE": "i32",
+    "SPLITS": "i32",
 }
-_COMMON = {"ROWS": LEAST_ROWS, "SPLIT_TOKENS": SPLIT_TOKENS, "MAX_SPLITS": MAX_SPLITS}
+_COMMON = {"SPLIT_TOKENS": SPLIT_TOKENS, "MAX_SPLITS": MAX_SPLITS}
 CASES = (
     *(
         CompileCase(
@@ -302,9 +327,11 @@ CASES = (
                 "TILE": 64 * 128 // max(128, padded),
                 "DOT": tl.bfloat16,
                 "STAGES": 5,
+                "ROWS": LEAST_ROWS,
                 **_COMMON,
             },
             num_stages=5,
+            maxnreg=registers(3, 4) if norm else None,
             emits=("cp.async", "mma.sync"),
         )
         for size, padded, group, norm in (
@@ -319,7 +346,8 @@ CASES = (
     CompileCase(
         "decode_attention, combine",
         _combine,
-        {name: _SIGNATURE[name] for name in ("positions", "partial", "sums", "out")},
-        {"HEADS": 32, "D": 128, "D_PADDED": 128, **_COMMON},
+        {name: _SIGNATURE[name] for name in ("positions", "partial", "sums", "out", "SPLITS")},
+        {"HEADS": 32, "D": 128, "D_PADDED": 128, "TOGETHER": COMBINED_TOGETHER, **_COMMON},
+        num_warps=1,
     ),
 )

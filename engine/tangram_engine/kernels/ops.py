@@ -22,7 +22,6 @@ from tangram_engine.kernels import (
 from tangram_engine.kernels import (
     triton_runtime as language,
 )
-from tangram_engine.kernels.rms_norm import RmsNorm
 from tangram_engine.kernels.small_linear import StoredWeight
 from tangram_engine.kernels.store_kv import HeadRotation, Pages
 from tangram_engine.sample.sampler import TokenSampler
@@ -33,7 +32,7 @@ logger = logging.getLogger(__name__)
 # Types alone: the kernel file of the same name documents arguments and result.
 RmsNormed = Callable[[Tensor, Tensor, float], Tensor]
 SiluMul = Callable[[Tensor], Tensor]
-SmallLinear = Callable[[Tensor, StoredWeight, Tensor | None, RmsNorm | None, bool, Tensor | None], Tensor]
+SmallLinear = Callable[[Tensor, StoredWeight, Tensor | None, bool, Tensor | None], Tensor]
 StoreKV = Callable[[Tensor, HeadRotation, Pages], Tensor]
 DecodeAttention = Callable[[Tensor, HeadRotation, Pages, Tensor], Tensor]
 

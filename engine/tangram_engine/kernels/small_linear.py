@@ -1,4 +1,4 @@
-"""y = x W^T + b for up to 8 rows, W in bf16, fp8 or int4, with the norm before and gate or residual after.
+"""y = x W^T + b for up to 8 rows, W in bf16, fp8 or int4, with the gate or residual after.
 
 So few rows cost the time in which the weights are read: each is read once, as it is stored, and multiplied
 with all rows. One program computes all rows of 16 outputs. Its four warps take turns along the inputs, each
@@ -6,15 +6,14 @@ with tensor cores of its own, and add up in a fixed order: no atomics and no sec
 rows, whatever T is: a row's result depends neither on the other rows nor on how many there are. Tiles come
 through shared memory while earlier ones are multiplied (cp.async).
 
-Norm: y = W (x g) / sqrt(mean of x^2 + eps). The squares are added up in float32 beside the product, and the
-root is applied to the sums. x g is rounded to x's dtype, as a norm of its own rounds x g / root: the same
-relative error, within the tolerance (int4 also rounds each square). Gate: a program reads 8 rows of the gate
-and the same 8 of up. Residual: y is added to what `out` holds, each element by one program.
+Gate: a program reads 8 rows of the gate and the same 8 of up. Residual: y is added to what `out` holds, each
+element by one program. The norm before a product is a kernel of its own: inside the loop, its squares and its
+factors cost 16 us of gate_up's 75 in bf16 and 19 of 52 in fp8 on an H200, alone it takes 1.7 us.
 
 `tl.dot` rather than multiply and add, which takes T instructions for a weight: an SM issues 128 a cycle, and
 the wire of an H200 brings it 9 weights a cycle in bf16, 19 in fp8, 37 in int4. The loop takes 1.8, 3.2 and
-3.3 for a weight, with a norm 3.7, 4.8 and 3.5 (SASS of sm_90). The mma.sync form also on Hopper and
-Blackwell: wgmma and tcgen05 take 64 outputs a program, too few programs.
+3.3 for a weight (SASS of sm_90). The mma.sync form also on Hopper and Blackwell: wgmma and tcgen05 take 64
+outputs a program, too few programs.
 
 Bytes moved: those of W (2, 1 or 0.52 for each weight) + 2 T (in + out). Llama-3-8B, microseconds at the 4.3
 TB/s of an H200, programs on its 132 SMs:
@@ -32,8 +31,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tangram_engine.kernels import rms_norm, silu_mul
-from tangram_engine.kernels.rms_norm import RmsNorm
+from tangram_engine.kernels import silu_mul
 from tangram_engine.kernels.tiles import hardware, tile
 from tangram_engine.kernels.triton_runtime import (
     ARCHITECTURES,
@@ -149,9 +147,9 @@ def _finish(
 
 @triton.jit(do_not_specialize=["T"])  # or 1 and 8 rows would be compiled apart
 def _plain_or_fp8(
-    x, weight, scales, bias, norm, out, eps, T, N, K,
+    x, weight, scales, bias, out, T, N, K,
     FP8: tl.constexpr, CONVERT: tl.constexpr, EVEN: tl.constexpr, BIAS: tl.constexpr,
-    NORM: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr,
+    GATED: tl.constexpr, ADD: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, WARPS: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -164,7 +162,6 @@ def _plain_or_fp8(
     w_at = weight + n[None, :, None].to(tl.int64) * K + (warp + k)
     x_at = x + t[None, None, :] * K + (warp + kx)
     total = tl.zeros((WARPS, BLOCK_N, BLOCK_T), tl.float32)
-    squares = tl.zeros((WARPS, BLOCK_K, BLOCK_T), tl.float32)
     for start in tl.range(0, K, WARPS * BLOCK_K, num_stages=STAGES):
         if EVEN:
             w = tl.load(w_at + start)
@@ -174,23 +171,17 @@ def _plain_or_fp8(
             columns = tl.load(x_at + start, mask=row & (start + warp + kx < K), other=0.0)
         if FP8:
             w = from_e4m3(w, CONVERT).to(x.dtype.element_ty)
-        if NORM:
-            squares += columns.to(tl.float32) * columns.to(tl.float32)
-            g_at = norm + (start + warp + kx)
-            columns *= tl.load(g_at) if EVEN else tl.load(g_at, mask=start + warp + kx < K, other=0.0)
         total = tl.dot(w, columns, total, input_precision="ieee")
     y = tl.sum(total, axis=0)
     if FP8:
         y *= tl.load(scales + n, mask=inside, other=0.0)[:, None]
-    if NORM:
-        y *= tl.rsqrt(tl.sum(tl.sum(squares, axis=1), axis=0) / K + eps)[None, :]
     _finish(y, bias, out, n, t, T, N, BIAS, GATED, ADD, BLOCK_N, BLOCK_T)
 
 
 @triton.jit(do_not_specialize=["T"])  # or 1 and 8 rows would be compiled apart
 def _int4(
-    x, weight, scales, zeros, bias, norm, out, eps, T, N, K, GROUPS,
-    EVEN: tl.constexpr, BIAS: tl.constexpr, NORM: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr,
+    x, weight, scales, zeros, bias, out, T, N, K, GROUPS,
+    EVEN: tl.constexpr, BIAS: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr,
     UNPACK: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -209,7 +200,6 @@ def _int4(
     zero_at = zeros + n[None, :, None] // 2 * GROUPS + warp
     shift = (n % 2 * 4)[None, :, None]
     total = tl.zeros((WARPS, BLOCK_N, BLOCK_T), tl.float32)
-    squares = tl.zeros((WARPS, BLOCK_N, BLOCK_T), tl.float32)
     for first in tl.range(0, GROUPS, WARPS, num_stages=STAGES):
         if EVEN:
             half = 64
@@ -225,21 +215,14 @@ def _int4(
             scale = tl.load(scale_at + first, mask=output & (half > 0), other=0.0)
             zero = tl.load(zero_at + first, mask=output & (half > 0), other=0)
         low_levels, high_levels, ones = unpacked(w, x, UNPACK)
-        if NORM:  # each row of a product with ones is the sum: tensor cores have time for it
-            squares = tl.dot(ones, low * low, squares, input_precision="ieee")
-            squares = tl.dot(ones, high * high, squares, input_precision="ieee")
-            g_at = norm + ((first + warp) * 128 + kx)
-            low *= tl.load(g_at) if EVEN else tl.load(g_at, mask=kx < half, other=0.0)
-            high *= tl.load(g_at + half) if EVEN else tl.load(g_at + half, mask=kx < half, other=0.0)
         part = tl.dot(low_levels, low, input_precision="ieee")
         part = tl.dot(high_levels, high, part, input_precision="ieee")
+        # Each row of a product with ones is the sum: tensor cores have time for it.
         sums = tl.dot(ones, low, input_precision="ieee")
         sums = tl.dot(ones, high, sums, input_precision="ieee")
         offset = ((zero >> shift) & 15).to(tl.float32) + 128.0
         total += (part - offset * sums) * scale.to(tl.float32)
     y = tl.sum(total, axis=0)
-    if NORM:
-        y *= tl.rsqrt(tl.sum(squares, axis=0) / K + eps)
     _finish(y, bias, out, n, t, T, N, BIAS, GATED, ADD, BLOCK_N, BLOCK_T)
 
 
@@ -247,14 +230,13 @@ def small_linear(
     x: Tensor,
     weight: StoredWeight,
     bias: Tensor | None,
-    norm: RmsNorm | None = None,
     gated: bool = False,
     residual: Tensor | None = None,
 ) -> Tensor:
     """Contiguous x [T <= 8, in], weight [out, in], bias [out] -> [T, out] in x's dtype.
 
-    norm: of x, before the product. gated: silu(first half) * second half of the outputs, [T, out / 2].
-    residual: of the result's shape, to which it is added in place.
+    gated: silu(first half) * second half of the outputs, [T, out / 2]. residual: of the result's shape, to
+    which it is added in place.
     """
     rows, columns = x.shape
     outputs = weight.shape[0]
@@ -263,16 +245,15 @@ def small_linear(
     sizes = dict(tile(name, x.device))
     warps, stages = sizes["num_warps"], sizes.pop("num_stages")
     grid = (-(-outputs // sizes["BLOCK_N"]),)
-    factor, eps = norm or (None, 0.0)
     shared = {
         "EVEN": outputs % sizes["BLOCK_N"] == 0 and columns % (sizes.get("BLOCK_K", 128) * warps) == 0,
-        "BIAS": bias is not None, "NORM": norm is not None, "GATED": gated, "ADD": residual is not None,
+        "BIAS": bias is not None, "GATED": gated, "ADD": residual is not None,
         "BLOCK_T": BLOCK_T, "WARPS": warps, "STAGES": stages,
     } | sizes  # fmt: skip
     if isinstance(weight, Int4Weight):
         launch(
-            _int4, grid, x, weight.packed, weight.scales, weight.zeros, bias, factor, out,
-            eps, rows, outputs, columns, weight.scales.shape[1],
+            _int4, grid, x, weight.packed, weight.scales, weight.zeros, bias, out,
+            rows, outputs, columns, weight.scales.shape[1],
             UNPACK=None if INTERPRETED else UNPACK.get(x.dtype), **shared,
         )  # fmt: skip
         return out
@@ -280,7 +261,7 @@ def small_linear(
     if isinstance(weight, Fp8Weight):
         stored, scales = weight.values.view(torch.uint8), weight.scales
     launch(
-        _plain_or_fp8, grid, x, stored, scales, bias, factor, out, eps, rows, outputs, columns,
+        _plain_or_fp8, grid, x, stored, scales, bias, out, rows, outputs, columns,
         FP8=scales is not None, CONVERT=hardware(x.device)[0] >= CONVERTS_FP8, **shared,
     )  # fmt: skip
     return out
@@ -290,18 +271,17 @@ def reference(
     x: Tensor,
     weight: StoredWeight,
     bias: Tensor | None,
-    norm: RmsNorm | None = None,
     gated: bool = False,
     residual: Tensor | None = None,
 ) -> Tensor:
     """The same in plain torch, on any device."""
     whole = weight if isinstance(weight, Tensor) else weight.dequantized(x.dtype)
-    y = functional.linear(x if norm is None else rms_norm.reference(x, *norm), whole, bias)
+    y = functional.linear(x, whole, bias)
     y = silu_mul.reference(y) if gated else y
     return y if residual is None else residual.add_(y)
 
 
-_SIGNATURE = dict.fromkeys(("x", "bias", "norm", "out"), "*bf16:16") | {
+_SIGNATURE = dict.fromkeys(("x", "bias", "out"), "*bf16:16") | {
     "T": "i32",
     "N": "i32:16",
     "K": "i32:16",
@@ -313,19 +293,19 @@ _FP8_STORED = {"weight": "*u8:16", "scales": "*fp32:16"}
 _INT4_STORED = {"weight": "*u8:16", "scales": "*fp16:16", "zeros": "*u8:16", "GROUPS": "i32:16"}
 _OLD = tuple(sm for sm in ARCHITECTURES if sm < CONVERTS_FP8)
 _NEW = tuple(sm for sm in ARCHITECTURES if sm >= CONVERTS_FP8)
-# Which projections are computed how: NORM, GATED, ADD, BIAS.
+# Which projections are computed how: GATED, ADD, BIAS.
 _USES = {
-    "gate_up": (True, True, False, False),
-    "qkv, head": (True, False, False, False),
-    "qkv with a bias": (True, False, False, True),
-    "o, down": (False, False, True, False),
+    "gate_up": (True, False, False),
+    "qkv, head": (False, False, False),
+    "qkv with a bias": (False, False, True),
+    "o, down": (False, True, False),
 }
 CASES = tuple(
     CompileCase(
         f"{form}, {use}",
         kernel,
-        _SIGNATURE | {"eps": "fp32"} | stored,
-        _TILE | constexprs | dict(zip(("NORM", "GATED", "ADD", "BIAS"), options, strict=True)),
+        _SIGNATURE | stored,
+        _TILE | constexprs | dict(zip(("GATED", "ADD", "BIAS"), options, strict=True)),
         architectures=architectures,
         emits=("cp.async.cg", "mma.sync"),
         quick="qkv" not in use,

@@ -106,14 +106,20 @@ def launch(
     *arguments: Any,
     num_warps: int,
     num_stages: int = 1,
+    maxnreg: int | None = None,
     **constexprs: Any,
 ) -> None:
     """Launch `kernel` on the current stream: the one place that states how its floating point is fused.
 
-    Raises RuntimeError where Triton is not installed.
+    `maxnreg`: registers that a thread may use. Raises RuntimeError where Triton is not installed.
     """
     kernel[grid](
-        *arguments, num_warps=num_warps, num_stages=num_stages, enable_fp_fusion=FP_FUSION, **constexprs
+        *arguments,
+        num_warps=num_warps,
+        num_stages=num_stages,
+        maxnreg=maxnreg,
+        enable_fp_fusion=FP_FUSION,
+        **constexprs,
     )
 
 
@@ -135,6 +141,7 @@ class CompileCase:
     constexprs: Mapping[str, Any]
     num_warps: int = 4
     num_stages: int = 1
+    maxnreg: int | None = None
     architectures: tuple[int, ...] = ARCHITECTURES
     emits: tuple[str, ...] = ()
     avoids: tuple[str, ...] = ()

@@ -17,7 +17,7 @@ PACKED_FOR_ROWS = 64  # measured: a weight blocked for 64 rows is also the faste
 
 
 class FusedLinear:
-    """y = x W^T + b with its norm, gate or residual: one kernel for few rows, separate operations for more.
+    """y = x W^T + b with its norm, gate or residual: for few rows, gate and residual are part of the kernel.
 
     Subclasses compute the product of many rows.
     """
@@ -32,10 +32,9 @@ class FusedLinear:
         self, x: Tensor, norm: RmsNorm | None = None, *, gated: bool = False, residual: Tensor | None = None
     ) -> Tensor:
         """See `tangram_engine.models.weights.Projection`."""
-        # Before its mean square is known, x times the weight of the norm may exceed the range of float16.
-        small = None if norm is not None and x.dtype is torch.float16 else self._small
-        if small is not None and 0 < x.shape[0] <= small_linear.ROWS:
-            return small(x.contiguous(), self._weight, self._bias, norm, gated, residual)
+        if self._small is not None and 0 < x.shape[0] <= small_linear.ROWS:
+            x = self.normed(x, norm).contiguous()
+            return self._small(x, self._weight, self._bias, gated, residual)
         y = self.product(x, norm, residual)
         return self._ops.silu_mul(y) if gated else y
 

@@ -36,6 +36,8 @@ def open_device(requested: str, driver_node: Path = DRIVER_NODE) -> torch.device
         device = torch.device("cuda", torch.cuda.current_device())
         # Nothing grows after the start, so nothing is won; on a MIG slice they ask NVML, which may refuse.
         _allocator_settings("expandable_segments:False")
+        # cuDNN's attention builds a plan for each length of a prompt, some 40 ms of the host each time.
+        torch.backends.cuda.enable_cudnn_sdp(False)
         capability = torch.cuda.get_device_capability(device)
         name = torch.cuda.get_device_name(device)
     build = f"torch {torch.__version__}, which is built for {', '.join(torch.cuda.get_arch_list())}"
