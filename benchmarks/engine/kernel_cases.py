@@ -152,7 +152,7 @@ def sample(inputs: Inputs, *, drawn: bool) -> tuple[Any, ...]:
 
 
 def linear(inputs: Inputs, name: str, weights: str) -> tuple[Any, ...]:
-    """x, weight as it is stored, bias; norm, gate and residual as the decoder has them for few rows."""
+    """x, weight as it is stored, bias; gate and residual as the decoder has them for few rows."""
     columns = linear_columns(inputs.shape, name)
     outputs = (inputs.shape.head if name == "head" else inputs.shape.matrices[name]) // columns
     weight: Any = inputs.random(outputs, columns, std=0.02)
@@ -161,11 +161,10 @@ def linear(inputs: Inputs, name: str, weights: str) -> tuple[Any, ...]:
 
         weight = quantize(weight, weights)
     x = inputs.random(inputs.batch, columns)
-    norm = (inputs.random(columns), EPS) if name in ("qkv", "gate_up", "head") else None
     residual = inputs.random(inputs.batch, outputs) if name in ("o", "down") else None
     if inputs.batch > SMALL_LINEAR_ROWS:
         return x, weight, None, residual
-    return x, weight, None, norm, name == "gate_up", residual
+    return x, weight, None, name == "gate_up", residual
 
 
 def linear_columns(shape: DecoderShape, name: str) -> int:
@@ -179,8 +178,8 @@ def cases(batches: tuple[int, ...]) -> list[KernelCase]:
 
 
 def _of_a_layer(batch: int) -> Iterator[KernelCase]:
+    yield KernelCase("rms_norm", "rms_norm", batch, rms_norm, sweep=(256,))
     if batch > SMALL_LINEAR_ROWS:
-        yield KernelCase("rms_norm", "rms_norm", batch, rms_norm, sweep=(256,))
         yield KernelCase("silu_mul", "silu_mul", batch, silu_mul, sweep=(256,))
         yield KernelCase("fp8_rows", "fp8_rows", batch, fp8_rows, "fp8", sweep=(256,))
     yield KernelCase("store_kv", "store_kv", batch, store_kv, sweep=(256,))

@@ -28,7 +28,7 @@ from benchmarks.engine.engine_adapter import (
 from benchmarks.engine.setting import ROOT, Setting
 from benchmarks.engine.stream_client import StreamTimes, streams
 
-NEEDED = ("aiohttp", "pydantic", "msgspec", "prometheus_client", "tokenizers", "jinja2", "msgpack")
+NEEDED = ("aiohttp", "msgspec", "prometheus_client", "tokenizers", "jinja2", "msgpack")
 NAME = "random"
 OFFLINE = (64, 200)  # requests and tokens of the comparison without a server
 
@@ -200,5 +200,7 @@ def transformers_offline(_seconds: float, setting: Setting) -> MeasuredValue:
     answers = run(prompts)
     spent = time.perf_counter() - begin
     made = sum(len(answer.generated_tokens) for answer in answers.values())
+    if made != len(prompts) * tokens:
+        raise RuntimeError(f"{made} tokens were made, {len(prompts) * tokens} were asked for")
     details = {"transformers": transformers.__version__, "tokens": made, "asked for": len(prompts) * tokens}
     return MeasuredValue(made / spent, "tok/s", details)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.autograd.profiler
 
 from benchmarks.engine import timing
 from benchmarks.engine.engine_adapter import DecodeRun
@@ -30,8 +29,7 @@ def profile_steps(
             time.perf_counter() - begin
         ) / steps  # the profiler slows the host: its own wall-clock says little
         on_gpu = device.type == "cuda"
-        # torch.profiler.profile, which wraps this class, imports the compiler of torch first.
-        with torch.autograd.profiler.profile(use_device="cuda" if on_gpu else None) as profiler:
+        with _profiler(on_gpu=on_gpu) as profiler:
             for _ in range(steps):
                 run.step()
             timing.synchronize(device)
@@ -39,6 +37,8 @@ def profile_steps(
     kind = torch.autograd.DeviceType.CUDA if on_gpu else torch.autograd.DeviceType.CPU
     events = [event for event in profiler.key_averages() if event.device_type == kind]
     events.sort(key=lambda event: getattr(event, key), reverse=True)
+    if on_gpu and not events:
+        raise RuntimeError("the profiler has no event of the device")
     total = sum(getattr(event, key) for event in events) / 1e6 / steps
     return {
         "busy": min(1.0, total / plain),
@@ -50,3 +50,15 @@ def profile_steps(
             for event in events[:TOP]
         ],
     }
+
+
+def _profiler(*, on_gpu: bool) -> Any:
+    """torch.profiler on a GPU. On a CPU the class that it wraps: the wrapper imports torch's compiler first."""
+    if not on_gpu:
+        from torch.autograd.profiler import profile  # noqa: PLC0415
+
+        return profile()
+    from torch.profiler import ProfilerActivity  # noqa: PLC0415
+    from torch.profiler import profile as on_devices  # noqa: PLC0415
+
+    return on_devices(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])

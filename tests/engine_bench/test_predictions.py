@@ -94,6 +94,6 @@ def test_a_device_is_known_by_the_name_that_cuda_gives():
 def test_every_goal_has_a_row_and_every_row_a_finite_time():
     found = json.loads(predictions.PREDICTIONS.read_text())
 
-    assert {row for _, row, _, _ in predictions.GOALS} <= set(found["H200"])
+    assert {goal.prediction for goal in predictions.GOALS} <= set(found["H200"])
     assert set(found) == {"assumed", *GPUS}
     assert len(FORMATS) == 3
