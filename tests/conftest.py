@@ -51,6 +51,7 @@ def pytest_collection() -> Iterator[None]:
         yield
     finally:
         gc.freeze()
+        gc.set_threshold(10_000, 10, 10)  # Python's 700 looks for cycles too often among millions of objects
         gc.enable()
 
 
