@@ -12,7 +12,7 @@ SYSTEM = "tangram-system"
 RELEASE = "tangram"
 VALUES = ROOT / "e2e/demo/values.yaml"
 EXAMPLE = ROOT / "examples" / "llmdeployment.yaml"
-CRDS = [f"{plural}.tangram.dev" for plural in ("llmdeployments", "gpupools", "fleetplans")]
+CRDS = [f"{plural}.tangram.dev" for plural in ("llmdeployments", "gpupools", "fleetplans", "gpunodes")]
 NAME = "tiny-chat"  # the LLMDeployment of the example
 # Twice the requests that its one replica computes at a time (engine.maxRunningRequests): half of them wait,
 # and the replicas rise, however fast the cores of this machine are.

@@ -6,8 +6,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tangram.api import parse, parse_pool
+from tangram.api import GPUNode, InvalidGPUNode, parse, parse_gpu_node, parse_pool
 from tangram.api.fleet_plan import FleetPlanSpec, FleetPlanStatus
+from tangram.api.gpu_node import GPUNodeSpec, GPUNodeStatus
 from tangram.api.llm_deployment.spec import LLMDeploymentSpec
 from tangram.api.pool import GPUPoolSpec
 from tangram.fleet import Intent, InvalidIntent, InvalidPool, Pool
@@ -52,6 +53,15 @@ def test_whatever_is_written_in_a_pool_is_answered(spec):
     assert isinstance(found, Pool | InvalidPool)
     if isinstance(found, InvalidPool):
         assert found.message.startswith("spec")
+
+
+@given(spec=st.one_of(ANYTHING, near(GPUNodeSpec)), status=st.one_of(ANYTHING, near(GPUNodeStatus)))
+def test_whatever_is_written_in_a_gpu_node_is_answered(spec, status):
+    found = parse_gpu_node({"metadata": {"name": "a"}, "spec": spec, "status": status})
+
+    assert isinstance(found, GPUNode | InvalidGPUNode)
+    if isinstance(found, InvalidGPUNode):
+        assert found.message.startswith(("spec", "status"))
 
 
 @settings(max_examples=25)

@@ -1,6 +1,7 @@
-"""What the real API server takes, refuses, keeps and shows of GPUPools and FleetPlans."""
+"""What the real API server takes, refuses, keeps and shows of GPUPools, FleetPlans and GPUNodes."""
 
 import json
+import re
 import time
 from pathlib import Path
 
@@ -12,11 +13,13 @@ from tests.support.plan_documents import large_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 CASES = [
-    case
-    for case in yaml.safe_load((ROOT / "tests" / "api" / "pool_cases.yaml").read_text())
+    pytest.param(kind, case, id=f"{kind}-{case['name']}".replace(" ", "-"))
+    for kind, file in (("GPUPool", "pool_cases.yaml"), ("GPUNode", "gpu_node_cases.yaml"))
+    for case in yaml.safe_load((ROOT / "tests" / "api" / file).read_text())
     if case.get("only") != "parse"
 ]
-OURS = ("LLMDeployment", "GPUPool", "FleetPlan")
+OURS = ("LLMDeployment", "GPUPool", "FleetPlan", "GPUNode")
+GPU_A, GPU_B = (f"GPU-00000000-0000-0000-0000-00000000000{letter}" for letter in "ab")
 _SPEC_SCHEMA = "/spec/versions/0/schema/openAPIV3Schema/properties/spec"
 ACCOUNT = "system:serviceaccount:tangram-system:tangram"
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(180)]
@@ -39,11 +42,11 @@ def plan_spec(**large):
     return fleet_plan_spec(large_plan(**large), inputs_hash="0123456789ab")
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case["name"].replace(" ", "-") for case in CASES])
-def test_the_api_server_says_of_a_pool(cluster, case):
+@pytest.mark.parametrize(("kind", "case"), CASES)
+def test_the_api_server_accepts_or_refuses(cluster, kind, case):
     done = cluster.run(
         *("kubectl", "create", "--dry-run=server", "--validate=strict", "-f", "-"),
-        stdin=obj("GPUPool", "case", case["spec"]),
+        stdin=obj(kind, "case", case["spec"]),
     )
 
     assert (done.returncode == 0) == (case["verdict"] == "accepted"), done.stderr
@@ -165,17 +168,136 @@ def test_a_plan_that_an_earlier_version_stored_takes_a_status(cluster):
     cluster.ok("kubectl", "delete", "fplan", "stored-before")
 
 
+def condition(kind, verdict, reason, **waiting):
+    when = "2026-01-01T00:00:00Z"
+    found = {"type": kind, "status": verdict, "observedGeneration": 1, "lastTransitionTime": when}
+    return found | {"since": when, "reason": reason, "message": ""} | waiting
+
+
+def patch_status(name, status):
+    patch = json.dumps({"status": status})
+    return ("kubectl", "patch", "gpunode", name, "--subresource=status", "--type=merge", "-p", patch)
+
+
+def test_a_gpu_node_is_shown_with_its_columns_and_keeps_its_whole_status(cluster):
+    cluster.ok("kubectl", "create", "-f", "-", stdin=obj("GPUNode", "shown", {"planHash": "0123456789ab"}))
+    holder = {"namespace": "d", "name": "chat-0", "uid": "u"}
+    instances = [
+        {"profile": "4g.40gb", "start": 0, "usage": "Held", "memoryMebibytes": 40448, "holder": holder},
+        {"profile": "3g.40gb", "start": 4, "usage": "Free", "uuid": GPU_B.replace("GPU", "MIG")},
+    ]
+    attempts = {"count": 2, "code": 19, "error": "IN_USE", "message": "m", "nextTry": "2026-01-01T00:01:00Z"}
+    gpu = {"id": GPU_A, "index": 0, "product": "NVIDIA H100 80GB HBM3", "sku": "H100-80GB-SXM"}
+    gpu |= {"migMode": "Enabled", "instances": instances, "attempts": attempts}
+    whole = {"id": GPU_B, "index": 1, "migMode": "Disabled", "pendingMigMode": "Enabled", "usage": "Free"}
+    held = {"uuid": GPU_B, "reason": "RepeatedFailure", "message": "m", "since": "2026-01-01T00:00:00Z"}
+    waiting = {"waitsFor": "pod d/chat-0", "deadline": "2026-01-01T00:10:00Z"}
+    status = {
+        "observedGeneration": 1,
+        "nodeUID": "u",
+        "bootID": "b",
+        "backend": "NVML",
+        "backendVersion": "0.1.0",
+        "driverVersion": "580.65.06",
+        "gpuCount": 2,
+        "layoutDisplay": "4g.40gb+3g.40gb, gpu",
+        "appliedDisplay": "1/2",
+        "gpus": [gpu, whole],
+        "quarantine": [held],
+        "conditions": [
+            condition("Ready", "True", "Reported"),
+            condition("Applied", "False", "WaitingForPods", **waiting),
+        ],
+    }
+    cluster.ok(*patch_status("shown", status))
+
+    found = cluster.ok("kubectl", "get", "gpunode", "shown", "-o", "wide").splitlines()
+    header, row = (re.split(r" {2,}", line.strip()) for line in found)
+
+    assert header == [
+        *("NAME", "GPUS", "LAYOUT", "APPLIED", "READY", "REASON"),
+        *("DEADLINE", "BACKEND", "PLAN", "AGE"),
+    ]
+    assert row[:6] == ["shown", "2", "4g.40gb+3g.40gb, gpu", "1/2", "True", "WaitingForPods"]
+    assert row[6:9] == ["2026-01-01T00:10:00Z", "NVML", "0123456789ab"]
+    assert json.loads(cluster.ok("kubectl", "get", "gnode", "shown", "-o", "json"))["status"] == status
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (
+            {"conditions": [condition("Applied", "False", "W", waitsFor="pod a/b")]},
+            "what waits has a deadline",
+        ),
+        ({"conditions": [condition("Healthy", "True", "W")]}, '"Ready", "Applied"'),
+        (
+            {
+                "quarantine": [
+                    {"uuid": "index-0", "reason": "A", "message": "", "since": "2026-01-01T00:00:00Z"}
+                ]
+            },
+            "uuid",
+        ),
+        (
+            {
+                "gpus": [
+                    {
+                        "id": "index-0",
+                        "index": 0,
+                        "migMode": "Enabled",
+                        "instances": [
+                            {"profile": "1g.10gb", "usage": "Free", "holder": {"namespace": "a", "name": "b"}}
+                        ],
+                    }
+                ]
+            },
+            "an instance with a holder is Held",
+        ),
+    ],
+    ids=["waiting-without-a-deadline", "unknown-condition", "quarantine-by-index", "free-with-a-holder"],
+)
+def test_the_api_server_refuses_a_status_of_a_gpu_node(cluster, status, message):
+    cluster.ok("kubectl", "apply", "-f", "-", stdin=obj("GPUNode", "refused", {}))
+
+    assert message in cluster.run(*patch_status("refused", status)).stderr
+
+
+def test_the_spec_of_a_gpu_node_names_gpus_that_its_backend_found(cluster):
+    def want(*gpus):
+        spec = {"gpus": [{"id": gpu, "migEnabled": True} for gpu in gpus]}
+        patch = json.dumps({"spec": spec})
+        return cluster.run("kubectl", "patch", "gpunode", "named", "--type=merge", "-p", patch)
+
+    def report(*gpus):
+        status = [{"id": gpu, "index": i, "migMode": "Enabled"} for i, gpu in enumerate(gpus)]
+        return cluster.run(*patch_status("named", {"gpus": status}))
+
+    cluster.ok("kubectl", "create", "-f", "-", stdin=obj("GPUNode", "named", {}))
+    assert want(GPU_B).returncode == 0  # nothing is known yet
+    assert want().returncode == 0
+    assert report(GPU_A).returncode == 0
+
+    assert "spec.gpus names a GPU that status.gpus does not have" in want(GPU_A, GPU_B).stderr
+    assert want(GPU_A).returncode == 0
+    # A GPU that falls off the bus is reported though the spec still names it, and the spec may keep it.
+    assert report(GPU_B).returncode == 0
+    assert want(GPU_A, GPU_B).returncode == 0
+
+
 def test_every_kind_has_a_short_name_and_all_are_listed_as_tangram(cluster):
     cluster.ok("kubectl", "create", "-f", "-", stdin=obj("GPUPool", "listed", {"nodeSelector": {"a": "b"}}))
     plan = plan_spec(gpus=8, deployments=2)
     cluster.ok("kubectl", "create", "-f", "-", stdin=obj("FleetPlan", "listed", plan))
 
-    for name, kind in (("gpool", "gpupool"), ("fplan", "fleetplan")):
+    cluster.ok("kubectl", "create", "-f", "-", stdin=obj("GPUNode", "listed", {}))
+
+    for name, kind in (("gpool", "gpupool"), ("fplan", "fleetplan"), ("gnode", "gpunode")):
         found = cluster.ok("kubectl", "get", name, "listed", "-o", "name").strip()
         assert found == f"{kind}.tangram.dev/listed"
     everything = cluster.ok("kubectl", "get", "tangram", "-A", "-o", "name").split()
     assert {"gpupool.tangram.dev/listed", "fleetplan.tangram.dev/listed"} <= set(everything)
-    cluster.ok("kubectl", "get", "llmdep,gpool,fplan", "-A")
+    cluster.ok("kubectl", "get", "llmdep,gpool,fplan,gnode", "-A")
 
 
 @pytest.mark.parametrize(
@@ -188,6 +310,8 @@ def test_every_kind_has_a_short_name_and_all_are_listed_as_tangram(cluster):
         ("gpupool.spec.migPolicy", "IdleOnly"),
         ("gpupool.spec.nodeSelector", "all of which a node must have"),
         ("fleetplan.spec.gap", "proved optimal"),
+        ("gpunode.spec.gpus.instances.start", "first memory slice"),
+        ("gpunode.status.gpus.attempts.nextTry", "tried again"),
     ],
 )
 def test_kubectl_explains_every_field(cluster, path, words):

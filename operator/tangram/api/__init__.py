@@ -1,4 +1,4 @@
-"""The API: `LLMDeployment`, `GPUPool` and `FleetPlan` as models, and how they become the planner's data.
+"""The API: `LLMDeployment`, `GPUPool`, `FleetPlan`, `GPUNode` as models, and how they become data of plans.
 
 In: objects of the API server or of files. Out: intents, pools, status blocks, and the CRDs in `crds/`.
 """
@@ -10,6 +10,7 @@ from tangram.api.common.priority import (
     priority_classes,
     with_priority,
 )
+from tangram.api.gpu_node import GPUNode, InvalidGPUNode, parse_gpu_node
 from tangram.api.llm_deployment.back_offs import back_off_block, back_offs_from_status
 from tangram.api.llm_deployment.evaluation import (
     evaluation_block,
@@ -22,6 +23,8 @@ from tangram.api.llm_deployment.source import ModelSource, model_source
 from tangram.api.pool import parse_pool
 
 __all__ = [
+    "GPUNode",
+    "InvalidGPUNode",
     "ModelSource",
     "PriorityClasses",
     "back_off_block",
@@ -33,6 +36,7 @@ __all__ = [
     "model_source",
     "parse",
     "parse_evaluation",
+    "parse_gpu_node",
     "parse_pool",
     "parse_priority_class",
     "parse_report",

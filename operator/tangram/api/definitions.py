@@ -1,4 +1,4 @@
-"""Definitions of the three kinds: names, scope, models, rules and columns."""
+"""Definitions of the kinds: names, scope, models, rules and columns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel, JsonValue
 
 from tangram.api.fleet_plan import SPEC_RULE, FleetPlanSpec, FleetPlanStatus
+from tangram.api.gpu_node import NAMES_RULE, GPUNodeSpec, GPUNodeStatus
 from tangram.api.llm_deployment.spec import NAME_RULE, TRAFFIC_RULE, LLMDeploymentSpec
 from tangram.api.llm_deployment.status import LLMDeploymentStatus
 from tangram.api.pool import GPUPoolSpec, GPUPoolStatus
@@ -139,4 +140,35 @@ FLEET_PLAN = Definition(
     ),
 )
 
-ALL = (LLM_DEPLOYMENT, GPU_POOL, FLEET_PLAN)
+GPU_NODE = Definition(
+    kind="GPUNode",
+    plural="gpunodes",
+    short_names=("gnode",),
+    scope="Cluster",
+    description="GPUNode holds the MIG layouts of the GPUs of the node with the same name: those that they "
+    "are to have, which Tangram's operator writes, and those that they have, which the partition backend of "
+    "the node writes.",
+    spec=GPUNodeSpec,
+    spec_description="The layouts that the GPUs are to have. Written by the operator alone.",
+    status=GPUNodeStatus,
+    rules=(NAMES_RULE,),
+    columns=(
+        _column("GPUs", ".status.gpuCount", "GPUs of the node.", "integer"),
+        _column("Layout", ".status.layoutDisplay", "The layouts of its GPUs, equal ones together."),
+        _column(
+            "Applied", ".status.appliedDisplay", "GPUs that are as the spec wants, over GPUs in the spec."
+        ),
+        _column("Ready", _condition("Ready", "status"), "Whether the backend runs and knows the GPUs."),
+        _column(
+            "Reason", _condition("Applied", "reason"), "Why the layouts are or are not applied, in one word."
+        ),
+        _column(
+            "Deadline", _condition("Applied", "deadline"), "Until when something is waited for.", priority=1
+        ),
+        _column("Backend", ".status.backend", "What creates and destroys MIG instances.", priority=1),
+        _column("Plan", ".spec.planHash", "Hash of the FleetPlan that the spec follows.", priority=1),
+        _AGE,
+    ),
+)
+
+ALL = (LLM_DEPLOYMENT, GPU_POOL, FLEET_PLAN, GPU_NODE)

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from tangram.api.common.base import APIModel, list_field, optional
-from tangram.api.common.values import rule
+from tangram.api.common.values import Hash, rule
 from tangram.api.llm_deployment.status import Count, Decimal, ShortText, Text, Time
 
 MAX_ITEMS = 1000  # of each list; its writer bounds the bytes
@@ -22,7 +22,6 @@ SPEC_RULE = rule(
 )
 PlanState = Literal["Recommended", "InForce", "Superseded"]
 SignedDecimal = Annotated[str, StringConstraints(max_length=24, pattern=r"^-?[0-9]+(\.[0-9]+)?$")]
-Hash = Annotated[str, StringConstraints(max_length=12, pattern=r"^[0-9a-f]{12}$")]
 Word = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 
 

@@ -25,6 +25,7 @@ SKU = Annotated[StrictStr, StringConstraints(min_length=1, max_length=LONGEST_LA
 _NAME = StringConstraints(min_length=1, max_length=LONGEST_NAME, pattern=NAME_PATTERN)
 PoolName = Annotated[StrictStr, _NAME]
 PriorityClassName = Annotated[StrictStr, _NAME]
+Hash = Annotated[str, StringConstraints(max_length=12, pattern=r"^[0-9a-f]{12}$")]  # of a FleetPlan
 LOWEST_RATE = 1e-6  # a request in eleven days is no load to size for
 HIGHEST_RATE = 1_000_000.0
 HIGHEST_BUDGET = 1_000_000.0  # USD per hour

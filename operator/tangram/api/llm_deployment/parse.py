@@ -173,11 +173,11 @@ def _lengths(spec: LengthsSpec | None) -> Lengths | None:
     return around(spec.expected) if spec.p90 is None else Lengths(float(spec.expected), float(spec.p90))
 
 
-def explain(error: ValidationError) -> str:
-    """Return pydantic's errors as one line, each with its field's path."""
+def explain(error: ValidationError, root: str = "spec") -> str:
+    """Return pydantic's errors as one line, each with its field's path, which begins with `root`."""
     lines = []
     for item in error.errors(include_url=False, include_context=False, include_input=False):
-        path = ".".join(("spec", *(str(part) for part in item["loc"])))
+        path = ".".join((root, *(str(part) for part in item["loc"])))
         message = _PLAIN_MESSAGES.get(item["type"], item["msg"].removeprefix("Value error, "))
         lines.append(f"{path}: {message}")
     return "; ".join(lines)[:_MESSAGE_LIMIT]
