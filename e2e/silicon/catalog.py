@@ -26,7 +26,11 @@ ENGINES = ("copy", "decoder", "encoder", "jpeg", "ofa")
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One MIG profile of one board. `starts` and `size` count the board's memory slices; memory is in MiB."""
+    """One MIG profile of one board. `starts` and `size` count the board's memory slices; memory is in MiB.
+
+    NVML knows a profile by two numbers: `enum_value` names its kind, the same on every board; `profile_id` is
+    the one that `nvidia-smi mig -lgip` prints and instances are created by, and differs between boards.
+    """
 
     name: str
     compute_slices: int
@@ -35,6 +39,9 @@ class Profile:
     engines: dict[str, int]
     starts: tuple[int, ...]
     size: int
+    max_instances: int
+    enum_value: int
+    profile_id: int
 
     @property
     def dotted(self) -> str:
@@ -49,14 +56,18 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """One GPU model. `memory_mib` is what NVML reports for the whole board; `name` is NVML's device name."""
+    """One GPU model. `memory_mib` is what NVML reports for the whole board; `name` is NVML's device name.
+
+    An engine that `engine_caps` maps to None has a limit that no public source states.
+    """
 
     sku: str
     name: str
     memory_mib: int
     compute_capability: str
     memory_slices: int
-    engine_caps: dict[str, int]
+    compute_slices: int
+    engine_caps: dict[str, int | None]
     profiles: dict[str, Profile]
 
     @property
@@ -85,6 +96,9 @@ def _profile(raw: dict[str, Any]) -> Profile:
         engines={engine: raw["engines"].get(engine) or 0 for engine in ENGINES},
         starts=tuple(raw["placement"]["starts"]),
         size=raw["placement"]["size"],
+        max_instances=raw["max_instances"],
+        enum_value=raw["nvml_profile_enum_value"],
+        profile_id=raw["published_profile_id"],
     )
 
 
@@ -134,6 +148,7 @@ def load_board(sku: str, name: str | None = None, catalog: Path = DEFAULT_CATALO
         memory_mib=gpu["memory_mib"],
         compute_capability=str(gpu["compute_capability"]),
         memory_slices=mig.get("memory_slices_total", 0),
+        compute_slices=mig.get("compute_slices_total", 0),
         engine_caps=dict(mig.get("engine_caps", {})),
         profiles={raw["name"]: _profile(raw) for raw in mig.get("profiles", ()) if _usable(raw)},
     )

@@ -1,0 +1,16 @@
+"""A simulated NVML for one node: the real `pynvml` on GPUs that are not there.
+
+| module | holds |
+| --- | --- |
+| `codes` | return codes of NVML |
+| `placements` | where a GPU instance may stand on a board, and where the driver puts it |
+| `state` | the GPUs of a node, and what happens to them: reset, reboot, processes, faults |
+| `calls` | what each NVML call does to that state |
+| `daemon` | keeps the state of one node behind a Unix socket and in a file |
+| `connection` | the client's side of that socket |
+| `library` | makes `pynvml` call the daemon, or a state in the same process |
+| `listings` | the state in the form of `nvidia-smi mig` |
+
+Sources: nvml.h (return codes, struct fields), the MIG User Guide (placements, activation of MIG mode, what
+survives a reboot), operator/tangram/catalog/mig_profiles.yaml (profiles of each board).
+"""
