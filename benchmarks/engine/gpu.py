@@ -9,7 +9,7 @@
     model       the ladder from plain torch to asynchronous steps; fp8 and int4; nano-vllm's 256 requests
     serve       the HTTP server under one client, and continuous batching of `transformers` beside it
 
-Needs the repository and torch, and what the engine itself imports (numpy, msgpack, safetensors); a row that needs
+Needs the repository and torch, and what the engine itself imports (numpy, msgspec, safetensors); a row that needs
 more is skipped with a line where it is missing. `--seconds` bounds each stage. DIR/STAGE.json is written after each
 row; behind a row that breaks the CUDA context or hangs, the process starts again. The table comes last.
 

@@ -17,7 +17,7 @@ from benchmarks.engine import timing
 from benchmarks.engine.bench_rows import BenchmarkRow, MeasuredValue, Unavailable
 from benchmarks.engine.setting import Setting
 
-OPTIONAL = ("triton", "numpy", "msgpack", "safetensors", "aiohttp", "pydantic", "msgspec", "prometheus_client", "tokenizers", "jinja2", "transformers")  # fmt: skip
+OPTIONAL = ("triton", "numpy", "safetensors", "aiohttp", "pydantic", "msgspec", "prometheus_client", "tokenizers", "jinja2", "transformers")  # fmt: skip
 ROWS_OF_PRODUCTS = (1, 8, 64, 256, 1024)
 
 

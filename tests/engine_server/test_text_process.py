@@ -4,12 +4,15 @@ import asyncio
 import json
 import os
 import resource
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from tangram_engine.checkpoint import CheckpointError
 from tangram_engine.serve import api
 from tangram_engine.serve.http.errors import APIError
 from tangram_engine.serve.text.client import TextClient, TextUnavailable
+from tangram_engine.serve.text.process import FRAME_LIMIT, pack, receive, send
 from tangram_engine.serve.text.template import TemplateError
 from tangram_engine.serve.text.tokenizer import PromptTooLong, TokenizerError, load_tokenizer
 from tests.support.bad_templates import BOMBS, COMPILER_BOMBS, all_in_one
@@ -302,3 +306,33 @@ async def test_a_request_that_finds_no_free_worker_is_refused_after_a_while(
     with pytest.raises(APIError) as caught:
         await backend.in_text_thread(list)
     assert (caught.value.status, caught.value.code) == (503, "text_workers_busy")
+
+
+@pytest.mark.parametrize(
+    ("value", "cause"),
+    [
+        (reduce(lambda inner, _: [inner], range(100_000), []), "nested too deeply"),
+        (1 << 64, "more than 64 bits"),
+        ("\ud800", "surrogates not allowed"),
+        ("x" * (FRAME_LIMIT + 1), "over the limit"),
+    ],
+    ids=["deep", "wide", "surrogate", "long"],
+)
+def test_what_no_frame_can_hold_is_refused_before_it_is_sent(value: Any, cause: str) -> None:
+    with pytest.raises(ValueError, match=cause):
+        pack(("encode", 1, value, False))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"\x91" * 1_000_000, b"\xdd\x07\xff\xff\xff", b"\xc1", b"\xa2\xff\xfe", b""],
+    ids=["deep", "a length that does not follow", "no type", "no UTF-8", "empty"],
+)
+def test_a_frame_that_is_no_message_is_an_error_of_the_frame(body: bytes) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        sender = threading.Thread(target=send, args=(theirs, body))
+        sender.start()
+        with pytest.raises(ValueError, match=r"no msgpack|utf-8"):
+            receive(ours)
+        sender.join()

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgpack
+import msgspec
 
 from tangram_engine.checkpoint.errors import CheckpointError, RefusalReason, invalid
 
@@ -48,9 +48,11 @@ _IDLE, _TRANSFER, _RENDER, _ENCODE = b"itre"
 def pack(message: Any) -> bytes:
     """The body of a frame. Raises ValueError for what msgpack cannot write, and above the limit."""
     try:
-        body: bytes = msgpack.packb(message)
+        body = msgspec.msgpack.encode(message)
     except OverflowError:
         raise ValueError("an integer has more than 64 bits") from None
+    except RecursionError:
+        raise ValueError("values are nested too deeply") from None
     if len(body) > FRAME_LIMIT:
         raise ValueError(f"a frame of {len(body)} bytes is over the limit of {FRAME_LIMIT}")
     return body
@@ -69,7 +71,10 @@ def receive(channel: socket.socket, started: Callable[[], None] = lambda: None) 
     (length,) = _LENGTH.unpack(head)
     if length > FRAME_LIMIT:
         raise ValueError(f"a frame of {length} bytes is over the limit of {FRAME_LIMIT}")
-    return msgpack.unpackb(_exactly(channel, length))
+    try:
+        return msgspec.msgpack.decode(_exactly(channel, length))
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(f"a frame is no msgpack: {error}") from None
 
 
 def _exactly(channel: socket.socket, size: int) -> bytearray:
