@@ -3,6 +3,7 @@
 import pytest
 
 from e2e.silicon.catalog import load_board
+from e2e.silicon.nvml import calls
 from e2e.silicon.nvml import state as operations
 from e2e.silicon.nvml.calls import Caller
 from e2e.silicon.nvml.state import Fault
@@ -421,6 +422,17 @@ def test_a_fault_without_end_goes_on_and_a_code_that_does_not_exist_is_refused()
     assert {driver.call("nvmlDeviceGetCount")[0] for _ in range(4)} == {"DRIVER_NOT_LOADED"}
     with pytest.raises(operations.CallFailed, match="no return code"):
         driver.change(operations.add_fault, Fault("nvmlDeviceGetCount", code="TEAPOT"))
+
+
+def test_a_call_takes_the_latency_of_its_name_and_the_delay_of_its_fault():
+    driver = h100(EMPTY, latencies=tuple(operations.SILICON_LATENCIES.items()))
+    driver.change(operations.add_fault, Fault("nvmlGpuInstanceDestroy", delay_s=5))
+
+    waits = [
+        calls.begin(driver.state, name)[1].wait_s for name in ("nvmlGpuInstanceDestroy", "nvmlDeviceGetCount")
+    ]
+
+    assert waits == [6.0, 0.0]
 
 
 def test_versions_are_those_of_the_node():

@@ -8,7 +8,9 @@
 | `calls` | what each NVML call does to that state |
 | `daemon` | keeps the state of one node behind a Unix socket and in a file |
 | `connection` | the client's side of that socket |
-| `library` | makes `pynvml` call the daemon, or a state in the same process |
+| `c_functions` | the functions of libnvidia-ml.so, over the structs of `pynvml` |
+| `library` | makes `pynvml` call the daemon, in this process or in a child |
+| `in_process` | a state in the same process, for `library` |
 | `listings` | the state in the form of `nvidia-smi mig` |
 
 Sources: nvml.h (return codes, struct fields), the MIG User Guide (placements, activation of MIG mode, what

@@ -73,7 +73,8 @@ def begin(state: NvmlState, name: str) -> tuple[NvmlState, Prospect]:
             if fault.times != 1:
                 left.append(replace(fault, times=max(fault.times - 1, 0)))
     wait_s = dict(state.latencies).get(name, 0.0) + (hit.delay_s if hit else 0.0)
-    return replace(state, faults=tuple(left)), Prospect(wait_s, hit)
+    state = replace(state, faults=tuple(left)) if state.faults else state
+    return state, Prospect(wait_s, hit)
 
 
 def finish(
