@@ -4,7 +4,16 @@ In: the YAML files of this folder. Out: frozen records, prices, and lookups by n
 """
 
 from tangram.catalog.load import CatalogError, load
-from tangram.catalog.lookup import find_gpu, gpu, match_product, profile, profile_of_resource, share, skus
+from tangram.catalog.lookup import (
+    find_gpu,
+    gpu,
+    match_device_name,
+    match_product,
+    profile,
+    profile_of_resource,
+    share,
+    skus,
+)
 from tangram.catalog.models.architecture import Architecture
 from tangram.catalog.models.known_models import known_model, known_models
 from tangram.catalog.reading.errors import InputError
@@ -21,6 +30,7 @@ __all__ = [
     "known_model",
     "known_models",
     "load",
+    "match_device_name",
     "match_product",
     "profile",
     "profile_of_resource",

@@ -42,6 +42,11 @@ def match_product(label: str) -> str | None:
     return None
 
 
+def match_device_name(name: str) -> str | None:
+    """Return the SKU of a GPU by its name as the driver reports it, of which GFD makes the node label."""
+    return match_product(re.sub(r"[^A-Za-z0-9\-_. ]", "", name).strip().replace(" ", "-"))
+
+
 def profile(sku: str, name: str) -> Profile | None:
     """Return the MIG profile `name` on the board of `sku`, or None if there is no such profile."""
     facts = gpu(sku)
