@@ -9,10 +9,11 @@ import logging
 import os
 import signal
 import sys
+from contextlib import closing
 from pathlib import Path
 
 from e2e.silicon.agent import PLUGIN_DIR, UNHEALTHY, Agent, Options
-from e2e.silicon.board import BoardError, load_machine
+from e2e.silicon.board import BoardError
 from e2e.silicon.catalog import DEFAULT_CATALOG
 from e2e.silicon.node import Api, set_labels
 
@@ -23,9 +24,9 @@ def parser() -> argparse.ArgumentParser:
     commands = arguments.add_subparsers(dest="command", required=True)
     for name in ("serve", "check"):
         command = commands.add_parser(name)
-        command.add_argument(
-            "--board", type=Path, required=True, help="which GPUs this node pretends to have"
-        )
+        source = command.add_mutually_exclusive_group(required=True)
+        source.add_argument("--board", type=Path, help="which GPUs this node pretends to have")
+        source.add_argument("--nvml", type=Path, help="socket of the driver that this node pretends to have")
         command.add_argument("--node", default="node", help="this node's name; device ids derive from it")
         command.add_argument("--catalog", type=Path, default=DEFAULT_CATALOG, help="folder with gpus.yaml")
     serve = commands.choices["serve"]
@@ -40,11 +41,13 @@ async def _serve(args: argparse.Namespace) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    options = Options(args.board, args.node, args.plugin_dir, args.unhealthy, args.catalog)
+    options = Options(args.board, args.node, args.plugin_dir, args.unhealthy, args.catalog, nvml=args.nvml)
     label = None
     if not args.no_labels:
         label = functools.partial(set_labels, Api.in_cluster(dict(os.environ)), args.node)
-    await Agent(options, label).run(stop)
+    agent = Agent(options, label)
+    loop.add_signal_handler(signal.SIGHUP, agent.rescan)
+    await agent.run(stop)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -53,8 +56,11 @@ def main(argv: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
         if args.command == "check":
-            for resource, ids in load_machine(args.board, args.node, args.catalog).devices().items():
-                print(f"{resource}: {len(ids)}")
+            with closing(
+                Options(args.board, args.node, catalog=args.catalog, nvml=args.nvml).source()
+            ) as source:
+                for resource, ids in source.machine.devices().items():
+                    print(f"{resource}: {len(ids)}")
         else:
             asyncio.run(_serve(args))
     except BoardError as wrong:

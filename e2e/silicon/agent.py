@@ -14,8 +14,9 @@ from typing import Any
 import grpc
 
 from e2e.silicon import plugin as plugins
-from e2e.silicon.board import BoardError, Machine, load_machine
+from e2e.silicon.board import Machine
 from e2e.silicon.catalog import DEFAULT_CATALOG
+from e2e.silicon.device_sources import BoardFile, DeviceSource, Driver
 from e2e.silicon.labels import gfd_labels
 
 # Where the kubelet looks for plugins, whatever its --root-dir.
@@ -26,14 +27,31 @@ log = logging.getLogger("silicon")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Where things are. `poll_s` is how often files are looked at, in seconds."""
+    """Where things are. `poll_s` is how often files are looked at, in seconds.
 
-    board: Path
+    The devices come from the board file, or from the driver behind the socket `nvml`.
+    """
+
+    board: Path | None
     node: str
     plugin_dir: Path = PLUGIN_DIR
     unhealthy: Path = UNHEALTHY
     catalog: Path = DEFAULT_CATALOG
     poll_s: float = 0.5
+    nvml: Path | None = None
+
+    def source(self) -> DeviceSource:
+        """Return where the devices come from.
+
+        Raises:
+            BoardError: the board file is wrong.
+            OSError: there is no board file, or no driver answers.
+        """
+        if self.nvml is not None:
+            return Driver(self.nvml, self.catalog)
+        if self.board is None:
+            raise FileNotFoundError("neither a board file nor a driver is named")
+        return BoardFile(self.board, self.node, self.catalog)
 
 
 def read_unhealthy(path: Path, machine: Machine) -> set[str]:
@@ -61,7 +79,8 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 class Agent:
     """Serves one machine.
 
-    A kubelet that restarts empties its plugin folder: then everything is served and registered anew.
+    A kubelet that restarts empties its plugin folder: then everything is served and registered anew. Devices
+    of a driver are enumerated at the start, when a kubelet restarts, and by `rescan`, as by NVIDIA's plugin.
     """
 
     def __init__(self, options: Options, set_labels: Callable[[dict[str, str]], Any] | None = None) -> None:
@@ -71,10 +90,18 @@ class Agent:
         self._servers: list[Any] = []
         self._plugins: list[plugins.Plugin] = []
         self._kubelet: tuple[int, int] | None = None
-        self._board_text = ""
         self._labels_set: dict[str, str] = {}
-        self.machine: Machine = load_machine(options.board, options.node, options.catalog)
-        self._board_text = options.board.read_text()
+        self._rescan = False
+        self._source = options.source()
+
+    @property
+    def machine(self) -> Machine:
+        """The devices as they were last enumerated."""
+        return self._source.machine
+
+    def rescan(self) -> None:
+        """Enumerate the devices anew, soon: what SIGHUP makes NVIDIA's plugin do."""
+        self._rescan = True
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until `stop` is set, then take the sockets away."""
@@ -85,29 +112,28 @@ class Agent:
                     await asyncio.wait_for(stop.wait(), self._options.poll_s)
         finally:
             await self._stop_serving()
+            self._source.close()
 
     async def _once(self) -> None:
-        self._reload_board()
+        await self._look()
         if self._must_serve_anew():
             await self._serve()
-        broken = read_unhealthy(self._options.unhealthy, self.machine)
+        broken = await self._broken()
         for plugin in self._plugins:
             await plugin.set_unhealthy(broken)
         await self._label()
 
-    def _reload_board(self) -> None:
-        """A changed board file is a repartition; one that is wrong keeps the silicon as it was."""
-        text = self._options.board.read_text()
-        if text == self._board_text:
-            return
-        self._board_text = text
-        try:
-            self.machine = load_machine(self._options.board, self._options.node, self._options.catalog)
-        except BoardError as wrong:
-            log.warning("the board file changed and is wrong, the silicon stays as it was: %s", wrong)
-            return
-        log.info("the board file changed: serving %s", {k: len(v) for k, v in self.machine.devices().items()})
-        self._kubelet = None
+    async def _look(self) -> None:
+        told, self._rescan = self._rescan, False
+        if await asyncio.to_thread(self._source.scan if told else self._source.follow):
+            log.info(
+                "the devices changed: serving %s", {k: len(v) for k, v in self.machine.devices().items()}
+            )
+            self._kubelet = None
+
+    async def _broken(self) -> set[str]:
+        lost = await asyncio.to_thread(self._source.lost)
+        return read_unhealthy(self._options.unhealthy, self.machine) | lost
 
     def _must_serve_anew(self) -> bool:
         now = _stamp(self._options.plugin_dir / "kubelet.sock")
@@ -119,9 +145,10 @@ class Agent:
     async def _serve(self) -> None:
         await self._stop_serving()
         stamp = _stamp(self._options.plugin_dir / "kubelet.sock")
+        await asyncio.to_thread(self._source.scan)
         parents = self.machine.parents()
         self._plugins = [plugins.Plugin(r, ids, parents) for r, ids in self.machine.devices().items()]
-        broken = read_unhealthy(self._options.unhealthy, self.machine)
+        broken = await self._broken()
         try:
             for one in self._plugins:
                 await one.set_unhealthy(broken)

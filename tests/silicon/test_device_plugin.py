@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from contextlib import asynccontextmanager
@@ -11,12 +12,17 @@ from pathlib import Path
 import grpc
 import pytest
 
-from e2e.silicon.__main__ import parser
+from e2e.silicon.__main__ import main, parser
 from e2e.silicon.agent import Agent, Options
+from e2e.silicon.nvml.codes import CallFailed
+from e2e.silicon.nvml.connection import Admin
+from e2e.silicon.nvml.daemon import serving
+from e2e.silicon.nvml.library import environment
 from e2e.silicon.plugin import Plugin, socket_name
 from e2e.silicon.rpc import deviceplugin_v1beta1_pb2 as dp
 from e2e.silicon.rpc import podresources_v1_pb2 as pr
 from e2e.silicon.rpc import services
+from tests.support.nvml_driver import nvml_state
 
 ROOT = Path(__file__).resolve().parents[2]
 CUT = "sku: H100-80GB-SXM\ngpus: [{mig: [1g.10gb@0, 1g.10gb@1]}, {}, {mig: [1g.10gb@6]}]\n"
@@ -70,12 +76,13 @@ def folder():
 
 
 @asynccontextmanager
-async def dressed(folder, set_labels=None, refuse=0):
-    """A kubelet and an agent that found each other."""
+async def dressed(folder, set_labels=None, refuse=0, nvml=None):
+    """A kubelet and an agent that found each other; `nvml`: the socket of a driver."""
     kubelet = Kubelet(folder / "plugins")
     kubelet.refuse = refuse
     await kubelet.start()
-    options = Options(folder / "board.yaml", "node-a", folder / "plugins", folder / "unhealthy", poll_s=0.02)
+    board = folder / "board.yaml" if nvml is None else None
+    options = Options(board, "node-a", folder / "plugins", folder / "unhealthy", poll_s=0.02, nvml=nvml)
     agent = Agent(options, set_labels)
     stop = asyncio.Event()
     task = asyncio.create_task(agent.run(stop))
@@ -288,6 +295,110 @@ async def test_pod_resources_tell_which_pod_holds_which_slice(folder):
     held = await asyncio.to_thread(services.list_pod_resources, f"{folder}/pods.sock")
     await server.stop(grace=0)
     assert held == {("n", "p"): {SLICE: ("MIG-1",)}}
+
+
+@pytest.fixture
+def driver(folder):
+    """The socket of a driver with an H100 of two slices and a whole one."""
+    with serving(nvml_state("H100-80GB-SXM", {"mig": ["1g.10gb@0", "1g.10gb@1"]}, {}), folder) as socket:
+        yield socket
+
+
+def cut_another(socket):
+    """Create 1g.10gb@6 on the first GPU, as an agent in another process does; returns the UUID."""
+    program = """
+import pynvml
+from ctypes import byref
+pynvml.nvmlInit()
+gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+placement = byref(pynvml.c_nvmlGpuInstancePlacement_t(start=6, size=1))
+made = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(gpu, 19, placement)
+pynvml.nvmlGpuInstanceCreateComputeInstance(made, 0)
+print(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, 2)))
+"""
+    command = [sys.executable, "-c", program]
+    agent = subprocess.run(
+        command, env=os.environ | environment(socket), check=True, capture_output=True, text=True
+    )
+    return agent.stdout.strip()
+
+
+async def served(kubelet, resource=SLICE):
+    async with kubelet.channel(resource) as channel:
+        return await devices(services.watch(channel)(dp.Empty()))
+
+
+async def test_the_devices_of_a_driver_are_offered_with_the_uuids_of_nvml(folder, driver):
+    async with dressed(folder, nvml=driver) as (kubelet, agent):
+        assert set(await kubelet.hear(2)) == {SLICE, "nvidia.com/gpu"}
+        with Admin(driver) as admin:
+            assert await served(kubelet, "nvidia.com/gpu") == {admin.state()["gpus"][1]["uuid"]: "Healthy"}
+        assert set(await served(kubelet)) == set(agent.machine.devices()[SLICE])
+
+
+def test_the_devices_of_a_driver_can_be_counted_from_the_command_line(driver, capsys):
+    assert main(["check", f"--nvml={driver}"]) == 0
+    assert capsys.readouterr().out == f"{SLICE}: 2\nnvidia.com/gpu: 1\n"
+
+
+async def test_a_new_slice_is_not_seen_until_the_plugin_is_told(folder, driver):
+    async with dressed(folder, nvml=driver) as (kubelet, agent):
+        await kubelet.hear(2)
+        uuid = await asyncio.to_thread(cut_another, driver)
+        for _ in range(5):
+            await agent._once()
+        assert len(await served(kubelet)) == 2
+        assert kubelet.registered.empty()
+
+        agent.rescan()
+
+        await kubelet.hear(2)
+        assert len(found := await served(kubelet)) == 3
+        assert uuid in found
+
+
+async def test_a_plugin_that_is_started_again_sees_a_new_slice(folder, driver):
+    async with dressed(folder, nvml=driver) as (kubelet, _):
+        await kubelet.hear(2)
+    uuid = await asyncio.to_thread(cut_another, driver)
+    async with dressed(folder, nvml=driver) as (kubelet, _):
+        await kubelet.hear(2)
+        assert uuid in await served(kubelet)
+
+
+async def test_a_slice_that_is_gone_is_still_offered_and_handed_out_until_the_plugin_is_told(folder, driver):
+    async with dressed(folder, nvml=driver) as (kubelet, agent):
+        await kubelet.hear(2)
+        with Admin(driver) as admin:
+            admin.reboot()  # of the GPUs alone: the plugin lives on
+        assert set((await served(kubelet)).values()) == {"Healthy"}
+        agent.rescan()
+        await kubelet.hear(1)
+        assert not (folder / "plugins" / socket_name(SLICE)).exists()
+
+
+async def test_a_lost_gpu_is_unhealthy_with_its_slices(folder, driver):
+    async with dressed(folder, nvml=driver) as (kubelet, agent):
+        await kubelet.hear(2)
+        async with kubelet.channel(SLICE) as channel:
+            stream = services.watch(channel)(dp.Empty())
+            assert set((await devices(stream)).values()) == {"Healthy"}
+            with Admin(driver) as admin:
+                admin.raise_xid(agent.machine.gpus[0].uuid, 79)
+            assert set((await devices(stream)).values()) == {"Unhealthy"}
+
+
+async def test_while_the_plugin_runs_it_holds_every_gpu_and_no_mode_changes(folder, driver):
+    with Admin(driver) as admin:
+        uuid = admin.state()["gpus"][1]["uuid"]
+        async with dressed(folder, nvml=driver) as (kubelet, _):
+            await kubelet.hear(2)
+            with pytest.raises(CallFailed, match="IN_USE"):
+                admin.reset(uuid)
+        async with asyncio.timeout(10):
+            while admin.state()["holders"]:  # noqa: ASYNC110 - the end of a connection has no event here
+                await asyncio.sleep(0.01)
+        admin.reset(uuid)
 
 
 async def test_the_daemon_serves_until_it_is_told_to_stop(folder):

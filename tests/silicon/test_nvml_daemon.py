@@ -4,10 +4,11 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -267,6 +268,11 @@ def test_requests_that_are_no_requests_are_answered_or_end_the_connection(folder
     )
     assert connection.request(verb="reset", arguments={"colour": 1})[0] is ReturnCode.INVALID_ARGUMENT
     connection.close()
+    for line in (b"[1, 2\n", b"7\n", b"x" * (2 << 20)):
+        with socket.socket(socket.AF_UNIX) as raw, suppress(BrokenPipeError, ConnectionResetError):
+            raw.connect(str(folder / "nvml.sock"))
+            raw.sendall(line)
+            assert raw.recv(1) == b""
     assert admin.state()["holders"] == []
 
 

@@ -39,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
     serve.add_argument("--socket", type=Path, required=True)
     serve.add_argument("--file", type=Path, required=True, help="where the state is kept")
     serve.add_argument("--catalog", type=Path, default=DEFAULT_CATALOG, help="folder with gpus.yaml")
+    serve.add_argument("--self-resets", action="store_true", help="Ampere: set the MIG mode as on bare metal")
     serve.add_argument("--silicon-latencies", action="store_true", help="take as long as real GPUs")
     return arguments
 
@@ -67,6 +68,8 @@ async def _serve(args: argparse.Namespace) -> None:
     initial = read_state(args.file, args.board, args.node, args.catalog)
     if args.silicon_latencies:
         initial = replace(initial, latencies=tuple(sorted(SILICON_LATENCIES.items())))
+    if args.self_resets:
+        initial = replace(initial, self_resets=True)
     await NvmlDaemon(initial, args.file).serve(args.socket, stop)
 
 

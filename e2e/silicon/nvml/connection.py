@@ -33,6 +33,9 @@ class Connection:
         self._socket: socket.socket | None = None
         self._unread = b""
 
+    def __del__(self) -> None:
+        self.close()
+
     def request(self, **message: Any) -> tuple[ReturnCode, Any]:
         """Send one request and return the code and value of the answer.
 
@@ -105,6 +108,10 @@ class Admin:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection."""
         self._connection.close()
 
     def _do(self, verb: str, **arguments: Any) -> Any:

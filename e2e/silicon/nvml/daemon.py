@@ -98,24 +98,32 @@ class NvmlDaemon:
         self._answering.add(task)
         credentials = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         pid, uid, _ = struct.unpack("3i", credentials)
-        client, trusted = str(pid), uid in (0, os.getuid())
-        self._connections[client] += 1
+        client, trusted, calls_nvml = str(pid), uid in (0, os.getuid()), False
         try:
             while line := await reader.readline():
-                answer = await self._answer(json.loads(line), client, trusted=trusted)
+                request = dict(json.loads(line))
+                if request.get("verb") == "call" and not calls_nvml:
+                    calls_nvml = True
+                    self._connections[client] += 1
+                answer = await self._answer(request, client, trusted=trusted)
                 writer.write(json.dumps(answer).encode() + b"\n")
                 await writer.drain()
-        except (ConnectionError, ValueError, asyncio.CancelledError):
+        except (ConnectionError, ValueError, TypeError, asyncio.CancelledError):
             pass  # the client died, or a line is too long or no JSON: the connection ends
         finally:
-            self._connections[client] -= 1
-            if not self._connections[client]:
-                del self._connections[client]
-                self._replace(state.release_holder(self.state, client))
+            if calls_nvml:
+                self._disconnected(client)
             self._answering.discard(task)
             writer.close()
             with suppress(ConnectionError, asyncio.CancelledError):
                 await writer.wait_closed()
+
+    def _disconnected(self, client: str) -> None:
+        """Forget what a process holds once none of its threads is connected any more."""
+        self._connections[client] -= 1
+        if not self._connections[client]:
+            del self._connections[client]
+            self._replace(state.release_holder(self.state, client))
 
     async def _answer(self, request: dict[str, Any], client: str, *, trusted: bool) -> dict[str, Any]:
         verb, arguments = request.get("verb"), request.get("arguments")

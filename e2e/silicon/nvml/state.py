@@ -120,7 +120,7 @@ class NvmlState:
 
     `holders` are pairs of a client process and a UUID: NVML clients that took a handle of that GPU and have
     not shut down. `self_resets`: setting the mode on Ampere resets an idle GPU at once, as on bare metal;
-    without it the mode stays pending, as in a virtual machine.
+    without it the mode stays pending, as in a virtual machine (nvml.h, nvmlDeviceSetMigMode).
     """
 
     board: Board
