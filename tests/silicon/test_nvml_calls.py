@@ -169,6 +169,22 @@ def test_profiles_are_known_while_mig_is_off_except_to_branch_535(driver, code):
 
 
 @pytest.mark.parametrize(
+    ("driver", "gap", "beyond"),
+    [
+        ("580.95.05", "NOT_SUPPORTED", "NOT_SUPPORTED"),
+        ("550.54.15", "NOT_SUPPORTED", "INVALID_ARGUMENT"),
+    ],
+)
+def test_kinds_that_a_board_lacks_are_not_supported_and_those_of_later_drivers_invalid(driver, gap, beyond):
+    simulated = h100(EMPTY, driver=driver)
+
+    def code(kind):
+        return simulated.call("nvmlDeviceGetGpuInstanceProfileInfo", simulated.gpu(), kind)[0]
+
+    assert [code(kind) for kind in (4, 5, 9, 10)] == ["SUCCESS", gap, "SUCCESS", beyond]
+
+
+@pytest.mark.parametrize(
     ("profile", "placement", "code"),
     [
         (19, [7, 1], "INVALID_ARGUMENT"),  # 1g may not start at 7

@@ -11,12 +11,13 @@ import tempfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pynvml
 import pytest
 
 from e2e.silicon.nvml.codes import CallFailed, ReturnCode
 from e2e.silicon.nvml.connection import Admin, Connection
 from e2e.silicon.nvml.daemon import read_state, serving
-from e2e.silicon.nvml.library import environment
+from e2e.silicon.nvml.library import DaemonLink, environment, installed
 from e2e.silicon.nvml.state import Fault
 from tests.support.nvml_driver import nvml_state
 
@@ -69,6 +70,7 @@ def process(path, program, **options):
         env=os.environ | environment(path, **options),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
     )
     with started:
@@ -235,6 +237,32 @@ def test_a_lost_gpu_stays_lost_until_a_reboot(admin):
         admin.reset(uuid)
     admin.reboot()
     assert not admin.state()["gpus"][0]["is_lost"]
+
+
+def test_without_a_daemon_the_driver_is_not_loaded(folder):
+    with (
+        installed(DaemonLink(folder / "none.sock", wait_s=0)),
+        pytest.raises(pynvml.NVMLError_DriverNotLoaded),
+    ):
+        pynvml.nvmlInit()
+
+
+def test_a_call_during_which_the_daemon_dies_is_unknown_and_is_not_made_again(folder):
+    create = "nvmlDeviceCreateGpuInstanceWithPlacement"
+    with Admin(folder / "nvml.sock") as admin, process(folder / "nvml.sock", AGENT) as agent:
+        with daemon(folder) as first:
+            admin.add_fault(Fault(create, hangs=True))
+            go(agent)
+            go(agent)
+            agent.stdin.write("\n")
+            agent.stdin.flush()
+            while admin.calls()[-1]["name"] != create:
+                pass
+            first.send_signal(signal.SIGKILL)
+            first.wait()
+        assert "NVMLError_Unknown" in agent.communicate(timeout=10)[1]
+        with daemon(folder):
+            assert instances(admin.state(), 1) == []
 
 
 def test_a_daemon_that_is_killed_comes_back_with_everything_a_driver_keeps(folder):

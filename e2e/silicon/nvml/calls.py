@@ -17,6 +17,7 @@ from e2e.silicon.nvml.placements import default_start, remaining_capacity
 from e2e.silicon.nvml.state import ComputeInstance, Fault, Gpu, GpuInstance, NvmlState
 
 PROFILE_COUNT = 18  # NVML_GPU_INSTANCE_PROFILE_COUNT
+OLD_PROFILE_COUNT = 10  # before branch 570, which brought the kinds of RTX PRO 6000
 COMPUTE_PROFILE_COUNT = 9  # NVML_COMPUTE_INSTANCE_PROFILE_COUNT
 NO_INSTANCE = 0xFFFFFFFF  # gpuInstanceId of a process on a whole GPU
 MIB = 1 << 20
@@ -198,9 +199,12 @@ def _has_mig_on(context: _Context, number: int) -> Gpu:
     return gpu
 
 
+def _branch(context: _Context) -> int:
+    return int(context.state.driver.partition(".")[0])
+
+
 def _knows_profiles(context: _Context, number: int) -> Gpu:
-    branch = int(context.state.driver.partition(".")[0])
-    known = branch >= FIRST_BRANCH_WITH_PROFILES_WHILE_OFF
+    known = _branch(context) >= FIRST_BRANCH_WITH_PROFILES_WHILE_OFF
     return (_can_mig if known else _has_mig_on)(context, number)
 
 
@@ -388,7 +392,7 @@ def _profile_info_of(profile: Profile) -> dict[str, Any]:
 
 def _profile_info(context: _Context, number: int, enum_value: int) -> dict[str, Any]:
     _knows_profiles(context, number)
-    if not 0 <= enum_value < PROFILE_COUNT:
+    if not 0 <= enum_value < (PROFILE_COUNT if _branch(context) >= 570 else OLD_PROFILE_COUNT):
         raise CallFailed(ReturnCode.INVALID_ARGUMENT, f"no kind of profile {enum_value}")
     for profile in context.state.board.profiles.values():
         if profile.enum_value == enum_value:
