@@ -1,0 +1,85 @@
+"""The command line of the node agent, and its loop until it is told to stop."""
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tangram.partition.agent.api_access import APIAccessError, find_access
+from tangram.partition.agent.cluster import Cluster, ClusterFailure
+from tangram.partition.agent.driver_thread import DEADLINE_S, DriverHangs, DriverThread
+from tangram.partition.agent.loop import NodeAgent
+from tangram.partition.agent.pod_resources import SOCKET, PodResources
+from tangram.partition.nvml import NVMLDriver
+
+log = logging.getLogger(__name__)
+
+EXIT_USAGE, EXIT_HANGS = 2, 4
+NODE_NAME = "NODE_NAME"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the agent until SIGTERM; return the exit code."""
+    arguments = _parser().parse_args(sys.argv[1:] if argv is None else argv)
+    logging.basicConfig(
+        level=logging.INFO,
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
+        force=True,
+    )
+    for name in ("httpx", "httpcore"):  # they log the URL of each request at INFO
+        logging.getLogger(name).setLevel(logging.WARNING)
+    if not arguments.node_name:
+        print(f"tangram-agent: --node-name or ${NODE_NAME} is needed", file=sys.stderr)  # noqa: T201
+        return EXIT_USAGE
+    try:
+        access = find_access(arguments.kubeconfig)
+    except APIAccessError as error:
+        print(f"tangram-agent: {error}", file=sys.stderr)  # noqa: T201
+        return EXIT_USAGE
+    cluster = Cluster(
+        access,
+        arguments.node_name,
+        plugin_namespace=arguments.device_plugin_namespace,
+        plugin_selector=arguments.device_plugin_selector,
+    )
+    pods = PodResources(arguments.pod_resources_socket)
+    driver = DriverThread(NVMLDriver, arguments.driver_deadline_s)
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    return run(NodeAgent(cluster, driver, pods, lambda: datetime.now(UTC)), arguments.interval_s, stopping)
+
+
+def run(agent: NodeAgent, interval_s: float, stopping: threading.Event) -> int:
+    """Do round after round. An operation that has begun is finished before the process ends."""
+    while not stopping.is_set():
+        try:
+            goes_on = agent.round()
+        except ClusterFailure as error:
+            log.warning("%s", error)
+            goes_on = False
+        except DriverHangs as error:
+            log.critical("%s: ending, so that another process calls it", error)
+            return EXIT_HANGS
+        if not goes_on:
+            stopping.wait(interval_s)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("tangram-agent", description="Partition the GPUs of this node by MIG.")
+    add = parser.add_argument
+    add("--node-name", default=os.environ.get(NODE_NAME), help=f"name of this node (default: ${NODE_NAME})")
+    add("--kubeconfig", type=Path, help="kubeconfig (default: the pod's service account)")
+    add("--pod-resources-socket", type=Path, default=SOCKET, help="of the kubelet (default: %(default)s)")
+    add("--interval-s", type=float, default=15.0, help="seconds between rounds (default: %(default)s)")
+    add("--driver-deadline-s", type=float, default=DEADLINE_S, help="seconds (default: %(default)s)")
+    plugin = "nvidia-device-plugin-daemonset"  # of the GPU Operator
+    add("--device-plugin-namespace", default="gpu-operator", help="(default: %(default)s)")
+    add("--device-plugin-selector", default=f"app={plugin}", help="label selector (default: %(default)s)")
+    return parser

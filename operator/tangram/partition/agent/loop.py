@@ -1,0 +1,317 @@
+"""One round of the agent: observe, publish, and do at most one operation.
+
+An operation begins only after the status that announces it was written, and after its GPU and the holders of
+its devices were read again. Whatever ends the process, the next one goes on from the status and the driver.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Protocol
+
+import pynvml
+
+from tangram.api.gpu_node import GPUNodeCondition, InstanceHolder
+from tangram.partition.agent.attempts import (
+    GPURecord,
+    OperationFailure,
+    after_failure,
+    after_success,
+)
+from tangram.partition.agent.cluster import NodeObjects
+from tangram.partition.agent.conditions import NodeConditionState, named
+from tangram.partition.agent.device_plugin import (
+    APPLYING,
+    RESTARTING,
+    DevicePluginPod,
+    offers,
+    outdated,
+    restart,
+)
+from tangram.partition.agent.driver_thread import DriverHangs, DriverThread, GPUDriver
+from tangram.partition.agent.layout_work import LayoutWork, layout_work
+from tangram.partition.agent.node_labels import conflict
+from tangram.partition.agent.node_status import (
+    FormerStatus,
+    NodeIdentity,
+    NodeStates,
+    former_status,
+    node_status,
+    parse_wanted,
+)
+from tangram.partition.agent.pod_resources import PodResourcesFailure
+from tangram.partition.difference import LayoutOperation, difference
+from tangram.partition.layouts import ObservedLayout, WantedLayout
+from tangram.partition.nvml import NVMLFailure
+
+log = logging.getLogger(__name__)
+
+_READY = NodeConditionState("True", "Running", "the agent knows the GPUs of this node")
+
+
+class DeviceHolders(Protocol):
+    """Which pods hold which devices."""
+
+    def holders(self) -> dict[str, InstanceHolder]:
+        """Return the pods by the UUIDs of the devices that they hold. Raises `PodResourcesFailure`."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeObservation:
+    """What the driver and the kubelet said in one round; `ready` says what they did not."""
+
+    ready: NodeConditionState = _READY
+    layouts: Mapping[str, ObservedLayout] = field(default_factory=dict)
+    holders: Mapping[str, InstanceHolder] = field(default_factory=dict)
+    failures: Mapping[str, NVMLFailure] = field(default_factory=dict)  # by GPU that could not be observed
+    driver_version: str | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anything may be decided from it."""
+        return bool(self.layouts) or self.ready.status == "True"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRound:
+    """What one round found, and what it decided."""
+
+    uid: str  # of the GPUNode
+    wanted: tuple[WantedLayout, ...]
+    records: Mapping[str, GPURecord]
+    work: LayoutWork
+    status: dict[str, Any]
+    plugin_pods: tuple[DevicePluginPod, ...] = ()
+
+
+@dataclass(slots=True)
+class NodeAgent:
+    """The agent of one node. Clock, driver, kubelet and API are passed in."""
+
+    objects: NodeObjects
+    driver: DriverThread
+    pods: DeviceHolders
+    clock: Callable[[], datetime]
+
+    def round(self) -> bool:
+        """Do one round; return whether the next one may follow at once.
+
+        Raises `ClusterFailure` where the API fails, and `DriverHangs` once that is published.
+        """
+        found = self._decide({})
+        if found is None:
+            return False
+        if found.work.operation is None:
+            self._delete_outdated(found)
+            return False
+        records = self._perform(found.work.operation, found)
+        if records is not None:
+            self._decide(records)
+        return True
+
+    def _decide(self, changed: Mapping[str, GPURecord]) -> AgentRound | None:
+        """Observe, decide and publish; `changed`: records that are newer than those of the status.
+
+        None where there is nothing to write a status of.
+        """
+        obj, node = self.objects.gpu_node(), self.objects.node()
+        if obj is None or node is None:
+            log.info("waiting for the %s of this node", "GPUNode" if obj is None else "Node")
+            return None
+        stored = obj.get("status") or {}
+        former = former_status(stored)
+        if former.backend not in (None, "NVML"):
+            log.warning("the status of the GPUNode is written by the backend %s: waiting", former.backend)
+            return None
+        now = self.clock()
+        hang: DriverHangs | None = None
+        try:
+            observation = self._observe(tuple(former.gpus))
+        except DriverHangs as error:
+            hang = error
+            observation = NodeObservation(NodeConditionState("False", "DriverHangs", str(error)))
+        found = self._found(obj, node, former, observation, {**former.records, **changed}, now)
+        if found.status != stored:
+            self.objects.apply_status(found.uid, found.status)
+        if hang is not None:
+            raise hang
+        return found
+
+    def _observe(self, known: tuple[str, ...]) -> NodeObservation:
+        """Return what is there. `known`: GPUs of the status, for a driver that cannot list them."""
+        try:
+            holders = self.pods.holders()
+        except PodResourcesFailure as error:
+            return NodeObservation(NodeConditionState("False", "PodResourcesUnavailable", str(error)))
+        try:
+            return self.driver.run(lambda driver: _observed(driver, known, holders))
+        except NVMLFailure as failure:
+            return NodeObservation(NodeConditionState("False", "DriverUnavailable", str(failure)))
+
+    def _found(
+        self,
+        obj: dict[str, Any],
+        node: dict[str, Any],
+        former: FormerStatus,
+        observation: NodeObservation,
+        records: dict[str, GPURecord],
+        now: datetime,
+    ) -> AgentRound:
+        """Decide, and make the status; nothing is written yet."""
+        parsed = parse_wanted(obj.get("spec"))
+        wanted = parsed if isinstance(parsed, tuple) else ()
+        records = _updated(records, wanted, observation, now)
+        layouts, node_fields = observation.layouts, node.get("status") or {}
+        pods: tuple[DevicePluginPod, ...] = ()
+        work = LayoutWork()
+        last = named(former.conditions, "Applied")
+        refusal = conflict(node["metadata"].get("labels") or {})
+        if not observation.is_known:
+            state = _not_observed(last, observation.ready)
+        elif refusal is not None:  # where components were paused, the device plugin starts again after it
+            state = refusal
+        else:
+            work = layout_work(wanted, layouts, observation.holders, records, now)
+            state = work.state() if isinstance(parsed, tuple) else parsed
+            if work.operation is None and (last is None or last.reason in (APPLYING, RESTARTING)):
+                pods = tuple(self.objects.device_plugin_pods())
+                offers_all = offers(layouts.values(), node_fields.get("allocatable") or {})
+                state = restart(last, pods, offers_all=offers_all, is_cut=bool(wanted)) or state
+        facts = NodeIdentity(
+            generation=int(obj["metadata"].get("generation", 0)),
+            node_uid=str(node["metadata"].get("uid", "")),
+            boot_id=str((node_fields.get("nodeInfo") or {}).get("bootID", "")),
+            backend_version=_own_version(),
+            driver_version=observation.driver_version,
+        )
+        status = node_status(
+            facts,
+            layouts.values(),
+            observation.holders,
+            wanted,
+            former,
+            records,
+            NodeStates(observation.ready, state),
+            observation.failures if observation.is_known else former.gpus,
+            now,
+        )
+        return AgentRound(str(obj["metadata"]["uid"]), wanted, records, work, status, pods)
+
+    def _delete_outdated(self, found: AgentRound) -> None:
+        current = named(former_status(found.status).conditions, "Applied")
+        for pod in outdated(current, found.plugin_pods):
+            if not pod.is_ending:
+                log.info("restarting the device plugin: deleting %s", pod)
+                self.objects.delete_pod(pod)
+
+    def _perform(self, operation: LayoutOperation, found: AgentRound) -> dict[str, GPURecord] | None:
+        """Do the operation, if it still is the next one; return the records that it changes."""
+        wanted = next(layout for layout in found.wanted if layout.gpu == operation.gpu)
+        log.info("%s", operation)
+        try:
+            is_done = self.driver.run(lambda driver: self._apply(driver, operation, wanted))
+        except NVMLFailure as error:
+            failure = _failure(str(operation), error)
+        except PodResourcesFailure as error:
+            log.warning("%s: not done: %s", operation, error)
+            return None
+        except DriverHangs as error:
+            failure = OperationFailure(str(operation), "TIMEOUT", str(error))
+            self._publish_hang(operation.gpu, failure, found)
+            raise
+        else:
+            record = found.records.get(operation.gpu, GPURecord())
+            is_first_success = is_done and record.attempts is not None
+            return {operation.gpu: after_success(record)} if is_first_success else None
+        log.warning("%s", failure.message)
+        record = found.records.get(operation.gpu, GPURecord())
+        return {operation.gpu: after_failure(operation.gpu, record, failure, self.clock())}
+
+    def _apply(self, driver: GPUDriver, operation: LayoutOperation, wanted: WantedLayout) -> bool:
+        """Apply the operation to what is there now; False where it is not the next one any more."""
+        observed = driver.observe(operation.gpu)
+        left = difference(observed, wanted, self.pods.holders().keys())  # holders last: they change fastest
+        if left.operations[:1] != (operation,):
+            return False
+        driver.apply(operation)
+        return True
+
+    def _publish_hang(self, gpu: str, failure: OperationFailure, found: AgentRound) -> None:
+        """Record the attempt, without another call of the driver."""
+        now = self.clock()
+        record = after_failure(gpu, found.records.get(gpu, GPURecord()), failure, now)
+        obj, node = self.objects.gpu_node(), self.objects.node()
+        if obj is None or node is None:
+            return
+        former = former_status(obj.get("status") or {})
+        observation = NodeObservation(NodeConditionState("False", "DriverHangs", failure.message))
+        hung = self._found(obj, node, former, observation, {**former.records, gpu: record}, now)
+        self.objects.apply_status(hung.uid, hung.status)
+
+
+def _observed(
+    driver: GPUDriver, known: tuple[str, ...], holders: Mapping[str, InstanceHolder]
+) -> NodeObservation:
+    """Observe all GPUs; one that cannot be observed does not hide the others."""
+    try:
+        gpus = driver.gpus()
+    except NVMLFailure:
+        if not known:
+            raise
+        gpus = known
+    layouts: dict[str, ObservedLayout] = {}
+    failures: dict[str, NVMLFailure] = {}
+    for gpu in gpus:
+        try:
+            layouts[gpu] = driver.observe(gpu)
+        except NVMLFailure as failure:
+            failures[gpu] = failure
+    ready = _READY
+    unexplained = {gpu: failure for gpu, failure in failures.items() if not _is_lost(failure)}
+    if unexplained:
+        text = "; ".join(f"{gpu}: {failure}" for gpu, failure in sorted(unexplained.items()))
+        ready = NodeConditionState("False", "GPUNotObserved", text)
+    return NodeObservation(ready, layouts, holders, failures, driver.version())
+
+
+def _updated(
+    records: dict[str, GPURecord],
+    wanted: tuple[WantedLayout, ...],
+    observation: NodeObservation,
+    now: datetime,
+) -> dict[str, GPURecord]:
+    """Return the records with lost GPUs in quarantine, and without failures on GPUs that are as wanted."""
+    updated = dict(records)
+    for gpu, error in observation.failures.items():
+        if _is_lost(error):
+            failure = _failure(f"observing {gpu}", error)
+            updated[gpu] = after_failure(gpu, updated.get(gpu, GPURecord()), failure, now)
+    for layout in wanted:
+        found, record = observation.layouts.get(layout.gpu), updated.get(layout.gpu)
+        if found and record and record.quarantine is None and layout.is_applied(found):
+            updated[layout.gpu] = after_success(record)
+    return updated
+
+
+def _failure(tried: str, error: NVMLFailure) -> OperationFailure:
+    return OperationFailure(tried, error.error, str(error), error.code, error.is_retryable, _is_lost(error))
+
+
+def _is_lost(error: NVMLFailure) -> bool:
+    return bool(error.code == pynvml.NVML_ERROR_GPU_IS_LOST)
+
+
+def _not_observed(last: GPUNodeCondition | None, ready: NodeConditionState) -> NodeConditionState:
+    """Return the condition Applied where nothing is known: a restart of the device plugin stays due."""
+    if last is not None and last.reason in (APPLYING, RESTARTING):
+        return NodeConditionState(last.status, last.reason, last.message, last.waits_for)
+    return replace(ready, status="Unknown", reason="NotObserved")
+
+
+def _own_version() -> str:
+    try:
+        return version("tangram-operator")
+    except PackageNotFoundError:
+        return "unknown"

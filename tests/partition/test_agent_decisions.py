@@ -1,0 +1,257 @@
+"""Pure parts of the node agent: back-off and quarantine, conditions, the device plugin's restart, labels."""
+
+import itertools
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tangram.api.gpu_node import AttemptsStatus, GPUNodeStatus
+from tangram.packing.geometry.board import board
+from tangram.packing.geometry.layouts import Placement
+from tangram.partition.agent import device_plugin
+from tangram.partition.agent.attempts import (
+    FAILURES_BEFORE_QUARANTINE,
+    FIRST_BACK_OFF_S,
+    LONGEST_BACK_OFF_S,
+    GPURecord,
+    OperationFailure,
+    after_failure,
+    after_success,
+)
+from tangram.partition.agent.conditions import NodeConditionState, condition
+from tangram.partition.agent.device_plugin import DevicePluginPod, outdated, restart
+from tangram.partition.agent.layout_work import layout_work
+from tangram.partition.agent.node_labels import conflict
+from tangram.partition.agent.node_status import (
+    FormerStatus,
+    NodeIdentity,
+    NodeStates,
+    former_status,
+    node_status,
+)
+from tangram.partition.agent.times import api_time, parse_api_time
+from tangram.partition.layouts import ObservedInstance, ObservedLayout, WantedLayout
+
+NOW = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
+GPU = "GPU-00000000-0000-0000-0000-00000000000a"
+RETRYABLE = OperationFailure("create-instance 3g.40gb@4", "IN_USE", "IN_USE (19)", 19)
+FINAL = replace(RETRYABLE, error="NO_PERMISSION", code=4, is_retryable=False)
+LOST = replace(RETRYABLE, error="GPU_IS_LOST", code=15, is_retryable=False, is_lost=True)
+RESULTS = {"ok": None, "retryable": RETRYABLE, "final": FINAL, "lost": LOST}
+
+
+def reread(record):
+    """The record as a restarted agent reads it from the status."""
+    status = node_status(
+        NodeIdentity(1, "", "", "0"),
+        [ObservedLayout(GPU, 0, "NVIDIA H100 80GB HBM3", None)],
+        {},
+        [],
+        FormerStatus({}, {}, ()),
+        {GPU: record},
+        NodeStates(NodeConditionState("True", "Running", "x"), NodeConditionState("True", "AsWanted", "x")),
+        (),
+        NOW,
+    )
+    GPUNodeStatus.model_validate(status)
+    return former_status(status).records.get(GPU, GPURecord())
+
+
+def test_every_sequence_of_results_ends_in_what_the_rule_says():
+    sequences = itertools.product(RESULTS, repeat=FAILURES_BEFORE_QUARANTINE)
+    checked = sum(check_sequence(results) for results in sequences)
+
+    assert checked > 2000
+
+
+def check_sequence(results):
+    """Follow the results of one GPU, an hour apart, each by a new agent; return how many were checked."""
+    record, in_a_row = GPURecord(), 0
+    for number, result in enumerate(results):
+        now, failure, was = NOW + timedelta(hours=number), RESULTS[result], record
+        record = after_success(record) if failure is None else after_failure(GPU, record, failure, now)
+        record = reread(record)
+        if was.quarantine is not None:
+            assert record.quarantine == was.quarantine, results
+            return number
+        in_a_row = 0 if failure is None else in_a_row + 1
+        is_quarantined = result == "lost" or in_a_row >= FAILURES_BEFORE_QUARANTINE
+
+        assert (record.quarantine is not None) == is_quarantined, results
+        assert (record.attempts.count if record.attempts else 0) == in_a_row, results
+        assert record.may_be_changed(now) == (failure is None), results
+        wait_s = LONGEST_BACK_OFF_S if result == "final" else FIRST_BACK_OFF_S * 2 ** (in_a_row - 1)
+        later = now + timedelta(seconds=wait_s)
+        assert record.may_be_changed(later) == (not is_quarantined), results
+        assert failure is None or not record.may_be_changed(later - timedelta(seconds=1)), results
+    return len(results)
+
+
+def test_back_off_is_bounded_and_a_quarantine_names_gpu_reason_and_cause():
+    record = GPURecord(AttemptsStatus(count=3, error="IN_USE", message="x"))
+    record = after_failure(GPU, record, RETRYABLE, NOW)
+    assert parse_api_time(record.attempts.next_try) <= NOW + timedelta(seconds=LONGEST_BACK_OFF_S)
+
+    record = after_failure(GPU, record, RETRYABLE, NOW)
+
+    quarantine = record.quarantine
+    assert (quarantine.uuid, quarantine.reason, quarantine.since) == (GPU, "RepeatedFailure", api_time(NOW))
+    assert "create-instance 3g.40gb@4 failed: IN_USE (19)" in quarantine.message
+    assert record.attempts.next_try is None
+    assert after_failure(GPU, GPURecord(), LOST, NOW).quarantine.reason == "GPULost"
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "2031-01-01T00:00:00Z", None])
+def test_a_time_of_the_next_attempt_that_no_back_off_gives_is_due(text):
+    assert GPURecord(AttemptsStatus(count=1, error="X", message="x", next_try=text)).may_be_changed(NOW)
+
+
+def test_times_are_read_as_they_are_written():
+    assert parse_api_time(api_time(NOW)) == NOW
+    assert parse_api_time("2030-01-01T12:00:00") == NOW
+
+
+WAITING = NodeConditionState("False", "InUse", "waits", "Pod a/b", 60.0)
+
+
+def test_a_condition_keeps_its_times_as_long_as_what_they_date_stays():
+    first = condition("Applied", WAITING, None, 1, NOW)
+    later = NOW + timedelta(seconds=30)
+
+    assert condition("Applied", WAITING, first, 1, later) == first
+    other = condition("Applied", replace(WAITING, waits_for="Pod a/c"), first, 1, later)
+    assert (other.since, other.deadline) == (first.since, api_time(later + timedelta(seconds=60)))
+    failed = condition("Applied", NodeConditionState("False", "BackOff", "x"), first, 1, later)
+    assert (failed.since, failed.last_transition_time) == (api_time(later), first.last_transition_time)
+    done = condition("Applied", NodeConditionState("True", "AsWanted", "x"), first, 1, later)
+    assert (done.last_transition_time, done.waits_for, done.deadline) == (api_time(later), None, None)
+
+
+OLD, NEW = (DevicePluginPod("ns", name, name, is_ready=True) for name in ("old", "new"))
+
+
+def applied(reason, waits_for=None):
+    return condition("Applied", NodeConditionState("False", reason, "x", waits_for), None, 1, NOW)
+
+
+@pytest.mark.parametrize(
+    ("former", "pods", "offers_all", "is_cut", "waits_for"),
+    [
+        (None, [OLD], True, True, None),
+        (None, [OLD], False, True, str(OLD)),
+        (None, [OLD], False, False, None),  # nothing is wanted: the node is left alone
+        (applied("AsWanted"), [OLD], False, True, None),  # an unhealthy device is not a change of layout
+        (applied("Applying"), [OLD], True, True, str(OLD)),
+        (applied("Applying"), [], True, True, "a Pod of the device plugin on this node"),
+        (applied("DevicePluginRestarting", str(OLD)), [OLD], True, True, str(OLD)),
+        (applied("DevicePluginRestarting", str(OLD)), [], True, True, str(OLD)),
+        (applied("DevicePluginRestarting", str(OLD)), [replace(NEW, is_ready=False)], True, True, str(OLD)),
+        (applied("DevicePluginRestarting", str(OLD)), [replace(OLD, is_ending=True)], True, True, str(OLD)),
+        (applied("DevicePluginRestarting", str(OLD)), [OLD, NEW], True, True, str(OLD)),
+        (applied("DevicePluginRestarting", str(OLD)), [NEW], False, True, str(OLD)),
+        (applied("DevicePluginRestarting", str(OLD)), [NEW], True, True, None),
+    ],
+)
+def test_a_restart_is_waited_for_until_another_pod_is_ready_and_the_devices_are_offered(
+    former, pods, offers_all, is_cut, waits_for
+):
+    state = restart(former, pods, offers_all=offers_all, is_cut=is_cut)
+
+    assert (state.waits_for if state else None) == waits_for
+
+
+def test_of_several_pods_the_one_that_is_named_is_deleted_last():
+    current = applied("DevicePluginRestarting", str(OLD))
+
+    assert outdated(current, [OLD, NEW]) == [NEW, OLD]
+    assert outdated(current, [NEW]) == []
+    assert outdated(applied("Applying"), [OLD]) == []
+    assert outdated(None, [OLD]) == []
+
+
+FOUR, ME = Placement(0, "4g.40gb"), Placement(4, "1g.10gb+me")
+CUT = ObservedLayout(
+    GPU,
+    0,
+    "NVIDIA H100 80GB HBM3",
+    board("H100-80GB-SXM"),
+    mig_enabled=True,
+    pending_mig_enabled=True,
+    instances=(ObservedInstance(FOUR, ("MIG-a",)), ObservedInstance(ME, ("MIG-b",))),
+)
+WHOLE = ObservedLayout("GPU-b", 1, "NVIDIA H100 80GB HBM3", board("H100-80GB-SXM"))
+
+
+@pytest.mark.parametrize(
+    ("allocatable", "expected"),
+    [
+        ({"nvidia.com/gpu": "1", "nvidia.com/mig-4g.40gb": "1", "nvidia.com/mig-1g.10gb.me": "1"}, True),
+        (
+            {"nvidia.com/gpu": 1, "nvidia.com/mig-4g.40gb": "1", "nvidia.com/mig-1g.10gb.me": "1"}
+            | {"nvidia.com/mig-7g.80gb": "0", "cpu": "8"},
+            True,
+        ),
+        ({"nvidia.com/gpu": "2", "nvidia.com/mig-4g.40gb": "1", "nvidia.com/mig-1g.10gb.me": "1"}, False),
+        ({"nvidia.com/gpu": "1", "nvidia.com/mig-4g.40gb": "1"}, False),
+        (
+            {"nvidia.com/gpu": "1", "nvidia.com/mig-4g.40gb": "1", "nvidia.com/mig-1g.10gb.me": "1"}
+            | {"nvidia.com/mig-2g.20gb": "1"},
+            False,
+        ),
+    ],
+)
+def test_a_node_offers_its_devices_if_the_counts_of_all_resources_are_right(allocatable, expected):
+    assert device_plugin.offers([CUT, WHOLE], allocatable) == expected
+
+
+def test_an_instance_without_a_device_is_not_offered():
+    half = replace(CUT, instances=(ObservedInstance(FOUR, (), whole=False),))
+
+    assert device_plugin.offers([half], {})
+
+
+@pytest.mark.parametrize(
+    ("labels", "reason"),
+    [
+        ({}, None),
+        ({"nvidia.com/mig.config": "x"}, None),
+        ({"nvidia.com/mig.config": "x", "nvidia.com/gpu.deploy.mig-manager": "false"}, None),
+        ({"nvidia.com/gpu.deploy.mig-manager": "true"}, None),
+        ({"nvidia.com/mig.config": "x", "nvidia.com/gpu.deploy.mig-manager": "true"}, "BackendConflict"),
+        ({"nvidia.com/gpu.deploy.dcgm": "paused-for-driver-upgrade"}, "ComponentsPaused"),
+        ({"nvidia.com/gpu.deploy.dcgm": "true"}, None),
+    ],
+)
+def test_labels_by_which_the_gpu_operator_says_that_it_is_at_work(labels, reason):
+    state = conflict(labels)
+
+    assert (state.reason if state else None) == reason
+
+
+def test_a_gpu_that_backs_off_or_is_quarantined_has_no_operation_and_others_go_on():
+    wanted = [WantedLayout(GPU, mig_enabled=True), WantedLayout("GPU-b", mig_enabled=True)]
+    observed = {GPU: CUT, "GPU-b": WHOLE}
+    failed = after_failure(GPU, GPURecord(), RETRYABLE, NOW)
+    lost = after_failure(GPU, GPURecord(), LOST, NOW)
+
+    assert layout_work(wanted, observed, {}, {}, NOW).operation.gpu == GPU
+    assert layout_work(wanted, observed, {}, {GPU: failed}, NOW).operation.gpu == "GPU-b"
+    assert layout_work(wanted[:1], observed, {}, {GPU: failed}, NOW).state().reason == "BackOff"
+    assert layout_work(wanted[:1], observed, {}, {GPU: lost}, NOW).state().reason == "Quarantined"
+
+
+def test_the_gravest_reason_is_the_condition_and_names_all_gpus_that_it_holds_for():
+    wanted = [
+        WantedLayout("index-0", mig_enabled=False),
+        WantedLayout("index-1", mig_enabled=False),
+        WantedLayout(GPU, mig_enabled=True),
+    ]
+    held = {"MIG-a": None, "MIG-b": None}
+
+    state = layout_work(wanted, {GPU: CUT}, held, {}, NOW).state()
+
+    assert state.reason == "GPUMissing"
+    assert "index-0" in state.message
+    assert "index-1" in state.message
+    assert layout_work(wanted[2:], {GPU: CUT}, held, {}, NOW).state().reason == "InUse"

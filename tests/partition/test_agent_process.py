@@ -1,0 +1,241 @@
+"""The agent as a process of its own: real API server, real pynvml, simulated driver, kubelet's socket."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+
+from e2e.cluster import binaries
+from e2e.cluster.apiserver import ControlPlane
+from e2e.silicon.nvml.connection import Admin
+from e2e.silicon.nvml.daemon import serving
+from e2e.silicon.nvml.library import environment
+from e2e.silicon.nvml.state import Fault
+from tests.support.node_agent import Kubelet
+from tests.support.nvml_driver import nvml_state
+
+ROOT = Path(__file__).resolve().parents[2]
+NODE, OPERANDS = "node-a", "gpu-operator"
+PLUGIN = {"app": "nvidia-device-plugin-daemonset"}
+FOUR, THREE = {"profile": "4g.40gb", "start": 0}, {"profile": "3g.40gb", "start": 4}
+CHANGING = ("Create", "Destroy", "Set")
+pytestmark = [pytest.mark.apiserver, pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+class ControlledNode:
+    """A node of a real API server, on which an agent's process runs; the test is its device plugin."""
+
+    def __init__(self, kubeconfig, kubelet, nvml, folder):
+        self.kubeconfig, self.kubelet, self.nvml = kubeconfig, kubelet, nvml
+        self.folder = folder
+        with Admin(nvml) as admin:
+            self.gpu = admin.state()["gpus"][0]["uuid"]
+        self.processes = []
+
+    def kubectl(self, *args, stdin=None):
+        command = [str(binaries.need("kubectl")), "--kubeconfig", str(self.kubeconfig), *args]
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def create(self, obj):
+        self.kubectl("create", "-f", "-", stdin=json.dumps(obj))
+
+    def gpu_node(self):
+        return json.loads(self.kubectl("get", "gpunode", NODE, "-o", "json"))
+
+    def condition(self, name="Applied"):
+        conditions = self.gpu_node().get("status", {}).get("conditions", ())
+        return next((each for each in conditions if each["type"] == name), {})
+
+    def want(self, *instances):
+        wanted = {"id": self.gpu, "migEnabled": True, "instances": list(instances)}
+        patch = json.dumps({"spec": {"gpus": [wanted]}})
+        self.kubectl("patch", "gpunode", NODE, "--type=merge", "-p", patch)
+
+    def make_plugin(self, name):
+        """Start a pod of the device plugin, which offers what the driver has now."""
+        container = {"name": "plugin", "image": "plugin"}
+        spec = {"nodeName": NODE, "containers": [container], "terminationGracePeriodSeconds": 0}
+        meta = {"name": name, "namespace": OPERANDS, "labels": PLUGIN}
+        self.create({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+        ready = json.dumps({"status": {"conditions": [{"type": "Ready", "status": "True"}]}})
+        self.kubectl("patch", "pod", name, "-n", OPERANDS, "--subresource=status", "-p", ready)
+        self.kubectl("patch", "node", NODE, "--subresource=status", "-p", json.dumps(self.offered()))
+
+    def offered(self):
+        with Admin(self.nvml) as admin:
+            (gpu,) = admin.state()["gpus"]
+        counts = {"nvidia.com/gpu": "0", "nvidia.com/mig-4g.40gb": "0", "nvidia.com/mig-3g.40gb": "0"}
+        if not gpu["mig_mode"]:
+            counts["nvidia.com/gpu"] = "1"
+        for instance in gpu["instances"]:
+            counts[f"nvidia.com/mig-{instance['profile']}"] = "1"
+        return {"status": {"capacity": counts, "allocatable": counts}}
+
+    def plugin_pods(self):
+        pods = json.loads(self.kubectl("get", "pods", "-n", OPERANDS, "-o", "json"))["items"]
+        return [pod["metadata"]["name"] for pod in pods]
+
+    def layout(self):
+        with Admin(self.nvml) as admin:
+            (gpu,) = admin.state()["gpus"]
+        return sorted(f"{one['profile']}@{one['start']}" for one in gpu["instances"])
+
+    def changes(self):
+        with Admin(self.nvml) as admin:
+            return [call for call in admin.calls() if any(verb in call["name"] for verb in CHANGING)]
+
+    def start(self):
+        command = [sys.executable, "-P", "-m", "tangram.partition.agent", "--node-name", NODE]
+        command += ["--kubeconfig", str(self.kubeconfig), "--interval-s", "0.2"]
+        command += ["--pod-resources-socket", str(self.kubelet.socket)]
+        env = {**os.environ, **environment(self.nvml)}
+        log = (self.folder / "agent.log").open("ab")
+        self.processes.append(subprocess.Popen(command, env=env, cwd=self.folder, stdout=log, stderr=log))
+        log.close()
+        return self.processes[-1]
+
+    def stop(self):
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait(20)
+
+    def until(self, holds, what):
+        limit = time.monotonic() + 60
+        while not holds():
+            log = (self.folder / "agent.log").read_text()[-3000:]
+            assert time.monotonic() < limit, (what, self.gpu_node().get("status"), log)
+            time.sleep(0.1)
+
+    def follow_restart(self, name):
+        """Be the DaemonSet: once the plugin's pod was deleted, start another one."""
+        self.until(lambda: not self.plugin_pods(), "the device plugin's pod is deleted")
+        assert self.condition()["reason"] == "DevicePluginRestarting"
+        self.make_plugin(name)
+        self.until(lambda: self.condition().get("reason") == "AsWanted", "as wanted")
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory):
+    with ControlPlane(tmp_path_factory.mktemp("plane")) as running:
+        crd = (ROOT / "crds" / "tangram.dev_gpunodes.yaml").read_text()
+        kubectl = [str(binaries.need("kubectl")), "--kubeconfig", str(running.kubeconfig)]
+        subprocess.run([*kubectl, "create", "-f", "-"], input=crd, text=True, check=True)
+        name = yaml.safe_load(crd)["metadata"]["name"]
+        subprocess.run([*kubectl, "wait", "--for=condition=Established", f"crd/{name}"], check=True)
+        subprocess.run([*kubectl, "create", "namespace", OPERANDS], check=True)
+        account = {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": {"name": "default", "namespace": OPERANDS},
+        }
+        subprocess.run([*kubectl, "create", "-f", "-"], input=json.dumps(account), text=True, check=True)
+        yield running
+
+
+@contextmanager
+def short_folder():
+    path = Path(tempfile.mkdtemp(prefix="agent"))  # a Unix socket's path must stay below 108 characters
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
+
+
+@pytest.fixture
+def node(plane):
+    with (
+        short_folder() as folder,
+        serving(nvml_state("H100-80GB-SXM", {}), folder) as nvml,
+        Kubelet(folder / "kubelet.sock").serving() as kubelet,
+    ):
+        made = ControlledNode(plane.kubeconfig, kubelet, nvml, folder)
+        made.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
+        made.make_plugin("plugin-0")
+        made.create(
+            {"apiVersion": "tangram.dev/v1alpha1", "kind": "GPUNode", "metadata": {"name": NODE}, "spec": {}}
+        )
+        try:
+            yield made
+        finally:
+            made.stop()
+            made.kubectl("delete", "gpunode,node", NODE)
+            made.kubectl("delete", "pods", "--all", "-n", OPERANDS, "--force", "--grace-period=0")
+
+
+def test_the_first_cut_of_an_uncut_gpu_and_a_second_process_that_writes_nothing(node):
+    process = node.start()
+    node.until(lambda: node.condition("Ready").get("status") == "True", "ready")
+    assert node.condition()["status"] == "True"
+    node.want(FOUR, THREE)
+    node.follow_restart("plugin-1")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0
+
+    assert node.layout() == ["3g.40gb@4", "4g.40gb@0"]
+    status = node.gpu_node()["status"]
+    assert status["observedGeneration"] == 2
+    assert [i["profile"] for i in status["gpus"][0]["instances"]] == ["4g.40gb", "3g.40gb"]
+    written, changes = node.gpu_node()["metadata"]["resourceVersion"], len(node.changes())
+    kubelet_calls = node.kubelet.calls
+
+    node.start()
+    node.until(lambda: node.kubelet.calls >= kubelet_calls + 3, "three more rounds")
+
+    assert node.gpu_node()["metadata"]["resourceVersion"] == written
+    assert len(node.changes()) == changes
+
+
+def test_a_pod_that_holds_a_slice_blocks_its_destruction_until_it_is_gone(node):
+    node.start()
+    node.want(FOUR, THREE)
+    node.follow_restart("plugin-1")
+    instances = node.gpu_node()["status"]["gpus"][0]["instances"]
+    held = next(i["uuid"] for i in instances if i["profile"] == "3g.40gb")
+    node.kubelet.held = {("ml", "chat-0"): [held]}
+    node.want(FOUR)
+
+    node.until(lambda: node.condition().get("reason") == "InUse", "in use")
+    assert node.condition()["waitsFor"] == "Pod ml/chat-0"
+    assert node.layout() == ["3g.40gb@4", "4g.40gb@0"]
+
+    node.kubelet.held = {}
+    node.follow_restart("plugin-2")
+    assert node.layout() == ["4g.40gb@0"]
+
+
+CALLS = [
+    "nvmlDeviceSetMigMode",
+    "nvmlDeviceCreateGpuInstanceWithPlacement",
+    "nvmlGpuInstanceCreateComputeInstance",
+]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_killed_while_a_call_is_under_way_the_next_process_reaches_the_wanted_layout(node, call):
+    with Admin(node.nvml) as admin:
+        admin.add_fault(Fault(call, hangs=True, takes_effect=True))
+    process = node.start()
+    node.until(lambda: node.condition("Ready").get("status") == "True", "ready")
+    node.want(FOUR)
+    node.until(lambda: any(each["name"] == call for each in node.changes()), call)
+    process.kill()
+    process.wait(20)
+    with Admin(node.nvml) as admin:
+        admin.release_hangs()
+
+    node.start()
+    node.follow_restart("plugin-1")
+
+    assert node.layout() == ["4g.40gb@0"]
