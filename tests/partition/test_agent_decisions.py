@@ -1,6 +1,7 @@
 """Pure parts of the node agent: back-off and quarantine, conditions, the device plugin's restart, labels."""
 
 import itertools
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -19,8 +20,11 @@ from tangram.partition.agent.attempts import (
     after_failure,
     after_success,
 )
+from tangram.partition.agent.cluster import ClusterFailure
+from tangram.partition.agent.command import EXIT_HANGS, main, run
 from tangram.partition.agent.conditions import NodeConditionState, condition
 from tangram.partition.agent.device_plugin import DevicePluginPod, outdated, restart
+from tangram.partition.agent.driver_thread import DriverHangs
 from tangram.partition.agent.layout_work import layout_work
 from tangram.partition.agent.node_labels import conflict
 from tangram.partition.agent.node_status import (
@@ -255,3 +259,53 @@ def test_the_gravest_reason_is_the_condition_and_names_all_gpus_that_it_holds_fo
     assert "index-0" in state.message
     assert "index-1" in state.message
     assert layout_work(wanted[2:], {GPU: CUT}, held, {}, NOW).state().reason == "InUse"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "",
+        "{",
+        "contexts: []",
+        "{current-context: a, contexts: []}",
+        "{current-context: a, contexts: [{name: a, context: {cluster: b, user: c}}]}",
+    ],
+)
+def test_without_usable_access_the_command_ends_with_the_name_of_the_file(text, tmp_path, capsys):
+    kubeconfig = tmp_path / "kubeconfig"
+    if text is not None:
+        kubeconfig.write_text(text)
+
+    assert main(["--node-name", "node-a", "--kubeconfig", str(kubeconfig)]) == 2
+
+    assert str(kubeconfig) in capsys.readouterr().err
+
+
+def test_without_the_name_of_its_node_the_command_ends(capsys):
+    assert main(["--node-name", "", "--kubeconfig", "none"]) == 2
+
+    assert "NODE_NAME" in capsys.readouterr().err
+
+
+class EndlessAgent:
+    """An agent whose rounds go as listed; then it is told to stop."""
+
+    def __init__(self, stopping, *rounds):
+        self.stopping, self.rounds = stopping, list(rounds)
+
+    def round(self):
+        result = self.rounds.pop(0)
+        if not self.rounds:
+            self.stopping.set()
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+
+def test_the_process_outlives_an_api_that_fails_and_ends_with_a_driver_that_hangs():
+    stopping = threading.Event()
+
+    assert run(EndlessAgent(stopping, ClusterFailure("x"), True, False), 0.01, stopping) == 0
+    stopping.clear()
+    assert run(EndlessAgent(stopping, False, DriverHangs("x")), 0.01, stopping) == EXIT_HANGS

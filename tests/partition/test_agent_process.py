@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,9 @@ from e2e.silicon.nvml.connection import Admin
 from e2e.silicon.nvml.daemon import serving
 from e2e.silicon.nvml.library import environment
 from e2e.silicon.nvml.state import Fault
+from tangram.partition.agent import api_access
+from tangram.partition.agent.api_access import find_access
+from tangram.partition.agent.cluster import Cluster, ClusterFailure
 from tests.support.node_agent import Kubelet
 from tests.support.nvml_driver import nvml_state
 
@@ -239,3 +243,57 @@ def test_killed_while_a_call_is_under_way_the_next_process_reaches_the_wanted_la
     node.follow_restart("plugin-1")
 
     assert node.layout() == ["4g.40gb@0"]
+
+
+def cluster(node):
+    selector = ",".join(f"{name}={value}" for name, value in PLUGIN.items())
+    access = find_access(node.kubeconfig)
+    return Cluster(access, NODE, plugin_namespace=OPERANDS, plugin_selector=selector)
+
+
+def test_only_pods_of_the_device_plugin_on_this_node_are_found(node):
+    spec = {"nodeName": "node-b", "containers": [{"name": "plugin", "image": "plugin"}]}
+    other = {"name": "other-node", "namespace": OPERANDS, "labels": PLUGIN}
+    node.create({"apiVersion": "v1", "kind": "Pod", "metadata": other, "spec": spec})
+    spec = spec | {"nodeName": NODE}
+    other = {"name": "other-app", "namespace": OPERANDS, "labels": {"app": "dcgm"}}
+    node.create({"apiVersion": "v1", "kind": "Pod", "metadata": other, "spec": spec})
+
+    (pod,) = cluster(node).device_plugin_pods()
+
+    assert (pod.name, pod.is_ready, pod.is_ending) == ("plugin-0", True, False)
+
+
+def test_another_pod_of_the_same_name_is_not_deleted(node):
+    (pod,) = cluster(node).device_plugin_pods()
+
+    with pytest.raises(ClusterFailure, match="409"):
+        cluster(node).delete_pod(replace(pod, uid="another"))
+
+    assert node.plugin_pods() == ["plugin-0"]
+
+
+def test_the_status_of_a_gpu_node_that_has_changed_since_is_not_written(node):
+    version = node.gpu_node()["metadata"]["resourceVersion"]
+    node.want(FOUR)
+
+    with pytest.raises(ClusterFailure, match="409"):
+        cluster(node).apply_status(version, {"gpuCount": 1})
+
+    assert "status" not in node.gpu_node()
+
+
+def test_a_pod_has_access_by_its_service_account_and_reads_a_rotated_token_again(
+    plane, tmp_path, monkeypatch
+):
+    (tmp_path / "ca.crt").write_text((plane.folder / "pki" / "ca.crt").read_text())
+    monkeypatch.setattr(api_access, "SERVICE_ACCOUNT", tmp_path)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
+    (tmp_path / "token").write_text("first\n")
+
+    access = find_access(None)
+
+    assert (access.server, access.token()) == ("https://[fd00::1]:6443", "first")
+    (tmp_path / "token").write_text("second\n")
+    assert access.token() == "second"

@@ -118,8 +118,8 @@ def test_holders_are_read_again_immediately_before_a_destroy(node):
     node.want(FOUR)
     device, write = node.device(THREE), node.objects.apply_status
 
-    def allocate_meanwhile(uid, status):
-        write(uid, status)
+    def allocate_meanwhile(version, status):
+        write(version, status)
         node.kubelet.held = {("ml", "chat-0"): [device]}
 
     node.objects.apply_status = allocate_meanwhile
@@ -177,11 +177,11 @@ def test_where_the_api_fails_at_any_write_the_wanted_layout_is_reached_later(nod
     node.want(FOUR)
     apply_status, left = node.objects.apply_status, [write]
 
-    def failing(uid, status):
+    def failing(version, status):
         left[0] -= 1
         if left[0] == -1:
             raise ClusterFailure("no API server")
-        apply_status(uid, status)
+        apply_status(version, status)
 
     node.objects.apply_status = failing
     try:
@@ -192,6 +192,21 @@ def test_where_the_api_fails_at_any_write_the_wanted_layout_is_reached_later(nod
     assert node.layout() == ["4g.40gb@0"]
     assert node.objects.reason == "AsWanted"
     assert any(kind == "deleted" for kind, _ in node.objects.log)
+
+
+def test_no_operation_of_a_spec_that_has_changed_begins(node):
+    node.want(FOUR)
+    read_node = node.objects.node
+
+    def decide_anew():
+        node.objects.write_spec({"gpus": [{"id": node.gpus[0], "migEnabled": False}]})
+        return read_node()
+
+    node.objects.node = decide_anew  # read after the GPUNode
+    with pytest.raises(ClusterFailure, match="409"):
+        node.agent().round()
+
+    assert node.changes() == []
 
 
 def test_where_the_status_cannot_be_written_no_operation_begins(node):
@@ -217,6 +232,22 @@ def test_a_device_plugin_that_does_not_come_back_is_waited_for_with_a_deadline(n
     assert "plugin-0" in first["waitsFor"]
     assert node.objects.condition() == first
     assert [name for kind, name in node.objects.log if kind == "deleted"] == ["plugin-0"]
+
+
+def test_a_restart_that_is_due_outlasts_a_kubelet_that_does_not_answer(node):
+    node.want(FOUR)
+    agent = node.agent()
+    while node.layout() != ["4g.40gb@0"]:
+        agent.round()
+    assert node.objects.reason == "Applying"
+    node.kubelet.fails = True
+    node.settle()
+    node.kubelet.fails = False
+
+    node.settle()
+
+    assert [name for kind, name in node.objects.log if kind == "deleted"] == ["plugin-0"]
+    assert node.objects.reason == "AsWanted"
 
 
 @with_gpus(cut(FOUR, Placement(4, "2g.20gb")))
@@ -248,6 +279,20 @@ def test_a_failed_operation_is_tried_again_after_a_back_off_and_then_forgotten(n
 
     assert node.objects.reason == "AsWanted"
     assert "attempts" not in node.objects.status["gpus"][0]
+
+
+@with_gpus({"mig": []})
+def test_only_failures_in_a_row_count(node):
+    node.want(FOUR, THREE)
+    node.fail("nvmlDeviceCreateGpuInstanceWithPlacement", "UNKNOWN")
+    node.settle()
+    node.fail("nvmlDeviceCreateGpuInstanceWithPlacement", "UNKNOWN", nth=2)  # after one that succeeds
+    node.now += timedelta(seconds=LONGEST_BACK_OFF_S)
+
+    node.settle()
+
+    assert node.layout() == ["4g.40gb@0"]
+    assert node.objects.status["gpus"][0]["attempts"]["count"] == 1
 
 
 def test_repeated_failures_end_in_a_quarantine_that_survives_restarts(node):

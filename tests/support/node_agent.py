@@ -95,7 +95,7 @@ class RecordedObjects:
         self.link = link
         self.log: list[Any] = []
         self.obj: dict[str, Any] | None = {
-            "metadata": {"name": "node-a", "uid": "uid-1", "generation": 1},
+            "metadata": {"name": "node-a", "uid": "uid-1", "generation": 1, "resourceVersion": "1"},
             "spec": {"gpus": []},
         }
         self.node_obj: dict[str, Any] | None = {
@@ -128,13 +128,26 @@ class RecordedObjects:
         """Return the Node."""
         return self.node_obj
 
-    def apply_status(self, uid: str, status: dict[str, Any]) -> None:
-        """Keep a status, which has to be a valid one."""
+    def apply_status(self, version: str, status: dict[str, Any]) -> None:
+        """Keep a status, which has to be a valid one of the newest version."""
         assert self.obj is not None
-        assert uid == self.obj["metadata"]["uid"]
+        if version != self.obj["metadata"]["resourceVersion"]:
+            raise ClusterFailure("409: the object has been modified")
         GPUNodeStatus.model_validate(status)
         self.obj["status"] = json.loads(json.dumps(status))
+        self._next_version()
         self.log.append(("status", self.reason))
+
+    def write_spec(self, spec: dict[str, Any]) -> None:
+        """Write the spec, as the operator does."""
+        assert self.obj is not None
+        self.obj["spec"] = spec
+        self.obj["metadata"]["generation"] += 1
+        self._next_version()
+
+    def _next_version(self) -> None:
+        assert self.obj is not None
+        self.obj["metadata"]["resourceVersion"] = str(int(self.obj["metadata"]["resourceVersion"]) + 1)
 
     def device_plugin_pods(self) -> list[DevicePluginPod]:
         """Return the pods of the device plugin."""
@@ -221,8 +234,7 @@ class AgentNode:
         wanted = [{"profile": each.profile, "start": each.start} for each in placements]
         others = [each for each in self.objects.obj["spec"]["gpus"] if each["id"] != self.gpus[gpu]]
         mine = {"id": self.gpus[gpu], "migEnabled": mig, "instances": wanted}
-        self.objects.obj["spec"] = {"gpus": [*others, mine]}
-        self.objects.obj["metadata"]["generation"] += 1
+        self.objects.write_spec({"gpus": [*others, mine]})
 
     def layout(self, gpu: int = 0) -> list[str]:
         """Return the instances of a GPU as PROFILE@START; those without a device have a question mark."""

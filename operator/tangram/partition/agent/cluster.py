@@ -28,8 +28,8 @@ class NodeObjects(Protocol):
     def node(self) -> dict[str, Any] | None:
         """Return the Node; None where there is none."""
 
-    def apply_status(self, uid: str, status: dict[str, Any]) -> None:
-        """Write the status of the GPUNode with this UID."""
+    def apply_status(self, version: str, status: dict[str, Any]) -> None:
+        """Write the status of the GPUNode, if it still has this resourceVersion."""
 
     def device_plugin_pods(self) -> list[DevicePluginPod]:
         """Return the pods of the device plugin on this node."""
@@ -68,12 +68,15 @@ class Cluster:
         """Return the Node; None where there is none."""
         return self._call("GET", f"/api/v1/nodes/{self._node}")
 
-    def apply_status(self, uid: str, status: dict[str, Any]) -> None:
-        """Write the status of the GPUNode with this UID, by server-side apply."""
+    def apply_status(self, version: str, status: dict[str, Any]) -> None:
+        """Write the status of the GPUNode by server-side apply, if it still has this resourceVersion.
+
+        A UID would not do: the API server ignores it where a status is applied.
+        """
         obj = {
             "apiVersion": _API_VERSION,
             "kind": "GPUNode",
-            "metadata": {"name": self._node, "uid": uid},
+            "metadata": {"name": self._node, "resourceVersion": version},
             "status": status,
         }
         path = f"{_GPU_NODES}/{self._node}/status"

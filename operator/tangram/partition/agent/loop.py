@@ -78,7 +78,7 @@ class NodeObservation:
 class AgentRound:
     """What one round found, and what it decided."""
 
-    uid: str  # of the GPUNode
+    version: str  # resourceVersion of the GPUNode
     wanted: tuple[WantedLayout, ...]
     records: Mapping[str, GPURecord]
     work: LayoutWork
@@ -134,7 +134,7 @@ class NodeAgent:
             observation = NodeObservation(NodeConditionState("False", "DriverHangs", str(error)))
         found = self._found(obj, node, former, observation, {**former.records, **changed}, now)
         if found.status != stored:
-            self.objects.apply_status(found.uid, found.status)
+            self.objects.apply_status(found.version, found.status)
         if hang is not None:
             raise hang
         return found
@@ -197,7 +197,7 @@ class NodeAgent:
             observation.failures if observation.is_known else former.gpus,
             now,
         )
-        return AgentRound(str(obj["metadata"]["uid"]), wanted, records, work, status, pods)
+        return AgentRound(str(obj["metadata"]["resourceVersion"]), wanted, records, work, status, pods)
 
     def _delete_outdated(self, found: AgentRound) -> None:
         current = named(former_status(found.status).conditions, "Applied")
@@ -248,7 +248,7 @@ class NodeAgent:
         former = former_status(obj.get("status") or {})
         observation = NodeObservation(NodeConditionState("False", "DriverHangs", failure.message))
         hung = self._found(obj, node, former, observation, {**former.records, gpu: record}, now)
-        self.objects.apply_status(hung.uid, hung.status)
+        self.objects.apply_status(hung.version, hung.status)
 
 
 def _observed(
@@ -290,7 +290,7 @@ def _updated(
             updated[gpu] = after_failure(gpu, updated.get(gpu, GPURecord()), failure, now)
     for layout in wanted:
         found, record = observation.layouts.get(layout.gpu), updated.get(layout.gpu)
-        if found and record and record.quarantine is None and layout.is_applied(found):
+        if found and record and layout.is_applied(found):
             updated[layout.gpu] = after_success(record)
     return updated
 
