@@ -12,6 +12,8 @@ TAG    ?= $(shell sed -n 's/^appVersion: *"\{0,1\}\([^"]*\)"\{0,1\}/\1/p' charts
 GPU_SECONDS ?= 240
 # Test processes side by side, up to 2 GiB each; 0: none but pytest itself, for a debugger.
 WORKERS ?= 2
+# Of the unit tests, an eighth of the time is waiting: for limits of time, for slow clients.
+UNIT_WORKERS ?= 3
 # Files in their order: by the number of their tests, those with a few long ones would come last, one after another.
 PYTEST := $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 UNIT := not apiserver and not cluster and not faults and not campaign
@@ -66,7 +68,7 @@ tools: ## Build or find the programs that the tests need (Kubernetes, etcd, helm
 
 .PHONY: unit
 unit: setup ## The fast tests: no cluster, no API server, none that takes ten seconds
-	$(PYTEST) --budget 300 -m "$(UNIT) and not slow"
+	$(PYTEST) --numprocesses $(UNIT_WORKERS) --budget 300 -m "$(UNIT) and not slow"
 
 .PHONY: explore
 explore: setup ## The property tests, on other random examples each time

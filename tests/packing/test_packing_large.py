@@ -28,6 +28,8 @@ from tests.support.packing_facts import MONEY, UNMET
 from tests.support.packing_optimum import optimum
 from tests.support.packing_problems import small
 
+pytestmark = pytest.mark.slow
+
 SKU = "H100-80GB-SXM"
 
 

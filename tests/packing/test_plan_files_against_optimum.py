@@ -16,6 +16,8 @@ from tests.support.plan_file_oracle import faults, headline_faults, packing_of, 
 from tests.support.plan_files import KINDS, documents, inventory_of
 from tests.support.plans import Planner
 
+pytestmark = pytest.mark.slow
+
 MOVED = ("running-short", 1)
 SECONDS = 2  # deterministic, of each stage of the optimiser: without proof its bound counts
 
