@@ -214,7 +214,11 @@ class ApiClient:
     async def apply(
         self, kind: Kind, obj: Object, *, manager: str, force: bool, subresource: str = "", guard: Guard
     ) -> Object:
-        """Server-side apply. With `metadata.uid` in `obj` it changes no other object of that name."""
+        """Server-side apply.
+
+        With `metadata.uid` in `obj` it changes no other object of that name. Of a status the API server
+        ignores it.
+        """
         path = kind.path(*key_of(obj), subresource)
         params = {"fieldManager": manager, "force": "true" if force else "false"}
         content_type = "application/apply-patch+yaml"
