@@ -12,10 +12,8 @@ TAG    ?= $(shell sed -n 's/^appVersion: *"\{0,1\}\([^"]*\)"\{0,1\}/\1/p' charts
 GPU_SECONDS ?= 240
 # Test processes side by side, up to 2 GiB each; 0: none but pytest itself, for a debugger.
 WORKERS ?= 2
-# Of the unit tests, an eighth of the time is waiting: for limits of time, for slow clients.
-UNIT_WORKERS ?= 3
 # Files in their order: by the number of their tests, those with a few long ones would come last, one after another.
-PYTEST := $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST = $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 UNIT := not apiserver and not cluster and not faults and not campaign
 # One thread per process: the suites run beside a whole cluster on two cores.
 export OMP_NUM_THREADS ?= 1
@@ -67,8 +65,9 @@ tools: ## Build or find the programs that the tests need (Kubernetes, etcd, helm
 	$(PYTHON) -m e2e.cluster binaries kwok
 
 .PHONY: unit
+unit: WORKERS = 3# an eighth of their time is waiting: for limits of time, for slow clients
 unit: setup ## The fast tests: no cluster, no API server, none that takes ten seconds
-	$(PYTEST) --numprocesses $(UNIT_WORKERS) --budget 300 -m "$(UNIT) and not slow"
+	$(PYTEST) --budget 300 -m "$(UNIT) and not slow"
 
 .PHONY: explore
 explore: setup ## The property tests, on other random examples each time

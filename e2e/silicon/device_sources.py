@@ -87,7 +87,7 @@ class Driver:
         return self.machine != before
 
     def follow(self) -> bool:
-        """See nothing: a driver tells nobody of new instances."""
+        """Report no change: a driver announces no new instances."""
         return False
 
     def lost(self) -> frozenset[str]:

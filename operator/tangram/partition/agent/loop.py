@@ -111,10 +111,11 @@ class NodeAgent:
             self._decide(records)
         return True
 
-    def _decide(self, changed: Mapping[str, GPURecord]) -> AgentRound | None:
+    def _decide(self, changed: Mapping[str, GPURecord], hang: DriverHangs | None = None) -> AgentRound | None:
         """Observe, decide and publish; `changed`: records that are newer than those of the status.
 
-        None where there is nothing to write a status of.
+        `hang`: of a call before, after which the driver is not called again. None where there is nothing to
+        write a status of. Raises `DriverHangs` once the status says so.
         """
         obj, node = self.objects.gpu_node(), self.objects.node()
         if obj is None or node is None:
@@ -126,12 +127,14 @@ class NodeAgent:
             log.warning("the status of the GPUNode is written by the backend %s: waiting", former.backend)
             return None
         now = self.clock()
-        hang: DriverHangs | None = None
-        try:
-            observation = self._observe(tuple(former.gpus))
-        except DriverHangs as error:
-            hang = error
-            observation = NodeObservation(NodeConditionState("False", "DriverHangs", str(error)))
+        observation = NodeObservation()
+        if hang is None:
+            try:
+                observation = self._observe(tuple(former.gpus))
+            except DriverHangs as error:
+                hang = error
+        if hang is not None:
+            observation = NodeObservation(NodeConditionState("False", "DriverHangs", str(hang)))
         found = self._found(obj, node, former, observation, {**former.records, **changed}, now)
         if found.status != stored:
             self.objects.apply_status(found.version, found.status)
@@ -209,6 +212,7 @@ class NodeAgent:
     def _perform(self, operation: LayoutOperation, found: AgentRound) -> dict[str, GPURecord] | None:
         """Do the operation, if it still is the next one; return the records that it changes."""
         wanted = next(layout for layout in found.wanted if layout.gpu == operation.gpu)
+        record = found.records.get(operation.gpu, GPURecord())
         log.info("%s", operation)
         try:
             is_done = self.driver.run(lambda driver: self._apply(driver, operation, wanted))
@@ -219,14 +223,12 @@ class NodeAgent:
             return None
         except DriverHangs as error:
             failure = OperationFailure(str(operation), "TIMEOUT", str(error))
-            self._publish_hang(operation.gpu, failure, found)
+            self._decide({operation.gpu: after_failure(operation.gpu, record, failure, self.clock())}, error)
             raise
         else:
-            record = found.records.get(operation.gpu, GPURecord())
             is_first_success = is_done and record.attempts is not None
             return {operation.gpu: after_success(record)} if is_first_success else None
         log.warning("%s", failure.message)
-        record = found.records.get(operation.gpu, GPURecord())
         return {operation.gpu: after_failure(operation.gpu, record, failure, self.clock())}
 
     def _apply(self, driver: GPUDriver, operation: LayoutOperation, wanted: WantedLayout) -> bool:
@@ -237,18 +239,6 @@ class NodeAgent:
             return False
         driver.apply(operation)
         return True
-
-    def _publish_hang(self, gpu: str, failure: OperationFailure, found: AgentRound) -> None:
-        """Record the attempt, without another call of the driver."""
-        now = self.clock()
-        record = after_failure(gpu, found.records.get(gpu, GPURecord()), failure, now)
-        obj, node = self.objects.gpu_node(), self.objects.node()
-        if obj is None or node is None:
-            return
-        former = former_status(obj.get("status") or {})
-        observation = NodeObservation(NodeConditionState("False", "DriverHangs", failure.message))
-        hung = self._found(obj, node, former, observation, {**former.records, gpu: record}, now)
-        self.objects.apply_status(hung.version, hung.status)
 
 
 def _observed(
