@@ -65,6 +65,7 @@ STATUS: dict[str, Any] = {
 }
 BY_INDEX = {  # as far as NVIDIA's MIG manager can know
     "backend": "MIGManager",
+    "migConfig": "tangram-0123456789abcdef",
     "gpus": [
         {
             "id": "index-0",

@@ -11,7 +11,15 @@ from tangram.api.gpu_node import AttemptsStatus, GPUNodeStatus
 from tangram.packing.geometry.board import board
 from tangram.packing.geometry.layouts import Placement
 from tangram.partition.agent import device_plugin
-from tangram.partition.agent.attempts import (
+from tangram.partition.agent.cluster import ClusterFailure
+from tangram.partition.agent.command import EXIT_HANGS, main, run
+from tangram.partition.agent.device_plugin import DevicePluginPod, outdated, restart
+from tangram.partition.agent.driver_thread import DriverHangs
+from tangram.partition.agent.layout_work import layout_work
+from tangram.partition.agent.node_labels import conflict
+from tangram.partition.agent.node_status import node_status
+from tangram.partition.layouts import ObservedInstance, ObservedLayout, WantedLayout
+from tangram.partition.status.attempts import (
     FAILURES_BEFORE_QUARANTINE,
     FIRST_BACK_OFF_S,
     LONGEST_BACK_OFF_S,
@@ -20,22 +28,9 @@ from tangram.partition.agent.attempts import (
     after_failure,
     after_success,
 )
-from tangram.partition.agent.cluster import ClusterFailure
-from tangram.partition.agent.command import EXIT_HANGS, main, run
-from tangram.partition.agent.conditions import NodeConditionState, condition
-from tangram.partition.agent.device_plugin import DevicePluginPod, outdated, restart
-from tangram.partition.agent.driver_thread import DriverHangs
-from tangram.partition.agent.layout_work import layout_work
-from tangram.partition.agent.node_labels import conflict
-from tangram.partition.agent.node_status import (
-    FormerStatus,
-    NodeIdentity,
-    NodeStates,
-    former_status,
-    node_status,
-)
-from tangram.partition.agent.times import api_time, parse_api_time
-from tangram.partition.layouts import ObservedInstance, ObservedLayout, WantedLayout
+from tangram.partition.status.conditions import NodeConditionState, condition
+from tangram.partition.status.node_record import FormerStatus, NodeIdentity, NodeStates, former_status
+from tangram.partition.status.times import api_time, parse_api_time
 
 NOW = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
 GPU = "GPU-00000000-0000-0000-0000-00000000000a"

@@ -8,9 +8,9 @@ import pytest
 from e2e.silicon.nvml import state as simulated
 from e2e.silicon.nvml.library import installed
 from tangram.packing.geometry.layouts import Placement
-from tangram.partition.agent.attempts import FAILURES_BEFORE_QUARANTINE, LONGEST_BACK_OFF_S
 from tangram.partition.agent.cluster import ClusterFailure
 from tangram.partition.agent.driver_thread import DriverHangs
+from tangram.partition.status.attempts import FAILURES_BEFORE_QUARANTINE, LONGEST_BACK_OFF_S
 from tests.support.node_agent import AgentNode, Killed
 
 H100 = "H100-80GB-SXM"

@@ -48,6 +48,7 @@ GPUId = Annotated[StrictStr, StringConstraints(max_length=40, pattern=GPU_ID)]
 ProfileName = Annotated[StrictStr, StringConstraints(max_length=32, pattern=PROFILE)]
 Start = Annotated[StrictInt, Field(ge=0, le=LAST_START)]
 UID = Annotated[str, StringConstraints(min_length=1, max_length=64)]  # of an object of Kubernetes
+LabelText = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_LABEL)]  # value of a label
 Mode = Literal["Enabled", "Disabled", "Unsupported", "Unknown"]
 BackendName = Literal["NVML", "MIGManager"]
 
@@ -238,6 +239,10 @@ class GPUNodeStatus(APIModel):
     backend: BackendName | None = optional("What creates and destroys the MIG instances of this node.")
     backend_version: ShortText | None = optional("Version of the backend.")
     driver_version: ShortText | None = optional("Version of the NVIDIA driver; absent where it is not known.")
+    mig_config: LabelText | None = optional(
+        "Entry of mig-manager's ConfigMap that the backend last set the label nvidia.com/mig.config to; "
+        "absent where it set none."
+    )
     gpu_count: Count | None = optional("Number of GPUs in `gpus`.")
     layout_display: ShortText | None = optional(
         'The layouts as text, equal ones together: "6x gpu, 2x 3g.40gb+4g.40gb".'

@@ -4,8 +4,9 @@ In: the layout that a GPU is to have, what the driver reports, the devices that 
 and, one by one, their effects.
 
 The room, from the bottom: `layouts` (nouns) and `difference` (operations) are pure; `nvml` calls the driver;
-`gpu_node` translates from and to the GPUNode of the API. Where only the number of instances may be chosen, as
-with NVIDIA's MIG manager, their positions are those of `tangram.packing.geometry.layouts.creation_order`.
+`gpu_node` translates from and to the GPUNode of the API, and `status` makes its status. Where only the number
+of instances may be chosen, as with NVIDIA's MIG manager, their positions are those of
+`tangram.packing.geometry.layouts.creation_order`.
 """
 
 from tangram.partition.difference import LayoutDifference, LayoutOperation, difference

@@ -6,7 +6,7 @@ Out: operations on the driver, one at a time; the status of the GPUNode; a resta
 Nothing is kept between two rounds, and nothing but the status outlives the process: what is due is computed
 from the status and from what is there. Each operation is preceded by a status that announces it.
 
-The room, from the bottom: `times`, `attempts`, `conditions`, `node_labels`, `layout_work`, `device_plugin`
-and `node_status` are pure; `api_access`, `cluster`, `pod_resources` and `driver_thread` do I/O; `loop` is one
+The room, from the bottom: `node_labels`, `layout_work`, `device_plugin` and `node_status` are pure;
+`api_access`, `cluster`, `pod_resources` and `driver_thread` do I/O; `loop` is one
 round, and `command` the process.
 """

@@ -9,8 +9,8 @@ from tangram.api.gpu_node import GPUNodeCondition
 from tangram.api.llm_deployment.status import MAX_SHORT_TEXT
 from tangram.fleet import WHOLE_GPU
 from tangram.fleet.shape import resource_name
-from tangram.partition.agent.conditions import NodeConditionState
 from tangram.partition.layouts import ObservedLayout
+from tangram.partition.status.conditions import NodeConditionState
 
 APPLYING, RESTARTING = "Applying", "DevicePluginRestarting"  # reasons of Applied
 RESTART_S = 180.0  # until the node offers the devices; seconds, where the image is on the node

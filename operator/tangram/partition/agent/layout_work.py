@@ -6,11 +6,11 @@ from datetime import datetime
 
 from tangram.api.gpu_node import QuarantineStatus
 from tangram.packing.geometry.layouts import IllegalLayout
-from tangram.partition.agent.attempts import LONGEST_BACK_OFF_S, GPURecord
-from tangram.partition.agent.conditions import NodeConditionState
 from tangram.partition.difference import LayoutDifference, LayoutOperation, difference
 from tangram.partition.gpu_node import Holders
 from tangram.partition.layouts import ObservedLayout, WantedLayout
+from tangram.partition.status.attempts import LONGEST_BACK_OFF_S, GPURecord
+from tangram.partition.status.conditions import NodeConditionState
 
 IN_USE_S = 600.0  # for how long a holder is waited for; whether it is drained is decided elsewhere
 # The first of these that holds is the reason of the condition.

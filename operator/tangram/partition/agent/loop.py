@@ -14,14 +14,7 @@ from typing import Any, Protocol
 import pynvml
 
 from tangram.api.gpu_node import GPUNodeCondition, InstanceHolder
-from tangram.partition.agent.attempts import (
-    GPURecord,
-    OperationFailure,
-    after_failure,
-    after_success,
-)
 from tangram.partition.agent.cluster import NodeObjects
-from tangram.partition.agent.conditions import NodeConditionState, named
 from tangram.partition.agent.device_plugin import (
     APPLYING,
     RESTARTING,
@@ -33,18 +26,25 @@ from tangram.partition.agent.device_plugin import (
 from tangram.partition.agent.driver_thread import DriverHangs, DriverThread, GPUDriver
 from tangram.partition.agent.layout_work import LayoutWork, layout_work
 from tangram.partition.agent.node_labels import conflict
-from tangram.partition.agent.node_status import (
-    FormerStatus,
-    NodeIdentity,
-    NodeStates,
-    former_status,
-    node_status,
-    parse_wanted,
-)
+from tangram.partition.agent.node_status import node_status
 from tangram.partition.agent.pod_resources import PodResourcesFailure
 from tangram.partition.difference import LayoutOperation, difference
 from tangram.partition.layouts import ObservedLayout, WantedLayout
 from tangram.partition.nvml import NVMLFailure
+from tangram.partition.status.attempts import (
+    GPURecord,
+    OperationFailure,
+    after_failure,
+    after_success,
+)
+from tangram.partition.status.conditions import NodeConditionState, named
+from tangram.partition.status.node_record import (
+    FormerStatus,
+    NodeIdentity,
+    NodeStates,
+    former_status,
+    parse_wanted,
+)
 
 log = logging.getLogger(__name__)
 

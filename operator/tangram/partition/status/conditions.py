@@ -7,7 +7,7 @@ from typing import Literal
 
 from tangram.api.gpu_node import GPUNodeCondition
 from tangram.api.llm_deployment.status import MAX_SHORT_TEXT, MAX_TEXT
-from tangram.partition.agent.times import api_time
+from tangram.partition.status.times import api_time
 
 ConditionName = Literal["Ready", "Applied"]
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from tangram.api.gpu_node import AttemptsStatus, QuarantineStatus
 from tangram.api.llm_deployment.status import MAX_TEXT
-from tangram.partition.agent.times import api_time, parse_api_time
+from tangram.partition.status.times import api_time, parse_api_time
 
 FAILURES_BEFORE_QUARANTINE = 5  # in a row
 FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S = 10.0, 300.0
@@ -53,20 +53,28 @@ def after_success(former: GPURecord) -> GPURecord:
     return GPURecord(quarantine=former.quarantine)
 
 
-def after_failure(gpu: str, former: GPURecord, failure: OperationFailure, now: datetime) -> GPURecord:
-    """Return the record after a failure: a back-off, or a quarantine. A quarantine is never replaced."""
-    if former.quarantine is not None:
-        return former
-    count = (former.attempts.count if former.attempts else 0) + 1
+def failed_attempts(
+    former: AttemptsStatus | None, failure: OperationFailure, now: datetime
+) -> AttemptsStatus:
+    """Return the attempts after a failure; without a next one where it is lost or there were too many."""
+    count = (former.count if former else 0) + 1
     ends = failure.is_lost or count >= FAILURES_BEFORE_QUARANTINE
-    attempts = AttemptsStatus(
+    return AttemptsStatus(
         count=count,
         code=failure.code,
         error=failure.error[:_LONGEST_NAME] or "UNKNOWN",
         message=f"{failure.tried} failed: {failure.message}"[:MAX_TEXT],
         next_try=None if ends else api_time(now + timedelta(seconds=back_off_s(count, failure))),
     )
-    return GPURecord(attempts, _quarantine(gpu, attempts, failure, now) if ends else None)
+
+
+def after_failure(gpu: str, former: GPURecord, failure: OperationFailure, now: datetime) -> GPURecord:
+    """Return the record after a failure: a back-off, or a quarantine. A quarantine is never replaced."""
+    if former.quarantine is not None:
+        return former
+    attempts = failed_attempts(former.attempts, failure, now)
+    is_last = attempts.next_try is None
+    return GPURecord(attempts, _quarantine(gpu, attempts, failure, now) if is_last else None)
 
 
 def back_off_s(count: int, failure: OperationFailure) -> float:
