@@ -1,6 +1,7 @@
-# Both images of Tangram. Targets: operator, engine.
+# The images of Tangram. Targets: operator, agent, engine.
 #
 #   docker build --target operator -t tangram-operator:dev .
+#   docker build --target agent    -t tangram-agent:dev .
 #   docker build --target engine   -t tangram-engine:dev .
 #
 # Any builder will do: Docker with or without BuildKit, buildah, podman. Hence no `RUN --mount` and no here-documents.
@@ -53,6 +54,39 @@ EXPOSE 8080 9090
 ENTRYPOINT ["/opt/venv/bin/python", "-P", "-m", "tangram"]
 LABEL org.opencontainers.image.title="tangram-operator" \
       org.opencontainers.image.description="Packs LLM inference onto GPUs and MIG slices" \
+      org.opencontainers.image.licenses="Apache-2.0"
+
+
+FROM base AS agent
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
+ARG PIP_TRUSTED_HOST
+ARG UV_DEFAULT_INDEX
+ARG UV_INDEX
+ARG UV_INSECURE_HOST
+COPY requirements/agent.lock /opt/build/requirements/
+RUN sh /opt/build/requirements/install.sh /opt/build/requirements/agent.lock \
+ && echo /opt/tangram > "$(/opt/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tangram.pth" \
+ && printf '#!/bin/sh\nexec /opt/venv/bin/python -P -m tangram.partition.agent "$@"\n' > /usr/local/bin/tangram-agent \
+ && chmod 0755 /usr/local/bin/tangram-agent
+# What the agent imports, and no more: it is the one process of Tangram with rights on a node.
+COPY operator/tangram/__init__.py /opt/tangram/tangram/
+COPY operator/tangram/api /opt/tangram/tangram/api
+COPY operator/tangram/catalog /opt/tangram/tangram/catalog
+COPY operator/tangram/fleet /opt/tangram/tangram/fleet
+COPY operator/tangram/packing /opt/tangram/tangram/packing
+COPY operator/tangram/partition /opt/tangram/tangram/partition
+RUN mkdir -p /opt/empty \
+ && chmod -R a+rX /opt/tangram \
+ && /opt/venv/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/tangram
+WORKDIR /opt/empty
+# root: a capability that a pod adds is effective for root alone (KEP-2763), and the driver changes MIG layouts for
+# processes with CAP_SYS_ADMIN. The chart grants that one, and drops the others.
+ENV USER=root
+USER 0:0
+ENTRYPOINT ["/opt/venv/bin/python", "-P", "-m", "tangram.partition.agent"]
+LABEL org.opencontainers.image.title="tangram-agent" \
+      org.opencontainers.image.description="Gives the GPUs of its node the MIG layouts that Tangram plans" \
       org.opencontainers.image.licenses="Apache-2.0"
 
 

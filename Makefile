@@ -111,7 +111,7 @@ demo-clean: ## End the demo and remove the cache directory
 	@$(PYTHON) -m e2e.demo clean
 
 .PHONY: images
-images: ## Build both images; `make images push REGISTRY=registry.example.com/team` pushes them
+images: ## Build the images; `make images push REGISTRY=registry.example.com/team` pushes them
 	$(PYTHON) -m e2e.cluster images --tag $(TAG)
 
 .PHONY: push

@@ -56,7 +56,7 @@ def fetch_packages(options: argparse.Namespace, say: Progress) -> None:
 def build_images(options: argparse.Namespace, say: Progress) -> None:
     builder = images.choose_builder("local" if options.load else "existing")
     provider = providers.select(options.provider, say) if options.load else None
-    for target in options.names or ("operator", "engine"):
+    for target in options.names or images.PRODUCT:
         name = images.build_image(target, builder=builder, tag=options.tag, progress=say)
         if provider:
             provider.load_image(name, say)
@@ -64,7 +64,7 @@ def build_images(options: argparse.Namespace, say: Progress) -> None:
 
 
 def push_images(options: argparse.Namespace, say: Progress) -> None:
-    for target in options.names or ("operator", "engine"):
+    for target in options.names or images.PRODUCT:
         print(images.push(target, options.registry, tag=options.tag, progress=say))
 
 

@@ -53,11 +53,15 @@ RECIPES = {
     recipe.target: recipe
     for recipe in (
         Recipe("operator", "tangram-operator", "Dockerfile"),
+        Recipe("agent", "tangram-agent", "Dockerfile"),
         Recipe("engine", "tangram-engine", "Dockerfile"),
         Recipe("silicon", "tangram-silicon", "e2e/images/Dockerfile"),
         Recipe("prometheus", "tangram-prometheus", "e2e/images/Dockerfile"),
     )
 }
+
+
+PRODUCT = ("operator", "agent", "engine")  # what an installation runs
 
 
 def oci_layout() -> Path:

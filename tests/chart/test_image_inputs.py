@@ -1,6 +1,9 @@
 """Locks and Dockerfiles: pinned, hashed, free of host names, and in step with pyproject.toml."""
 
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -8,6 +11,8 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
+
+from e2e.cluster import images
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = sorted((ROOT / "requirements").glob("*.lock"))
@@ -94,15 +99,59 @@ def test_any_builder_can_build_it(name):
     assert re.search(r"^ARG BASE_IMAGE=", instructions, re.MULTILINE)
 
 
-@pytest.mark.parametrize(
-    ("target", "code"), [("operator", "operator/tangram"), ("engine", "engine/tangram_engine")]
-)
-def test_dependencies_lie_below_the_code_and_the_process_is_nobody(target, code):
+def _stage(target):
     stages = re.split(r"^FROM ", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)
-    stage = next(text for text in stages if text.startswith(f"base AS {target}\n"))
+    return next(text for text in stages if text.startswith(f"base AS {target}\n"))
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "user"),
+    [
+        ("operator", "operator/tangram", "65532:65532"),
+        ("engine", "engine/tangram_engine", "65532:65532"),
+        # A capability that a pod adds is effective for root alone.
+        ("agent", "operator/tangram", "0:0"),
+    ],
+)
+def test_dependencies_lie_below_the_code_and_only_the_agent_is_root(target, code, user):
+    stage = _stage(target)
     assert stage.index("install.sh") < stage.index(f"COPY {code}")
-    assert stage.index(f"COPY {code}") < stage.index("USER 65532:65532")
+    assert re.findall(r"^USER (.+)$", stage, re.MULTILINE) == [user]
+    assert stage.index(f"COPY {code}") < stage.index(f"USER {user}")
     assert '"-P"' in stage
+
+
+def test_the_agents_image_holds_the_code_that_the_agent_imports_and_no_other_package(tmp_path):
+    copies = re.findall(
+        r"^COPY (operator/tangram\S+) /opt/tangram/(tangram\S*)$", _stage("agent"), re.MULTILINE
+    )
+    (tmp_path / "tangram").mkdir()
+    for source, target in copies:
+        if (ROOT / source).is_dir():
+            shutil.copytree(ROOT / source, tmp_path / target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / source, tmp_path / target)
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "import tangram, tangram.partition.agent.command as command\n"
+        "assert command.__file__.startswith(sys.path[0]), command.__file__\n"
+        "print(*{name.split('.')[1] for name in sys.modules if name.startswith('tangram.')})\n"
+        "command.main(['--help'])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    imported, _, usage = done.stdout.partition("\n")
+    assert "usage: tangram-agent" in usage
+    folders = {Path(target).name for _, target in copies if "." not in Path(target).name}
+    assert folders - {"tangram"} == set(imported.split())
+
+
+def test_the_images_of_the_product_are_the_targets_of_its_dockerfile():
+    targets = re.findall(r"^FROM base AS (\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert set(images.PRODUCT) == set(targets)
+    assert {images.RECIPES[target].dockerfile for target in targets} == {"Dockerfile"}
 
 
 def test_whatever_the_dockerfiles_copy_is_let_through_by_dockerignore():

@@ -7,6 +7,7 @@ import pytest
 
 from e2e.silicon.nvml import state as simulated
 from e2e.silicon.nvml.library import installed
+from tangram import __version__
 from tangram.packing.geometry.layouts import Placement
 from tangram.partition.agent.cluster import ClusterFailure
 from tangram.partition.agent.driver_thread import DriverHangs
@@ -45,6 +46,7 @@ def test_an_uncut_gpu_is_cut_and_the_device_plugin_is_restarted(node):
     assert node.objects.condition("Ready")["status"] == "True"
     assert node.objects.status["appliedDisplay"] == "1/1"
     assert node.objects.status["layoutDisplay"] == "1x 4g.40gb+3g.40gb"
+    assert node.objects.status["backendVersion"] == __version__
     assert (node.objects.status["nodeUID"], node.objects.status["bootID"]) == ("node-uid", "boot-1")
     assert [i["usage"] for i in node.objects.status["gpus"][0]["instances"]] == ["Free", "Free"]
 

@@ -8,11 +8,11 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Protocol
 
 import pynvml
 
+from tangram import __version__
 from tangram.api.gpu_node import GPUNodeCondition, InstanceHolder
 from tangram.partition.agent.cluster import NodeObjects
 from tangram.partition.agent.device_plugin import (
@@ -186,7 +186,7 @@ class NodeAgent:
             generation=int(obj["metadata"].get("generation", 0)),
             node_uid=str(node["metadata"].get("uid", "")),
             boot_id=str((node_fields.get("nodeInfo") or {}).get("bootID", "")),
-            backend_version=_own_version(),
+            backend_version=__version__,
             driver_version=observation.driver_version,
         )
         status = node_status(
@@ -298,10 +298,3 @@ def _not_observed(last: GPUNodeCondition | None, ready: NodeConditionState) -> N
     if last is not None and last.reason in (APPLYING, RESTARTING):
         return NodeConditionState(last.status, last.reason, last.message, last.waits_for)
     return replace(ready, status="Unknown", reason="NotObserved")
-
-
-def _own_version() -> str:
-    try:
-        return version("tangram-operator")
-    except PackageNotFoundError:
-        return "unknown"
