@@ -45,7 +45,12 @@ def gpu_status(observed: ObservedLayout, holders: Holders = _NO_HOLDERS) -> GPUS
 
 def layout_display(layouts: Iterable[ObservedLayout]) -> str:
     """Return the layouts of a node as text, the most frequent first: `6x gpu, 2x 3g.40gb+4g.40gb`."""
-    counts = Counter(_text_of(layout) for layout in layouts)
+    return display_of(map(_text_of, layouts))
+
+
+def display_of(texts: Iterable[str]) -> str:
+    """Return the layouts of a node as text, from those of its GPUs."""
+    counts = Counter(texts)
     parts = (f"{count}x {text}" for text, count in sorted(counts.items(), key=lambda c: (-c[1], c[0])))
     text = ", ".join(parts)
     return text if len(text) <= MAX_SHORT_TEXT else text[: MAX_SHORT_TEXT - 3] + "..."

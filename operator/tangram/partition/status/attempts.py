@@ -54,9 +54,15 @@ def after_success(former: GPURecord) -> GPURecord:
 
 
 def failed_attempts(
-    former: AttemptsStatus | None, failure: OperationFailure, now: datetime
+    former: AttemptsStatus | None,
+    failure: OperationFailure,
+    now: datetime,
+    first_s: float = FIRST_BACK_OFF_S,
 ) -> AttemptsStatus:
-    """Return the attempts after a failure; without a next one where it is lost or there were too many."""
+    """Return the attempts after a failure; without a next one where it is lost or there were too many.
+
+    `first_s`: the back-off after the first failure.
+    """
     count = (former.count if former else 0) + 1
     ends = failure.is_lost or count >= FAILURES_BEFORE_QUARANTINE
     return AttemptsStatus(
@@ -64,7 +70,7 @@ def failed_attempts(
         code=failure.code,
         error=failure.error[:_LONGEST_NAME] or "UNKNOWN",
         message=f"{failure.tried} failed: {failure.message}"[:MAX_TEXT],
-        next_try=None if ends else api_time(now + timedelta(seconds=back_off_s(count, failure))),
+        next_try=None if ends else api_time(now + timedelta(seconds=back_off_s(count, failure, first_s))),
     )
 
 
@@ -77,13 +83,13 @@ def after_failure(gpu: str, former: GPURecord, failure: OperationFailure, now: d
     return GPURecord(attempts, _quarantine(gpu, attempts, failure, now) if is_last else None)
 
 
-def back_off_s(count: int, failure: OperationFailure) -> float:
+def back_off_s(count: int, failure: OperationFailure, first_s: float = FIRST_BACK_OFF_S) -> float:
     """Return the seconds until the next attempt: doubled by each failure, within a bound; the bound at once
     where only a reset or a person helps.
     """
     if not failure.is_retryable:
         return LONGEST_BACK_OFF_S
-    return min(LONGEST_BACK_OFF_S, FIRST_BACK_OFF_S * 2.0 ** min(count - 1, 16))
+    return min(LONGEST_BACK_OFF_S, first_s * 2.0 ** min(count - 1, 16))
 
 
 def _quarantine(

@@ -7,7 +7,7 @@ from typing import Literal
 
 from tangram.api.gpu_node import GPUNodeCondition
 from tangram.api.llm_deployment.status import MAX_SHORT_TEXT, MAX_TEXT
-from tangram.partition.status.times import api_time
+from tangram.partition.status.times import api_time, parse_api_time
 
 ConditionName = Literal["Ready", "Applied"]
 
@@ -37,13 +37,11 @@ def condition(
 ) -> GPUNodeCondition:
     """Return the condition. Its times stay as they were as long as what they date does."""
     current = api_time(now)
-    waits_for = state.waits_for[:MAX_SHORT_TEXT] if state.waits_for else None
+    waits_for = _waits_for(state)
     same_reason = former is not None and former.reason == state.reason
     deadline = None
     if waits_for is not None:
-        deadline = api_time(now + timedelta(seconds=state.wait_s))
-        if former is not None and same_reason and former.waits_for == waits_for:
-            deadline = former.deadline or deadline
+        deadline = api_time(_deadline(former, state, now) or now + timedelta(seconds=state.wait_s))
     return GPUNodeCondition(
         type=name,
         status=state.status,
@@ -57,3 +55,23 @@ def condition(
         waits_for=waits_for,
         deadline=deadline,
     )
+
+
+def is_over(former: GPUNodeCondition | None, state: NodeConditionState, now: datetime) -> bool:
+    """Whether what `state` waits for was waited for until the deadline that the former condition has."""
+    deadline = _deadline(former, state, now)
+    return deadline is not None and deadline <= now
+
+
+def _deadline(former: GPUNodeCondition | None, state: NodeConditionState, now: datetime) -> datetime | None:
+    """Return the deadline of a wait that has begun; None: it begins now. One further away than any wait was
+    written by another clock.
+    """
+    if former is None or (former.reason, former.waits_for) != (state.reason, _waits_for(state)):
+        return None
+    deadline = parse_api_time(former.deadline)
+    return deadline if deadline and deadline <= now + timedelta(seconds=state.wait_s) else None
+
+
+def _waits_for(state: NodeConditionState) -> str | None:
+    return state.waits_for[:MAX_SHORT_TEXT] if state.waits_for else None
