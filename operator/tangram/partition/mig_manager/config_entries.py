@@ -87,10 +87,10 @@ def with_entry(entries: Mapping[str, Any], counts: NodeCounts, used: Iterable[st
 
 def _text(entries: Mapping[str, Any]) -> str:
     document = {"version": "v1", _MIG_CONFIGS: dict(entries)}
-    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, default_flow_style=None)
+    return yaml.dump(document, Dumper=_EntryDumper, sort_keys=False, default_flow_style=None)
 
 
-class _Dumper(yaml.SafeDumper):
+class _EntryDumper(yaml.SafeDumper):
     """Writes equal parts out instead of as aliases, which mig-parted need not know."""
 
     def ignore_aliases(self, data: Any) -> bool:

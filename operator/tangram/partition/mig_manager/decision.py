@@ -66,7 +66,7 @@ MIGManagerAction = WriteEntry | SetLabels
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class LayoutDecision:
     """The condition Applied, the action, and the failed attempts. All of it holds once the action is done."""
 
     state: NodeConditionState
@@ -105,20 +105,20 @@ class NodeChange:
         return is_over(self.last, state, self.now)
 
 
-def decide(change: NodeChange) -> Decision:
+def decide(change: NodeChange) -> LayoutDecision:
     """Return what is due next."""
     node = change.node
     if node.config == change.target:
         return replace(_requested(change), requests=True)
     is_settled = node.config in ("", ALL_DISABLED) and not node.is_changing
     if is_settled and change.observed == change.wanted:
-        return Decision(_as_wanted())
+        return LayoutDecision(_as_wanted())
     if change.former_config == change.target and node.config != RETRY:
         return _changed_from_outside(change)
     return _request(change)
 
 
-def _requested(change: NodeChange) -> Decision:
+def _requested(change: NodeChange) -> LayoutDecision:
     """The label names the entry: follow what mig-manager makes of it."""
     node, target = change.node, change.target
     if node.state == SUCCESS:
@@ -135,12 +135,12 @@ def _requested(change: NodeChange) -> Decision:
         wait = _waiting("Applying", f"mig-manager makes the layout {target}", target, change.times.apply_s)
         error = "STUCK_PENDING"
     if not change.is_over(wait) and not _has_failed(change):
-        return Decision(wait, attempts=_under_way(change.attempts))
+        return LayoutDecision(wait, attempts=_under_way(change.attempts))
     text = f"mig-manager has been at {node.state or 'no state'} for too long"
     return _after_failure(change, error, text)
 
 
-def _confirmed(change: NodeChange) -> Decision:
+def _confirmed(change: NodeChange) -> LayoutDecision:
     """mig-manager reports success: believe what the node offers."""
     node, attempts = change.node, change.attempts
     wait = _waiting(
@@ -152,9 +152,9 @@ def _confirmed(change: NodeChange) -> Decision:
     was_confirmed = change.last is not None and change.last.reason == AS_WANTED
     has_unhealthy = node.offers(change.wanted, node.most) and (was_confirmed or change.is_over(wait))
     if node.offers(change.wanted) or has_unhealthy:
-        return Decision(_as_wanted(), attempts=_remembered(change))
+        return LayoutDecision(_as_wanted(), attempts=_remembered(change))
     if not change.is_over(wait) and not _has_failed(change):
-        return Decision(wait, attempts=_under_way(attempts))
+        return LayoutDecision(wait, attempts=_under_way(attempts))
     text = "mig-manager reports success, and the node offers other devices"
     return _after_failure(change, "NOT_CONFIRMED", text)
 
@@ -171,14 +171,14 @@ def _remembered(change: NodeChange) -> AttemptsStatus | None:
     return attempts if since is not None and change.now - since < settled else None
 
 
-def _changed_from_outside(change: NodeChange) -> Decision:
+def _changed_from_outside(change: NodeChange) -> LayoutDecision:
     """The label named the entry, and names something else now."""
     node = change.node
     text = f"{MIG_CONFIG_LABEL} was set to {node.config or 'nothing'} from outside"
     return _after_failure(change, LABEL_CHANGED, text)
 
 
-def _after_failure(change: NodeChange, error: str, text: str) -> Decision:
+def _after_failure(change: NodeChange, error: str, text: str) -> LayoutDecision:
     """Count a failure once, wait for its back-off, then try again."""
     attempts = change.attempts
     if attempts is None or (attempts.next_try is None and attempts.count < FAILURES_BEFORE_QUARANTINE):
@@ -187,16 +187,16 @@ def _after_failure(change: NodeChange, error: str, text: str) -> Decision:
     if attempts.next_try is None:
         help_ = "write another layout, or remove the attempts from status.gpus, to try again"
         message = f"{attempts.count} attempts in a row failed; the last: {attempts.message}; {help_}"
-        return Decision(NodeConditionState("False", BLOCKED, message), attempts=attempts)
+        return LayoutDecision(NodeConditionState("False", BLOCKED, message), attempts=attempts)
     if GPURecord(attempts).is_backing_off(change.now):
         message = f"{attempts.message}; tried again at {attempts.next_try}"
         state = _waiting("BackOff", message, f"layout {change.target}", LONGEST_BACK_OFF_S)
-        return Decision(state, attempts=attempts)
+        return LayoutDecision(state, attempts=attempts)
     again = _request(change) if change.node.config != change.target else _retry(change)
     return again if again.attempts is not None else replace(again, attempts=attempts)
 
 
-def _retry(change: NodeChange) -> Decision:
+def _retry(change: NodeChange) -> LayoutDecision:
     """Make mig-manager try an entry again: it only reacts to another value of the label."""
     is_unsure = change.node.state == SUCCESS  # the node offers other devices than those of its entry
     refusal = _paused(change) or _in_use(change, is_unsure=is_unsure)
@@ -205,11 +205,11 @@ def _retry(change: NodeChange) -> Decision:
     return _set_label(change, RETRY, "retry", change.times.retry_s)
 
 
-def _request(change: NodeChange) -> Decision:
+def _request(change: NodeChange) -> LayoutDecision:
     """Bring the label to the entry: the entry first, then nothing that is in use, then the label."""
     if not change.config.has(change.wanted):
         state = NodeConditionState("False", "WritingEntry", f"the ConfigMap {change.config.name} lacks it")
-        return Decision(state, WriteEntry(change.wanted), change.attempts)
+        return LayoutDecision(state, WriteEntry(change.wanted), change.attempts)
     refusal = _in_use(change) or _not_synced(change) or _busy(change) or _paused(change)
     if refusal is not None:
         return refusal
@@ -218,17 +218,17 @@ def _request(change: NodeChange) -> Decision:
 
 def _set_label(
     change: NodeChange, value: str, purpose: Literal["request", "retry"], wait_s: float
-) -> Decision:
+) -> LayoutDecision:
     """Set the label, and the state with it: else that of the former value is taken for that of this one."""
     labels = ((MIG_CONFIG_LABEL, value), (MIG_STATE_LABEL, "pending"))
     if purpose == "request":
         state = _waiting("Applying", f"mig-manager makes the layout {value}", value, wait_s)
     else:
         state = _retrying(change)
-    return Decision(state, SetLabels(labels, purpose), attempts=_under_way(change.attempts))
+    return LayoutDecision(state, SetLabels(labels, purpose), attempts=_under_way(change.attempts))
 
 
-def _busy(change: NodeChange) -> Decision | None:
+def _busy(change: NodeChange) -> LayoutDecision | None:
     """mig-manager is at work on something else, or has yet to see the value of a retry."""
     node = change.node
     if not node.is_changing:
@@ -241,10 +241,10 @@ def _busy(change: NodeChange) -> Decision | None:
         wait_s = change.times.reboot_s if node.state == "rebooting" else change.times.apply_s
         wait = _waiting("MIGManagerBusy", message, f"mig-manager on Node {node.name}", wait_s)
     is_over = change.is_over(wait) or (change.last is not None and change.last.reason == "Restoring")
-    return None if is_over else Decision(wait, attempts=attempts)
+    return None if is_over else LayoutDecision(wait, attempts=attempts)
 
 
-def _paused(change: NodeChange) -> Decision | None:
+def _paused(change: NodeChange) -> LayoutDecision | None:
     """Let the components run again that mig-manager left paused: it would take that for what they were."""
     paused = [
         name for name, value in paused_components(change.node.labels).items() if value == PAUSED_FOR_MIG
@@ -253,10 +253,10 @@ def _paused(change: NodeChange) -> Decision | None:
         return None
     message = f"mig-manager left {', '.join(paused)} at {PAUSED_FOR_MIG}"
     action = SetLabels(tuple((name, "true") for name in paused), "restore")
-    return Decision(NodeConditionState("False", "Restoring", message), action, change.attempts)
+    return LayoutDecision(NodeConditionState("False", "Restoring", message), action, change.attempts)
 
 
-def _in_use(change: NodeChange, *, is_unsure: bool = False) -> Decision | None:
+def _in_use(change: NodeChange, *, is_unsure: bool = False) -> LayoutDecision | None:
     """mig-manager evicts no pod: one that may hold a device of a GPU that changes has to go before."""
     observed = (None,) * len(change.observed) if is_unsure else change.observed
     pods = blocking_pods(change.node, change.pods, observed, change.wanted)
@@ -265,17 +265,17 @@ def _in_use(change: NodeChange, *, is_unsure: bool = False) -> Decision | None:
     others = f" and {len(pods) - 1} other pods" if len(pods) > 1 else ""
     message = f"{pods[0]}{others} may hold a device of a GPU that changes: it is never taken away"
     state = _waiting("InUse", message, str(pods[0]), change.times.in_use_s)
-    return Decision(state, attempts=change.attempts)
+    return LayoutDecision(state, attempts=change.attempts)
 
 
-def _not_synced(change: NodeChange) -> Decision | None:
+def _not_synced(change: NodeChange) -> LayoutDecision | None:
     """The file that mig-manager reads follows the ConfigMap a minute or two later."""
     config, sync = change.config, timedelta(seconds=change.times.config_sync_s)
     if config.written_at is None or not config.written_at <= change.now < config.written_at + sync:
         return None
     message = "mig-manager's file follows the ConfigMap within a minute or two"
     wait = _waiting("ConfigSyncing", message, f"entry {change.target}", change.times.config_sync_s)
-    return None if change.is_over(wait) else Decision(wait, attempts=change.attempts)
+    return None if change.is_over(wait) else LayoutDecision(wait, attempts=change.attempts)
 
 
 def _has_failed(change: NodeChange) -> bool:

@@ -14,7 +14,7 @@ from tangram.partition.layouts import WantedLayout
 from tangram.partition.mig_manager.config_entries import MIGConfig
 from tangram.partition.mig_manager.decision import (
     AS_WANTED,
-    Decision,
+    LayoutDecision,
     MIGManagerAction,
     MIGManagerTimes,
     NodeChange,
@@ -127,20 +127,20 @@ def _decided(
     config: MIGConfig,
     now: datetime,
     times: MIGManagerTimes,
-) -> tuple[Decision, str | None]:
+) -> tuple[LayoutDecision, str | None]:
     """Return the decision, and the entry that is wanted; None where no layout is."""
     kept = _attempts(reading.former)
     ready, parsed = reading.ready, reading.parsed
     if ready.status != "True" and ready.reason != NOT_NAMED:
-        return Decision(replace(ready, status="Unknown", reason="NotReady"), attempts=kept), None
+        return LayoutDecision(replace(ready, status="Unknown", reason="NotReady"), attempts=kept), None
     if not isinstance(parsed, tuple):
-        return Decision(parsed, attempts=kept), None
+        return LayoutDecision(parsed, attempts=kept), None
     if not parsed:
-        return Decision(NodeConditionState("True", AS_WANTED, "the spec wants no layout")), None
+        return LayoutDecision(NodeConditionState("True", AS_WANTED, "the spec wants no layout")), None
     requested = requested_counts(node, config, reading.former, reading.gpu_count)
     wanted = wanted_counts(parsed, reading.observed, requested, board(reading.sku or ""))
     if isinstance(wanted, NodeConditionState):
-        return Decision(wanted, attempts=kept), None
+        return LayoutDecision(wanted, attempts=kept), None
     former = reading.former
     last = named(former.conditions, "Applied")
     change = NodeChange(
@@ -148,7 +148,7 @@ def _decided(
     )
     decision = decide(change)
     if ready.reason == NOT_NAMED and isinstance(decision.action, SetLabels):
-        decision = Decision(replace(ready, status="False"), attempts=kept)
+        decision = LayoutDecision(replace(ready, status="False"), attempts=kept)
     return decision, entry_name(wanted)
 
 
@@ -159,7 +159,7 @@ def _attempts(former: FormerStatus) -> Any:
 
 def _status(
     reading: _Reading,
-    decision: Decision,
+    decision: LayoutDecision,
     node: ManagedNode,
     identity: NodeIdentity,
     mig_config: str | None,
