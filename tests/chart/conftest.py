@@ -96,7 +96,10 @@ def promtool():
 class Cluster:
     """kubectl and helm on one control plane."""
 
+    first_with_pools: subprocess.CompletedProcess  # a first installation, with GPUPools among its values
+
     def __init__(self, plane: ControlPlane, home: Path) -> None:
+        self.plane = plane
         self.env = {"PATH": os.environ["PATH"], "HOME": str(home), "KUBECONFIG": str(plane.kubeconfig)}
 
     def run(self, program: str, *args: str, stdin: str | None = None) -> subprocess.CompletedProcess:
@@ -128,6 +131,10 @@ def cluster(tmp_path_factory):
     with ControlPlane(folder) as plane:
         made = Cluster(plane, folder)
         made.ok("kubectl", "create", "namespace", "tangram-system")
+        made.first_with_pools = made.run(
+            *("helm", "install", "tangram", str(CHART), "--namespace", "tangram-system"),
+            *("--set", "image.registry=registry.example.com/team", "--set", "gpuPools.h100.nodeSelector.a=b"),
+        )
         made.ok(
             *("kubectl", "label", "namespace", "tangram-system"),
             "pod-security.kubernetes.io/enforce=restricted",

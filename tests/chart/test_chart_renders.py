@@ -14,7 +14,11 @@ CHART = ROOT / "charts" / "tangram"
 EVERYTHING = {
     "nameOverride": "tgm",
     "replicas": 3,
-    "image": {"operator": {"digest": "sha256:" + "a" * 64}, "engine": {"tag": "v7", "pullPolicy": "Never"}},
+    "image": {
+        "operator": {"digest": "sha256:" + "a" * 64},
+        "engine": {"tag": "v7", "pullPolicy": "Never"},
+        "agent": {"tag": "v8", "pullPolicy": "Always"},
+    },
     "imagePullSecrets": [{"name": "pull"}],
     "prometheus": {
         "url": "http://prometheus.monitoring:9090",
@@ -40,6 +44,23 @@ EVERYTHING = {
     "watchNamespaces": ["team-a", "team-b"],
     "operator": {"tickSeconds": 5, "planDeadlineSeconds": 2.5, "relistSeconds": 60, "logFormat": "plain"},
     "advice": {"deadlineSeconds": 120, "settleSeconds": 2, "latestSeconds": 20, "idleSeconds": 30},
+    "gpuPools": {"h100": {"nodeSelector": {"pool": "h100"}, "backend": "NVML", "nodes": {"max": 4}}},
+    "partition": {"enabled": True, "migManager": {"enabled": True, "editClusterPolicy": True}},
+    "agent": {
+        "enabled": True,
+        "namespace": "agents",
+        "nodeSelector": {"nvidia.com/gpu.present": None, "nvidia.com/gpu.deploy.client": "true"},
+        "tolerations": [{"key": "dedicated"}],
+        "runtimeClassName": "",
+        "podResourcesPath": "/data/kubelet/pod-resources",
+        "devicePlugin": {
+            "namespace": "kube-system",
+            "podLabels": {"app": None, "app.kubernetes.io/name": "nvidia-device-plugin", "a": "b"},
+        },
+        "maxUnavailable": 3,
+        "priorityClassName": "",
+        "resources": {"requests": {"cpu": 1}},
+    },
     "leaderElection": {"leaseSeconds": 30, "renewSeconds": 20, "retrySeconds": 4},
     "serviceAccount": {"name": "op", "annotations": {"a": "b"}},
     "serviceMonitor": {"enabled": True, "labels": {"release": "kps"}, "interval": "10s"},
@@ -125,6 +146,7 @@ def test_every_setting_that_the_chart_offers_reaches_the_operator(helm, tmp_path
     assert (advice.deadline_seconds, advice.settle_seconds) == (120, 2)
     assert (advice.latest_seconds, advice.idle_seconds) == (20, 30)
     assert s.log_format == "plain"
+    assert s.partition.enabled is True
     lease = s.leader_election
     assert (lease.name, lease.lease_seconds, lease.renew_seconds, lease.retry_seconds) == (
         "tangram-tgm",
@@ -308,8 +330,15 @@ def test_notes_tell_the_next_command_and_what_is_missing(helm, tmp_path):
     assert "prometheus.url is not set" not in notes(prometheus={"url": "http://p:9090"})
     assert "REMOVES" in notes(crds={"keep": False})
     assert "-n team-a" in notes(watchNamespaces=["team-a"])
+    assert "gpunodes" not in bare
+    agents = notes(agent={"enabled": True, "namespace": "agents"})
+    assert "kubectl -n agents rollout status daemonset/t-tangram-agent\n  kubectl get gpunodes" in agents
+    assert "NOTE: gpuPools is empty" in agents
+    pools = {"h100": {"nodeSelector": {"pool": "h100"}}}
+    assert "NOTE: gpuPools is empty" not in notes(agent={"enabled": True}, gpuPools=pools)
 
 
-def test_a_long_release_name_still_gives_legal_names(helm):
-    for one in helm.objects(release="a" * 53):
+@pytest.mark.parametrize("values", [{}, EVERYTHING], ids=["defaults", "everything"])
+def test_a_long_release_name_still_gives_legal_names(helm, values):
+    for one in helm.objects(values, release="a" * 53):
         assert len(one["metadata"]["name"]) <= 63

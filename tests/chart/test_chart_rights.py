@@ -47,7 +47,8 @@ def test_the_operator_has_exactly_the_rights_it_needs(helm):
 
 
 def test_no_rule_has_a_wildcard_or_touches_secrets(helm):
-    for values in ({}, {"watchNamespaces": ["a"]}):
+    both = {"agent": {"enabled": True}, "partition": {"enabled": True}}
+    for values in ({}, {"watchNamespaces": ["a"]}, both):
         objects = helm.objects(values)
         for one in (*objects.of("ClusterRole"), *objects.of("Role")):
             for rule in one["rules"]:
@@ -127,3 +128,153 @@ def test_every_kind_that_the_operator_speaks_of_has_a_rule(helm):
     """A new kind without a rule would fail only in a real cluster: fail here instead."""
     spoken = {(kind.group, kind.plural) for kind in vars(kinds).values() if isinstance(kind, kinds.Kind)}
     assert spoken == {(group, resource) for group, resource in NEEDED if "/" not in resource}
+
+
+# What the operator needs beside `NEEDED` to change MIG layouts.
+PARTITION = {
+    ("tangram.dev", "gpunodes"): {"get", "list", "watch", "create", "patch", "delete"},
+    ("", "nodes"): {"patch"},
+    ("", "pods"): {"patch"},
+    ("", "pods/eviction"): {"create"},
+}
+AGENT = {
+    ("tangram.dev", "gpunodes"): {"get"},
+    ("tangram.dev", "gpunodes/status"): {"patch"},
+    ("", "nodes"): {"get"},
+    ("", "pods"): {"list", "delete"},
+}
+OPERATION = {"patch": "UPDATE", "delete": "DELETE", "create": "CREATE"}  # of an admission request, by verb
+PARTITIONED = {"partition": {"enabled": True}}
+MIG_MANAGER = {
+    "partition": {
+        "enabled": True,
+        "migManager": {"enabled": True, "namespace": "nvidia", "configMapName": "mig"},
+    }
+}
+
+
+def rules_about(objects, resource):
+    return [
+        (one["kind"], one["metadata"].get("namespace"), rule)
+        for one in (*objects.of("ClusterRole"), *objects.of("Role"))
+        for rule in one["rules"]
+        if resource in rule["resources"]
+    ]
+
+
+def narrowed(objects, username):
+    """Return the writes of a user that a policy narrows: group, resource and operation."""
+    return {
+        (group, resource, operation)
+        for policy in objects.of("ValidatingAdmissionPolicy")
+        for rule in policy["spec"]["matchConstraints"]["resourceRules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for operation in rule["operations"]
+        if policy["spec"]["matchConditions"]
+        == [{"name": "username", "expression": f"request.userInfo.username == '{username}'"}]
+    }
+
+
+def test_gpu_nodes_are_the_business_of_no_one_until_layouts_may_change(helm):
+    for values in ({}, {"watchNamespaces": ["a"]}):
+        objects = helm.objects(values)
+        assert rules_about(objects, "gpunodes") == rules_about(objects, "gpunodes/status") == []
+
+
+def test_the_operator_that_changes_layouts_has_exactly_the_rights_that_it_needs_for_it(helm):
+    bound = ("tangram-fleet", "tangram-workloads", "tangram-lease", "tangram-mig-config")
+    expected = {key: NEEDED.get(key, set()) | PARTITION.get(key, set()) for key in {**NEEDED, **PARTITION}}
+    assert rights(helm.objects(PARTITIONED), *bound) == expected
+
+
+def test_with_watched_namespaces_pods_elsewhere_are_neither_changed_nor_evicted(helm):
+    objects = helm.objects({**PARTITIONED, "watchNamespaces": ["team-a"]})
+    everywhere = rights(objects, "tangram-fleet")
+    assert everywhere[("", "pods")] == {"list", "watch"}
+    assert ("", "pods/eviction") not in everywhere
+
+
+def test_mig_manager_takes_one_config_map_and_reading_one_cluster_policy(helm):
+    objects = helm.objects(MIG_MANAGER)
+    create = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]}
+    named = {**create, "resourceNames": ["mig"], "verbs": ["get", "patch"]}
+    assert rules_about(objects, "configmaps") == [("Role", "nvidia", create), ("Role", "nvidia", named)]
+    assert objects.one("RoleBinding", "tangram-mig-config")["metadata"]["namespace"] == "nvidia"
+    policy = {
+        "apiGroups": ["nvidia.com"],
+        "resources": ["clusterpolicies"],
+        "resourceNames": ["cluster-policy"],
+    }
+    assert rules_about(objects, "clusterpolicies") == [("ClusterRole", None, {**policy, "verbs": ["get"]})]
+    status = {"apiGroups": ["tangram.dev"], "resources": ["gpunodes/status"], "verbs": ["patch"]}
+    assert rules_about(objects, "gpunodes/status") == [("ClusterRole", None, status)]
+    assert not rules_about(helm.objects(PARTITIONED), "gpunodes/status")
+    assert not rules_about(helm.objects(PARTITIONED), "configmaps")
+    assert not rules_about(helm.objects(PARTITIONED), "clusterpolicies")
+    edited = {"partition": {"enabled": True, "migManager": {"enabled": True, "editClusterPolicy": True}}}
+    ((_, _, rule),) = rules_about(helm.objects(edited), "clusterpolicies")
+    assert rule == {**policy, "verbs": ["get", "patch"]}
+
+
+def test_an_agent_has_exactly_the_rights_that_it_needs(helm):
+    objects = helm.objects({"agent": {"enabled": True, "namespace": "agents"}})
+    assert rights(objects, "tangram-agent") == AGENT
+    assert objects.one("Role", "tangram-agent")["metadata"]["namespace"] == "gpu-operator"
+    account = {"kind": "ServiceAccount", "name": "tangram-agent", "namespace": "agents"}
+    for kind, role in (("ClusterRoleBinding", "ClusterRole"), ("RoleBinding", "Role")):
+        binding = objects.one(kind, "tangram-agent")
+        assert binding["subjects"] == [account]
+        assert (binding["roleRef"]["kind"], binding["roleRef"]["name"]) == (role, "tangram-agent")
+    assert objects.one("RoleBinding", "tangram-agent")["metadata"]["namespace"] == "gpu-operator"
+
+
+def test_every_write_of_an_agent_is_narrowed_by_a_policy(helm):
+    objects = helm.objects({"agent": {"enabled": True, "namespace": "agents"}})
+    writes = {
+        (group, resource, OPERATION[verb])
+        for (group, resource), verbs in AGENT.items()
+        for verb in verbs & OPERATION.keys()
+    }
+    assert narrowed(objects, "system:serviceaccount:agents:tangram-agent") == writes
+
+
+def test_what_the_operator_writes_to_objects_of_others_is_narrowed_by_policies(helm):
+    values = {"partition": {"enabled": True, "migManager": {"enabled": True, "editClusterPolicy": True}}}
+    for account in ({}, {"serviceAccount": {"create": False, "name": "mine"}}):
+        name = account.get("serviceAccount", {}).get("name", "tangram")
+        assert narrowed(
+            helm.objects({**values, **account}), f"system:serviceaccount:tangram-system:{name}"
+        ) == {
+            ("", "nodes", "UPDATE"),
+            ("", "pods", "UPDATE"),
+            ("tangram.dev", "gpunodes/status", "UPDATE"),
+            ("", "configmaps", "CREATE"),
+            ("nvidia.com", "clusterpolicies", "UPDATE"),
+        }
+
+
+def test_the_state_of_mig_manager_is_a_label_of_the_operator_only_where_it_drives_mig_manager(helm):
+    policies = (
+        helm.objects(values).one("ValidatingAdmissionPolicy", "tangram-nodes")
+        for values in (PARTITIONED, MIG_MANAGER)
+    )
+    assert [
+        "'nvidia.com/mig.config.state'" in yaml.safe_dump(policy, width=10_000) for policy in policies
+    ] == [False, True]
+
+
+def test_every_policy_is_in_force_also_where_the_chart_makes_no_roles(helm):
+    values = {**MIG_MANAGER, "agent": {"enabled": True}}
+    for more in ({}, {"rbac": {"create": False}}):
+        objects = helm.objects({**values, **more})
+        policies = objects.of("ValidatingAdmissionPolicy")
+        bindings = {
+            one["spec"]["policyName"]: one["spec"] for one in objects.of("ValidatingAdmissionPolicyBinding")
+        }
+        assert len(policies) == len(bindings) == 6
+        for policy in policies:
+            assert policy["spec"]["failurePolicy"] == "Fail"
+            binding = {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]}
+            assert bindings[policy["metadata"]["name"]] == binding
+    assert not objects.of("ClusterRole")

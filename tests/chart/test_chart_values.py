@@ -68,6 +68,28 @@ BAD = {
     "annotation that is no text": {"podAnnotations": {"a": True}},
     "name with a capital": {"fullnameOverride": "Tangram"},
     "name that is too long": {"fullnameOverride": "a" * 53},
+    "agent as a switch": {"agent": True},
+    "agent's image in its section": {"agent": {"image": "a"}},
+    "agent's namespace with a dot": {"agent": {"namespace": "a.b"}},
+    "agent with a relative path of the kubelet": {"agent": {"podResourcesPath": "var/lib"}},
+    "agent with a path that ends in a slash": {"agent": {"podResourcesPath": "/var/lib/kubelet/"}},
+    "agents that are never unavailable": {"agent": {"maxUnavailable": 0}},
+    "more than all agents": {"agent": {"maxUnavailable": "101%"}},
+    "node selector of the agent with a number": {"agent": {"nodeSelector": {"a": 1}}},
+    "agent with an unknown resource level": {"agent": {"resources": {"cpu": "1"}}},
+    "toleration of the agent with a typo": {"agent": {"tolerations": [{"effects": "NoSchedule"}]}},
+    "device plugin by a selector": {"agent": {"devicePlugin": {"selector": "app=x"}}},
+    "device plugin label that ends the expression": {
+        "agent": {"devicePlugin": {"podLabels": {"app": "' || '"}}}
+    },
+    "device plugin label key with a blank": {"agent": {"devicePlugin": {"podLabels": {"a b": "c"}}}},
+    "partition as a switch": {"partition": True},
+    "partition with an unknown switch": {"partition": {"evict": True}},
+    "config map with a capital": {"partition": {"migManager": {"configMapName": "Mig"}}},
+    "mig-manager without partition": {"partition": {"migManager": {"enabled": True}}},
+    "cluster policy without mig-manager": {"partition": {"migManager": {"editClusterPolicy": True}}},
+    "pools as a list": {"gpuPools": ["h100"]},
+    "pool with a capital": {"gpuPools": {"H100": {"nodeSelector": {"a": "b"}}}},
 }
 
 
@@ -78,6 +100,21 @@ def test_refused(helm, values):
     assert done.returncode != 0
     path = _deepest(values)
     assert path in done.stderr, f"the message does not name {path}: {done.stderr}"
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"agent": {"devicePlugin": {"podLabels": {"app": None}}}}, "/agent/devicePlugin/podLabels"),
+        ({"gpuPools": {"h100": {"backend": "NVML"}}}, "missing property 'nodeSelector'"),
+        ({"gpuPools": {"h100": {"nodeSelector": {}}}}, "/gpuPools/h100/nodeSelector"),
+    ],
+    ids=["any pod as the device plugin", "pool without nodes", "pool of all nodes"],
+)
+def test_what_is_missing_is_named(helm, values, named):
+    done = helm.run("template", "t", str(CHART), values={**values, "image": {"registry": "r.example.com"}})
+    assert done.returncode != 0
+    assert named in done.stderr
 
 
 def _deepest(values):
@@ -122,6 +159,20 @@ def _leaves(tree, at=()):
             yield from _leaves(value, (*at, key))
 
 
+OPEN_MAPS = (  # whose keys are the installer's
+    ("resources", "requests"),
+    ("resources", "limits"),
+    ("agent", "resources", "requests"),
+    ("agent", "resources", "limits"),
+    ("agent", "nodeSelector"),
+    ("agent", "devicePlugin", "podLabels"),
+)
+
+
+def _is_in_an_open_map(path):
+    return any(path[: len(each)] == each and len(path) > len(each) for each in OPEN_MAPS)
+
+
 def _schema_of(path):
     node = SCHEMA
     for key in path:
@@ -132,9 +183,8 @@ def _schema_of(path):
 
 
 def test_every_value_is_in_the_schema_with_a_description():
-    open_maps = {("resources", "requests"), ("resources", "limits")}
     for path in _leaves(VALUES):
-        if path[:2] in open_maps and len(path) > 2:
+        if _is_in_an_open_map(path):
             continue
         assert (_schema_of(path) or {}).get("description"), f"{'.'.join(path)} is not described in the schema"
 
@@ -166,10 +216,19 @@ def test_every_value_has_a_comment_above_it():
 def test_every_value_is_used_by_a_template():
     text = "".join(path.read_text() for path in sorted((CHART / "templates").iterdir()))
     whole = ("scaling", "scheduling", "prometheus", "resources", "advice")  # handed on as they are
+    images = {("image", target) for target in ("operator", "engine", "agent")}
+    # In `with` or behind a variable, by its last name alone.
+    opened = {("agent", "devicePlugin"): "$plugin.", ("partition", "migManager"): "."}
     for path in _leaves(VALUES):
         if path[0] in whole and f".Values.{path[0]}" in text:
             continue
-        if path[:2] in {("image", "operator"), ("image", "engine")} and len(path) == 3:
+        if _is_in_an_open_map(path) or path[:3] in {
+            ("agent", "resources", key) for key in ("requests", "limits")
+        }:
+            continue
+        if path[:2] in opened and len(path) == 3:
+            wanted = f"{opened[path[:2]]}{path[2]}"
+        elif path[:2] in images and len(path) == 3:
             wanted = f".image.{path[2]}" if path[2] != "pullPolicy" else f".Values.{'.'.join(path)}"
         else:
             wanted = f".Values.{'.'.join(path)}"

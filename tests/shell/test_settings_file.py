@@ -27,6 +27,13 @@ def test_the_smallest_file_has_working_defaults(tmp_path: Path) -> None:
     assert settings.pod_needs.max_memory_per_gpu == 64 * 2**30
 
 
+@pytest.mark.parametrize(("section", "enabled"), [("", False), ("partition: {enabled: true}", True)])
+def test_layouts_may_change_only_where_the_file_says_so(tmp_path: Path, section: str, enabled: bool) -> None:
+    settings = load_settings(write(tmp_path, f"engineImage: e\n{section}\n"))
+
+    assert settings.partition.enabled is enabled
+
+
 @pytest.mark.parametrize(
     ("text", "names"),
     [
@@ -51,6 +58,9 @@ def test_the_smallest_file_has_working_defaults(tmp_path: Path) -> None:
         ("engineImage: e\nplanDeadlineSeconds: 600", "planDeadlineSeconds"),
         ("engineImage: e\nadvice: {settleSeconds: 40}", "advice"),
         ("engineImage: e\nadvice: {deadlineSeconds: 601}", "advice.deadlineSeconds"),
+        ("engineImage: e\npartition: {enabled: 1}", "partition.enabled"),
+        ("engineImage: e\npartition: {backend: NVML}", "partition.backend"),
+        ("engineImage: e\npartition: true", "partition"),
         ("[", "not YAML"),
     ],
 )

@@ -25,6 +25,21 @@ app.kubernetes.io/component: operator
 
 {{- define "tangram.labels" -}}
 {{ include "tangram.selectorLabels" . }}
+{{ include "tangram.commonLabels" . }}
+{{- end }}
+
+{{- define "tangram.agent.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "tangram.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: agent
+{{- end }}
+
+{{- define "tangram.agent.labels" -}}
+{{ include "tangram.agent.selectorLabels" . }}
+{{ include "tangram.commonLabels" . }}
+{{- end }}
+
+{{- define "tangram.commonLabels" -}}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/part-of: tangram
 app.kubernetes.io/managed-by: {{ .Release.Service }}
@@ -37,6 +52,58 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- else }}
 {{- default "default" .Values.serviceAccount.name }}
 {{- end }}
+{{- end }}
+
+{{- define "tangram.agent.namespace" -}}
+{{- default .Release.Namespace .Values.agent.namespace }}
+{{- end }}
+
+{{/* The usernames of the operator and of the agents, as the API server sees them. */}}
+{{- define "tangram.username" -}}
+system:serviceaccount:{{ .Release.Namespace }}:{{ include "tangram.serviceAccountName" . }}
+{{- end }}
+
+{{- define "tangram.agent.username" -}}
+system:serviceaccount:{{ include "tangram.agent.namespace" . }}:{{ include "tangram.fullname" . }}-agent
+{{- end }}
+
+{{/* A policy for one user and one operation on one resource, up to its validations, and the binding that puts it into
+     force. dict "root" $ "name" … "labels" … "username" … "group" … "resource" … "operation" … */}}
+{{- define "tangram.policy" -}}
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: {{ .name }}
+  labels:
+    {{- include .labels .root | nindent 4 }}
+spec:
+  policyName: {{ .name }}
+  validationActions: [Deny]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: {{ .name }}
+  labels:
+    {{- include .labels .root | nindent 4 }}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+      - apiGroups: [{{ .group | quote }}]
+        apiVersions: ["*"]
+        resources: [{{ .resource }}]
+        operations: [{{ .operation }}]
+  matchConditions:
+    - name: username
+      expression: request.userInfo.username == '{{ .username }}'
+{{- end }}
+
+{{/* CEL: two maps, of which either may be absent, differ in no key but those for which `except` is true of `key`.
+     dict "of" "metadata.?labels" "except" "key == 'a'" */}}
+{{- define "tangram.unchanged" -}}
+object.{{ .of }}.orValue({}).all(key, {{ .except }} || oldObject.{{ .of }}.orValue({})[?key] == optional.of(object.{{ .of }}.orValue({})[key])) &&
+oldObject.{{ .of }}.orValue({}).all(key, {{ .except }} || key in object.{{ .of }}.orValue({}))
 {{- end }}
 
 {{/* Reference of an image: dict "root" $ "image" .Values.image.operator */}}
@@ -85,6 +152,18 @@ high: {value: 10000, description: "LLMDeployments that get GPUs before all other
 {{- with .Values.prometheus }}
 {{- if and .url (lt (float64 .windowSeconds) (mulf 4 (float64 .scrapeIntervalSeconds))) }}
 {{- fail (printf "prometheus: windowSeconds (%v) must be at least four times scrapeIntervalSeconds (%v), or rates have gaps." .windowSeconds .scrapeIntervalSeconds) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Rules between values of MIG partitions, likewise. */}}
+{{- define "tangram.validatePartition" -}}
+{{- with .Values.partition }}
+{{- if and .migManager.enabled (not .enabled) }}
+{{- fail "partition: migManager.enabled needs partition.enabled." }}
+{{- end }}
+{{- if and .migManager.editClusterPolicy (not .migManager.enabled) }}
+{{- fail "partition: migManager.editClusterPolicy needs migManager.enabled." }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -143,5 +222,7 @@ planDeadlineSeconds: {{ .Values.operator.planDeadlineSeconds }}
 tickSeconds: {{ .Values.operator.tickSeconds }}
 relistSeconds: {{ .Values.operator.relistSeconds }}
 advice: {{ toJson .Values.advice }}
+partition:
+  enabled: {{ .Values.partition.enabled }}
 logFormat: {{ .Values.operator.logFormat }}
 {{- end }}

@@ -8,6 +8,7 @@ from pydantic import (
     ConfigDict,
     Field,
     PositiveFloat,
+    StrictBool,
     ValidationError,
     field_validator,
     model_validator,
@@ -105,6 +106,13 @@ class AdviceSettings(_Section):
         return self
 
 
+class PartitionSettings(_Section):
+    """Whether the MIG layouts of GPUs may change."""
+
+    enabled: StrictBool = False
+    """Whether the operator has the rights for it; the chart gives them. Not read yet."""
+
+
 class LeaderElectionSettings(_Section):
     """The Lease that makes one of several operators the writer."""
 
@@ -185,6 +193,8 @@ class Settings(_Section):
     """Time limit of one plan; after it the last plan stays in force."""
     advice: AdviceSettings = AdviceSettings()
     """When recommendations for the whole fleet are computed."""
+    partition: PartitionSettings = PartitionSettings()
+    """Whether the MIG layouts of GPUs may change."""
     tick_seconds: Annotated[float, Field(gt=0, le=60)] = 15
     """Time between two rounds without a change."""
     relist_seconds: PositiveFloat = 300
