@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from tangram.shell.api_server.auth import InClusterCredentials
+from tangram.credentials import InClusterCredentials
 from tangram.shell.api_server.client import ApiClient, ApiError, _event
 from tangram.shell.lead.lease import NotLeader
 from tangram.shell.objects.kinds import DEPLOYMENTS, PODS

@@ -7,7 +7,8 @@ import aiohttp
 import pytest
 import yaml
 
-from tangram.shell.api_server.auth import load_kubeconfig, ssl_context
+from tangram.credentials import ssl_context
+from tangram.shell.api_server.auth import load_kubeconfig
 from tangram.shell.objects.kinds import LLM_DEPLOYMENTS
 
 pytestmark = pytest.mark.apiserver

@@ -20,7 +20,8 @@ import aiohttp
 import yaml
 from aiohttp import web
 
-from tangram.shell.api_server.auth import load_kubeconfig, ssl_context
+from tangram.credentials import ssl_context
+from tangram.shell.api_server.auth import load_kubeconfig
 
 Act = Literal[
     "status",  # respond with `code` without forwarding

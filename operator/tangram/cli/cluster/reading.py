@@ -18,14 +18,10 @@ import yaml
 from tangram.catalog import InputError
 from tangram.cli.cluster.access import ClusterAccess
 from tangram.cli.cluster.operator_settings import operator_settings
+from tangram.credentials import AuthError, Credentials
+from tangram.credentials.in_cluster import SERVICE_ACCOUNT
 from tangram.fleet import FleetSnapshot, Intent, ParsedIntent
-from tangram.shell.api_server.auth import (
-    SERVICE_ACCOUNT,
-    AuthError,
-    Credentials,
-    find_credentials,
-    load_kubeconfig,
-)
+from tangram.shell.api_server.auth import find_credentials, load_kubeconfig
 from tangram.shell.api_server.client import ApiClient, ApiError
 from tangram.shell.measure.scaler import Scaler, params_of
 from tangram.shell.objects.kinds import LLM_DEPLOYMENTS, RESOURCE_QUOTAS, Object, key_of

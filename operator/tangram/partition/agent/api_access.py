@@ -1,7 +1,6 @@
 """Where the API server is, and how the agent proves who it is: its service account, or a kubeconfig."""
 
 import base64
-import os
 import ssl
 import tempfile
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from typing import Any
 
 import yaml
 
-SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+from tangram.credentials import in_cluster, in_cluster_credentials, ssl_context
 
 
 class APIAccessError(Exception):
@@ -23,7 +22,7 @@ class APIAccess:
     """The address of the API server, the TLS context for it, and the bearer token of the moment."""
 
     server: str
-    tls: ssl.SSLContext
+    tls: ssl.SSLContext | None  # None: plain HTTP
     token: Callable[[], str | None]
 
 
@@ -32,18 +31,17 @@ def find_access(kubeconfig: Path | None) -> APIAccess:
     try:
         return _of_kubeconfig(kubeconfig) if kubeconfig is not None else _of_pod()
     except (OSError, ValueError, KeyError, TypeError, StopIteration, yaml.YAMLError) as error:
-        where = kubeconfig or f"{SERVICE_ACCOUNT} and $KUBERNETES_SERVICE_HOST"
+        where = kubeconfig or in_cluster.SERVICE_ACCOUNT
         raise APIAccessError(f"no access to the API server by {where}: {error!r}") from error
 
 
 def _of_pod() -> APIAccess:
-    host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ.get("KUBERNETES_SERVICE_PORT", "443")
-    bracketed = f"[{host}]" if ":" in host else host
-    context = ssl.create_default_context(cafile=str(SERVICE_ACCOUNT / "ca.crt"))
-    # Read again for each call: the kubelet rotates it.
-    return APIAccess(
-        f"https://{bracketed}:{port}", context, lambda: (SERVICE_ACCOUNT / "token").read_text().strip()
-    )
+    credentials = in_cluster_credentials()
+    if credentials is None:
+        where = f"{in_cluster.SERVICE_ACCOUNT} and $KUBERNETES_SERVICE_HOST"
+        raise APIAccessError(f"no access to the API server by {where}: this is no pod with a service account")
+    # Read again for each call, of which there are few: the kubelet rotates it.
+    return APIAccess(credentials.server, ssl_context(credentials), lambda: credentials.token(fresh=True))
 
 
 def _of_kubeconfig(path: Path) -> APIAccess:

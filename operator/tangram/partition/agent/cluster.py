@@ -54,7 +54,7 @@ class Cluster:
         self._plugin_namespace, self._plugin_selector = plugin_namespace, plugin_selector
         self._client = httpx.Client(
             base_url=access.server,
-            verify=access.tls,
+            verify=access.tls or True,
             timeout=deadline_s,
             trust_env=False,
             headers={"Accept": "application/json", "User-Agent": FIELD_MANAGER},

@@ -14,7 +14,7 @@ from typing import Any
 
 import aiohttp
 
-from tangram.shell.api_server.auth import Credentials, ssl_context
+from tangram.credentials import Credentials, ssl_context
 from tangram.shell.api_server.response_body import parse_json, read_limited, watch_lines
 from tangram.shell.api_server.retry_delays import RetryDelays
 from tangram.shell.objects.kinds import Kind, Object, key_of

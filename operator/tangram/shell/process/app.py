@@ -13,7 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tangram.shell.api_server.auth import Credentials
+from tangram.credentials import Credentials
 from tangram.shell.api_server.client import ApiClient
 from tangram.shell.api_server.retry_delays import RetrySchedule
 from tangram.shell.decide.plan_worker import PlanWorker

@@ -6,8 +6,9 @@ import logging
 import sys
 from pathlib import Path
 
+from tangram.credentials import AuthError, Credentials
 from tangram.shell import logs
-from tangram.shell.api_server.auth import AuthError, Credentials, find_credentials
+from tangram.shell.api_server.auth import find_credentials
 from tangram.shell.api_server.client import ApiClient, ApiError
 from tangram.shell.api_server.retry_delays import RetryDelays
 from tangram.shell.objects.kinds import LLM_DEPLOYMENTS
