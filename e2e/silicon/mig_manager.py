@@ -446,8 +446,10 @@ def main(argv: list[str] | None = None) -> int:
         with Admin(args.nvml) as admin:
             admin.reboot()
 
+    default = {"all-disabled": [{"devices": "all", "mig-enabled": False}]}  # while no ConfigMap is mounted
     manager = MIGManager(
-        labels, DaemonLink(args.nvml), components, file.entries, reboot, Faults(**args.faults)
+        *(labels, DaemonLink(args.nvml), components, lambda: default | dict(file.entries()), reboot),
+        Faults(**args.faults),
     )
     running, steps = False, manager.run()
     while not stopping.wait(args.step_s):

@@ -4,10 +4,9 @@ from pathlib import Path
 
 from tangram.catalog import InputError
 from tangram.shell.api_server.client import ApiClient, ApiError
-from tangram.shell.objects.kinds import Kind, key_of
+from tangram.shell.objects.kinds import CONFIG_MAPS, key_of
 from tangram.shell.settings import Settings, SettingsError, load_settings, parse_settings
 
-CONFIG_MAPS = Kind("", "v1", "configmaps", "ConfigMap")
 CONFIG_KEY = "config.yaml"
 CONFIG_SELECTOR = "app.kubernetes.io/part-of=tangram,app.kubernetes.io/component=operator"
 _FIELD = "operator's settings"

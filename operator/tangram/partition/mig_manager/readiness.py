@@ -56,7 +56,7 @@ def _not_countable(node: ManagedNode, absent: tuple[None, ...]) -> NodeCondition
 
 def _not_configured(config: MIGConfig) -> NodeConditionState | None:
     if config.policy is None:
-        text = "there is no ClusterPolicy (clusterpolicies.nvidia.com): install NVIDIA's GPU Operator"
+        text = "no ClusterPolicy is found: install NVIDIA's GPU Operator, or name the one that it uses"
         return _not_ready("NoClusterPolicy", text)
     if config.problem:
         return _not_ready("ConfigMapUnreadable", f"ConfigMap {config.name}: {config.problem}")

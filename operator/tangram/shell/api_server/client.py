@@ -118,6 +118,7 @@ class ApiClient:
         selector: str = "",
         reduce: Callable[[Object], Object | None] | None = None,
         on_page: PageListener = lambda: None,
+        field_selector: str = "",
     ) -> Listing:
         """Return a consistent LIST, fetched in pages. `reduce` shortens each object at once (None drops it).
 
@@ -126,7 +127,7 @@ class ApiClient:
         """
         for attempt in range(1, RESTARTS + 1):
             try:
-                return await self._list(kind, namespace, selector, reduce, on_page)
+                return await self._list(kind, namespace, selector, reduce, on_page, field_selector)
             except ApiError as error:
                 if error.status != 410 or attempt == RESTARTS:
                     raise
@@ -139,9 +140,11 @@ class ApiClient:
         selector: str,
         reduce: Callable[[Object], Object | None] | None,
         on_page: PageListener,
+        field_selector: str,
     ) -> Listing:
         items: list[Object] = []
-        params = {"labelSelector": selector} if selector else {}
+        selectors = {"labelSelector": selector, "fieldSelector": field_selector}
+        params = {name: text for name, text in selectors.items() if text}
         page_size = _PageSize()
         while True:
             call = _Call("list", "GET", kind, kind.path(namespace), params)

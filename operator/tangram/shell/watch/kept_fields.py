@@ -113,6 +113,7 @@ def node(obj: Object) -> Object:
         "unschedulable": bool(obj.get("spec", {}).get("unschedulable")),
         "taints": obj.get("spec", {}).get("taints") or [],
         "ready": ready == "True",
+        "bootID": str((status.get("nodeInfo") or {}).get("bootID") or ""),
         "allocatable": allocatable,
         "capacity": capacity,
     }
