@@ -384,6 +384,25 @@ def test_killed_before_any_write_the_next_process_reaches_the_same_layout(fault)
     raise AssertionError("the process was killed each time")
 
 
+@pytest.mark.parametrize("killed_at", ["pending", "paused", "modes", "geometry", "success"])
+def test_a_mig_manager_that_ends_in_the_middle_and_starts_again_costs_no_attempt(cut_node, killed_at):
+    cut_node.want((0, OTHER))
+    cut_node.until("ConfigSyncing")
+    done = ""
+    while done != killed_at:
+        cut_node.file.poll()
+        done = next(cut_node.steps)
+        cut_node.round()
+        cut_node.now += timedelta(seconds=10)
+    cut_node.steps = cut_node.manager.run()
+
+    cut_node.settle()
+
+    assert (cut_node.reason, cut_node.layout(0)) == ("AsWanted", ["3g.40gb", "3g.40gb"])
+    assert "retry" not in cut_node.log
+    assert {cut_node.labels[f"nvidia.com/gpu.deploy.{name}"] for name in DEPLOYED} == {"true"}
+
+
 @pytest.mark.parametrize("gone", [0, 1, 2, 3, 5, 8])
 def test_a_spec_that_changes_in_the_middle_is_followed(gone):
     node = node_of({}, {})

@@ -153,6 +153,9 @@ def _confirmed(change: NodeChange) -> LayoutDecision:
     has_unhealthy = node.offers(change.wanted, node.most) and (was_confirmed or change.is_over(wait))
     if node.offers(change.wanted) or has_unhealthy:
         return LayoutDecision(_as_wanted(), attempts=_remembered(change))
+    left_paused = _paused(change)  # by a process of mig-manager that ended before it was done
+    if left_paused is not None:
+        return left_paused
     if not change.is_over(wait) and not _has_failed(change):
         return LayoutDecision(wait, attempts=_under_way(attempts))
     text = "mig-manager reports success, and the node offers other devices"
