@@ -188,6 +188,9 @@ class GPUStatus(APIModel):
     usage: Literal["Free", "Held", "Unknown"] | None = optional(
         "Whether a pod or a process uses the GPU as a whole; absent in MIG mode."
     )
+    holder: InstanceHolder | None = optional(
+        "The pod that holds the GPU as a whole, where its backend knows it."
+    )
     attempts: AttemptsStatus | None = optional("Failed attempts; absent where the last one succeeded.")
 
 

@@ -1,11 +1,12 @@
 """The observed fleet at one instant. The shell's mirror builds it, the planner reads it; never partial."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 
 from tangram.fleet.evaluation import Evaluation, EvaluationKey, EvaluationReport
 from tangram.fleet.fault import Fault
+from tangram.fleet.partition import NO_PARTITION, PartitionView
 from tangram.fleet.pool import InvalidPool, NodeSelector, Pool
 from tangram.fleet.priority import PriorityClass
 from tangram.fleet.shape import Shape
@@ -49,6 +50,8 @@ class Claim:
     count: int
     owner_uid: str | None  # uid of the LLMDeployment it serves; None: not ours
     leaves_at: float | None = None  # epoch seconds by which a terminating pod is to be gone; None: it stays
+    # NAMESPACE/NAME. Not compared: of two pods of one owner, it makes no difference which one holds what.
+    pod: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +227,7 @@ class FleetSnapshot:
     evaluation_problems: tuple[WriteProblem, ...] = ()  # of evaluate Jobs alone, likewise
     pools: tuple[Pool, ...] = ()  # sorted by name
     invalid_pools: tuple[InvalidPool, ...] = ()  # sorted by name
+    partition: PartitionView = NO_PARTITION  # MIG layouts of nodes with a partition backend
     # LLMDeployment uid -> replicas that the scaling law sets now; absent: as many as there are
     desired: tuple[tuple[str, int], ...] = ()
     # the shape whose replicas `desired` counts; absent: the one that it runs on
@@ -237,6 +241,13 @@ class FleetSnapshot:
     default_priority_class: str = ""  # of LLMDeployments that name none; empty: none
     engine_image: str = ""
     prices: tuple[tuple[str, float], ...] = ()  # (SKU, USD per GPU-hour) overriding the catalog
+
+    @property
+    def known_facts(self) -> dict[FactsKey, CheckpointFacts]:
+        """Facts of checkpoints: recorded, or found by a Job a moment ago."""
+        jobs = sorted(self.inspections, key=attrgetter("job_uid"))
+        found = {job.key: job.result for job in jobs if isinstance(job.result, CheckpointFacts)}
+        return found | dict(self.facts)
 
     @property
     def class_of_unnamed_pods(self) -> str:

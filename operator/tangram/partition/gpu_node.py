@@ -40,6 +40,7 @@ def gpu_status(observed: ObservedLayout, holders: Holders = _NO_HOLDERS) -> GPUS
         pending_mig_mode=_MODES[observed.pending_mig_enabled] if differs else None,
         instances=tuple(_instance_status(instance, holders) for instance in observed.instances),
         usage=None if observed.mig_enabled else _USAGE[observed.is_held(holders.keys())],
+        holder=None if observed.mig_enabled else holders.get(observed.gpu),
     )
 
 

@@ -68,6 +68,7 @@ class Kind:
 
 LLM_DEPLOYMENTS = Kind(GROUP, "v1alpha1", "llmdeployments", "LLMDeployment")
 GPU_POOLS = Kind(GROUP, "v1alpha1", "gpupools", "GPUPool", namespaced=False)
+GPU_NODES = Kind(GROUP, "v1alpha1", "gpunodes", "GPUNode", namespaced=False)
 FLEET_PLANS = Kind(GROUP, "v1alpha1", "fleetplans", "FleetPlan", namespaced=False)
 GPU_NODES = Kind(GROUP, "v1alpha1", "gpunodes", "GPUNode", namespaced=False)
 CLUSTER_POLICIES = Kind("nvidia.com", "v1", "clusterpolicies", "ClusterPolicy", namespaced=False)

@@ -12,6 +12,7 @@ from tangram.fleet import (
     Inspection,
     InvalidPool,
     Node,
+    PartitionView,
     Pool,
     QuotaLimit,
     declared_skus,
@@ -22,6 +23,7 @@ from tangram.shell.settings import Settings
 from tangram.shell.snapshot.conversion import SkipHandler, convert_each, ignore_skipped, living
 from tangram.shell.snapshot.intents import parsed_priority_classes
 from tangram.shell.snapshot.jobs import fleet_jobs
+from tangram.shell.snapshot.node_partitions import node_partitions
 from tangram.shell.snapshot.ownership import is_owned
 from tangram.shell.snapshot.recorded_status import recorded_facts, recorded_reports
 from tangram.shell.snapshot.workloads import claims, workloads
@@ -45,6 +47,7 @@ def fleet_snapshot(
         services=tuple(sorted(key_of(obj) for obj in view.services if is_owned(obj, owners))),
         pools=valid_pools,
         invalid_pools=invalid_pools,
+        partition=PartitionView(node_partitions(view, on_skipped)),
         quotas=quotas(view, on_skipped),
         pod_needs=settings.pod_needs,
         priority_classes=parsed_priority_classes(view, on_skipped),

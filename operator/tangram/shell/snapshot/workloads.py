@@ -80,11 +80,15 @@ def claims(view: MirrorView, on_skipped: SkipHandler = ignore_skipped) -> tuple[
             return []
         owner, leaves_at = owners.get(key_of(pod)), _leaves_at(pod)
         held = ((resource, count_of(count)) for resource, count in pod["requests"].items())
-        return [Claim(pod["nodeName"], resource, count, owner, leaves_at) for resource, count in held]
+        name = "/".join(key_of(pod))
+        return [Claim(pod["nodeName"], resource, count, owner, leaves_at, name) for resource, count in held]
 
     held = itertools.chain.from_iterable(convert_each(view.pods, of_pod, on_skipped))
     return tuple(
-        sorted(held, key=lambda c: (c.node, c.resource, c.owner_uid or "", c.count, c.leaves_at or 0.0))
+        sorted(
+            held,
+            key=lambda c: (c.node, c.resource, c.owner_uid or "", c.count, c.leaves_at or 0.0, c.pod),
+        )
     )
 
 

@@ -25,6 +25,7 @@ OUR_PREFIX = f"{LLM_DEPLOYMENTS.group}/"
 OUR_LABELS = {MANAGED_BY_LABEL, COMPONENT_LABEL, OWNER_LABEL, VARIANT_LABEL, TEMPLATE_LABEL}
 MAX_VALUES = 2000  # in a spec or status of an owned object
 MAX_CHARACTERS = 64 * 1024
+MAX_ID = 64  # of an object or a boot
 MAX_CONTAINERS = 16  # of a pod: engine pods have one, and injected ones
 _PRIORITY_CLASS = "PriorityClass"
 # Of the other quota scopes engine pods are in these: they are Guaranteed and have no deadline.
@@ -105,15 +106,16 @@ def node(obj: Object) -> Object:
     """Keep the devices of a node, its conditions and taints, and the labels by which GPUPools select."""
     status = obj.get("status", {})
     allocatable, capacity = _devices(status, "allocatable"), _devices(status, "capacity")
+    labels = _gpu_labels(obj, allocatable | capacity)
     ready = next(
         (c.get("status") for c in status.get("conditions") or () if c.get("type") == "Ready"), "Unknown"
     )
     return {
-        "metadata": _meta(obj) | {"labels": _gpu_labels(obj, allocatable | capacity)},
+        "metadata": _meta(obj) | {"labels": labels},
         "unschedulable": bool(obj.get("spec", {}).get("unschedulable")),
         "taints": obj.get("spec", {}).get("taints") or [],
         "ready": ready == "True",
-        "bootID": str((status.get("nodeInfo") or {}).get("bootID") or ""),
+        "bootID": str((status.get("nodeInfo") or {}).get("bootID") or "")[:MAX_ID] if labels else "",
         "allocatable": allocatable,
         "capacity": capacity,
     }
@@ -134,8 +136,15 @@ def _gpu_labels(obj: Object, devices: Object) -> dict[str, str]:
 
 
 def fleet_plan(obj: Object) -> Object:
-    """Keep the author, the time and the status of a FleetPlan; its long spec never changes."""
-    return {"metadata": _meta(obj, "labels", "creationTimestamp"), "status": obj.get("status") or {}}
+    """Keep the author, the time and the status of a FleetPlan, and the spec of one of changes: that of one of
+    the whole fleet is long, and never read.
+    """
+    spec = obj.get("spec") or {}
+    return {
+        "metadata": _meta(obj, "labels", "creationTimestamp"),
+        "spec": spec if spec.get("changes") else {},
+        "status": obj.get("status") or {},
+    }
 
 
 def priority_class(obj: Object) -> Object:

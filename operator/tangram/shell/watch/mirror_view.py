@@ -16,6 +16,7 @@ class MirrorView:
     deployments: tuple[Object, ...] = ()
     jobs: tuple[Object, ...] = ()
     gpu_pools: tuple[Object, ...] = ()
+    gpu_nodes: tuple[Object, ...] = ()
     resource_quotas: tuple[Object, ...] = ()
     priority_classes: tuple[Object, ...] | None = ()  # None: the operator may not list them
 

@@ -38,6 +38,8 @@ def sources(namespaces: tuple[str, ...]) -> tuple[MirrorSource, ...]:
         MirrorSource(kinds.NODES, kept_fields.node),
         MirrorSource(kinds.PODS, kept_fields.pod),
         MirrorSource(kinds.GPU_POOLS, kept_fields.custom_resource, optional=True),
+        # Without the right to list them, as where the chart's partition.enabled is false, no layout changes.
+        MirrorSource(kinds.GPU_NODES, kept_fields.custom_resource, optional=True),
         MirrorSource(kinds.PRIORITY_CLASSES, kept_fields.priority_class, optional=True),
     )
 
@@ -76,6 +78,7 @@ class Mirrors:
             deployments=tuple(self._objects(kinds.DEPLOYMENTS)),
             jobs=tuple(self._objects(kinds.JOBS)),
             gpu_pools=tuple(self._objects(kinds.GPU_POOLS)),
+            gpu_nodes=tuple(self._objects(kinds.GPU_NODES)),
             resource_quotas=tuple(self._objects(kinds.RESOURCE_QUOTAS)),
             priority_classes=tuple(self._objects(kinds.PRIORITY_CLASSES))
             if self.store(kinds.PRIORITY_CLASSES, "").listed

@@ -1,0 +1,169 @@
+"""GPUs as their partition backend observes them, and changes of their MIG layouts."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from tangram.fleet.shape import WHOLE_GPU, resource_name
+
+HASH_DIGITS = 12
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MIGSlice:
+    """One GPU instance: a profile at its first memory slice."""
+
+    start: int
+    profile: str
+
+    def __str__(self) -> str:
+        return f"{self.profile}@{self.start}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MIGLayout:
+    """How one GPU is cut: not at all, or into slices."""
+
+    mig_enabled: bool = False
+    slices: tuple[MIGSlice, ...] = ()  # sorted
+
+    def __str__(self) -> str:
+        if not self.mig_enabled:
+            return WHOLE_GPU
+        return " ".join(map(str, self.slices)) or "empty"
+
+    @property
+    def devices(self) -> Counter[str]:
+        """How many devices it offers, by resource."""
+        if not self.mig_enabled:
+            return Counter({resource_name(WHOLE_GPU): 1})
+        return Counter(resource_name(each.profile) for each in self.slices)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionedGPU:
+    """One GPU of a node, as its backend observes it."""
+
+    id: str  # UUID, or index-N where the backend knows GPUs by index alone
+    layout: MIGLayout
+    sku: str | None = None  # catalog key
+    # MIG can cut it, its mode does not wait for a reset, it is not in quarantine, and nothing failed last
+    is_cuttable: bool = True
+    changes_mode: bool = True  # its MIG mode changes without a reset
+    # (start, pod as NAMESPACE/NAME, empty where it is not known) in use; start None: the GPU as a whole
+    held: tuple[tuple[int | None, str], ...] = ()
+    failure: str = ""  # of the last attempt to change it
+    quarantine: str = ""  # why nothing is changed on it
+
+    @property
+    def held_starts(self) -> frozenset[int | None]:
+        """The starts of the slices that are in use; None among them: the GPU as a whole is."""
+        return frozenset(start for start, _ in self.held)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether neither a pod nor a process uses it or a slice of it."""
+        return not self.held
+
+
+@dataclass(frozen=True, slots=True)
+class NodePartition:
+    """The layouts of the GPUs of one node: observed, and wanted. Read from its GPUNode."""
+
+    node: str
+    backend: Literal["nvml", "mig-manager"] | None = None  # None: none has reported yet
+    problem: str = ""  # why the backend changes nothing; empty: it runs
+    is_applied: bool = False  # every GPU is as wanted, and the node offers its devices
+    is_current: bool = False  # the status is about the present spec, Node and boot
+    gpus: tuple[PartitionedGPU, ...] = ()  # by index
+    wanted: tuple[tuple[str, MIGLayout], ...] = ()  # (GPU, layout), by GPU
+    plan: str = ""  # hash of the FleetPlan that `wanted` follows
+
+    def gpu(self, gpu_id: str) -> PartitionedGPU | None:
+        """Return the GPU with this id."""
+        return next((gpu for gpu in self.gpus if gpu.id == gpu_id), None)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LayoutChange:
+    """A GPU that is cut anew."""
+
+    node: str
+    gpu: str
+    before: MIGLayout
+    after: MIGLayout
+
+    @property
+    def closed(self) -> frozenset[str]:
+        """The resources of the devices that it takes away: no new pod may get one of them."""
+        if self.before.mig_enabled != self.after.mig_enabled:
+            return frozenset(self.before.devices)
+        return frozenset(resource_name(s.profile) for s in self.before.slices if s not in self.after.slices)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LayoutChanges:
+    """Changes that depend on each other: they are consented to, and carried out, together."""
+
+    changes: tuple[LayoutChange, ...]  # sorted by node and GPU
+    disturbed: tuple[str, ...] = ()  # LLMDeployments, as NAMESPACE/NAME, whose replicas move for it; sorted
+    pool: str = ""  # the GPUPool of its GPUs
+    consent: bool = False  # whether a person has to approve it
+
+    @property
+    def name(self) -> str:
+        """Hash of GPUs, layouts before and after, and of whom it disturbs: equal changes have one name."""
+        parts = [[c.node, c.gpu, str(c.before), str(c.after)] for c in self.changes]
+        text = json.dumps([parts, list(self.disturbed)], separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ComingDevices:
+    """Devices that a node is to offer once its GPUs are cut."""
+
+    node: str
+    resource: str
+    count: int
+    plan: str = ""  # name of the FleetPlan; empty: the GPUNode has wanted them before
+    until: float | None = None  # epoch seconds: then they are no longer waited for; None: as GPUNodes say
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class FailedChanges:
+    """A plan of changes that failed lately: for a while the same is not tried again."""
+
+    plan: str  # name of the FleetPlan
+    pool: str  # its GPUPool
+    message: str  # why
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """What is known of the MIG layouts of the fleet, and what is being changed."""
+
+    nodes: tuple[NodePartition, ...] = ()  # by name
+    coming: tuple[ComingDevices, ...] = ()  # sorted
+    going: tuple[tuple[str, str, int], ...] = ()  # (node, resource, count) that no new replica gets; sorted
+    targets: tuple[tuple[str, MIGLayout], ...] = ()  # (GPU, layout that it is being given), sorted
+    failed: tuple[FailedChanges, ...] = ()  # sorted
+    # LLMDeployment uid -> epoch seconds until which it waits for a plan of the fleet before it takes a device
+    unplanned: tuple[tuple[str, float], ...] = ()
+
+    def of(self, node: str) -> NodePartition | None:
+        """Return the partition of one node."""
+        return next((each for each in self.nodes if each.node == node), None)
+
+
+NO_PARTITION = PartitionView()
+
+
+def offered_devices(layouts: Mapping[str, MIGLayout]) -> Counter[str]:
+    """Return the devices that a node with these layouts, by GPU, offers."""
+    devices: Counter[str] = Counter()
+    for layout in layouts.values():
+        devices += layout.devices
+    return devices
