@@ -9,7 +9,7 @@ from typing import Any
 
 from tangram.eligibility.isolation import Faulted, isolated
 from tangram.eligibility.shapes.serving_requirements import identity
-from tangram.fleet import Advice, FleetSnapshot, ParsedIntent
+from tangram.fleet import Advice, FleetSnapshot, LayoutChanges, ParsedIntent
 from tangram.packing import Packing, validate
 from tangram.recommendation.documents.fleet_input import FleetInput
 from tangram.recommendation.executable_packing import executable_packing
@@ -21,6 +21,7 @@ from tangram.recommendation.observed.snapshot_input import snapshot_input
 from tangram.recommendation.problem.pack import PlanTimeLimit, pack
 from tangram.recommendation.problem.problem import FleetProblem, fleet_problem, pinned
 from tangram.recommendation.result.advice import advice_by_deployment, needs_changes
+from tangram.recommendation.result.layout_changes import layout_changes
 from tangram.recommendation.result.plan_document import plan_document
 
 # Shares of the time limit at which the first solve, the solve without moves, explanations and free mixes end,
@@ -47,6 +48,8 @@ class Recommendation:
     current_cost_per_hour: float  # USD: GPUs in use now
     better: bool  # re-cuts, moves, new nodes or stops: more than the operator does by itself
     advice: tuple[tuple[str, Advice], ...]  # by uid, sorted: if it is unmet, moved or newly placed
+    changes: tuple[LayoutChanges, ...] = ()  # of MIG layouts, those that a backend can make
+    planned: frozenset[str] = frozenset()  # uids of the LLMDeployments that the plan is about
 
 
 def recommend(
@@ -72,6 +75,8 @@ def recommend(
         current_cost_per_hour=current_cost,
         better=needs_changes(plan.fleet, plan.packing),
         advice=tuple(sorted((uids[deployment], item) for deployment, item in advice)),
+        changes=layout_changes(plan.fleet, plan.packing, snapshot),
+        planned=frozenset(uids[deployment.id] for deployment in plan.fleet.inputs.deployments),
     )
 
 

@@ -51,15 +51,18 @@ def under_pool_policy(state: GPUState, pools: Mapping[str, Pool]) -> GPUState:
     pool = pools.get(state.pool)
     if pool is None:
         return state
+    backend = pool.backend or state.backend
     busy = any(instance.owner is not None for instance in state.instances)
-    frozen = pool.policy is PoolPolicy.IGNORE or (pool.policy is PoolPolicy.IDLE_ONLY and busy)
+    idle_only = pool.policy is PoolPolicy.IDLE_ONLY and busy
+    # NVML creates and destroys single instances beside those in use: the rest of the GPU is idle.
+    frozen = pool.policy is PoolPolicy.IGNORE or (idle_only and not (backend == "nvml" and state.mig_enabled))
     return replace(
         state,
         price_per_hour=pool.price_per_gpu_hour if state.price_per_hour is None else state.price_per_hour,
         cuttable=state.cuttable and not frozen,
         convertible=state.convertible and not frozen,
-        backend=pool.backend or state.backend,
-        instances=tuple(_immovable(i) for i in state.instances) if frozen else state.instances,
+        backend=backend,
+        instances=tuple(map(_immovable, state.instances)) if frozen or idle_only else state.instances,
     )
 
 

@@ -17,6 +17,7 @@ from tangram.recommendation.documents.pods import (
     with_holders,
 )
 from tangram.recommendation.documents.pools import under_pool_policy
+from tangram.recommendation.observed.partitioned_gpus import SliceOwner, partitioned_gpus
 
 UNMANAGED_OWNER = "(others)"  # of pods without an LLMDeployment; no LLMDeployment can have this name
 
@@ -30,9 +31,15 @@ def observed_gpus(
     """
     notes = left_out_notes(snapshot.nodes)
     nodes = sorted(snapshot.nodes, key=lambda node: node.name)
-    empty_gpus = [gpu for node in nodes for gpu in _of_node(node, snapshot, notes)]
+    owners = {
+        claim.pod: SliceOwner(holder.owner, holder.movable)
+        for claim in snapshot.claims
+        if claim.pod and (holder := _holder(0, claim, names, unplanned))
+    }
+    empty_gpus = [gpu for node in nodes for gpu in _of_node(node, snapshot, owners, notes)]
     node_names = {gpu.node for gpu in empty_gpus}
-    claims = enumerate(sorted(snapshot.claims, key=_claim_order))
+    seen = {uid for each in snapshot.partition.nodes for gpu in each.gpus for _, uid in gpu.held}
+    claims = enumerate(sorted((c for c in snapshot.claims if c.pod not in seen), key=_claim_order))
     pods = [_holder(i, claim, names, unplanned) for i, claim in claims if claim.node in node_names]
     unhealthy = [holder for node in nodes if node.name in node_names for holder in unhealthy_devices(node)]
     occupied, overflow_notes = with_holders(empty_gpus, [*pods, *unhealthy])
@@ -46,10 +53,14 @@ def _claim_order(claim: Claim) -> tuple[str, str, str, int]:
     return claim.node, claim.resource, claim.owner_uid or "", claim.count
 
 
-def _of_node(node: Node, snapshot: FleetSnapshot, notes: list[str]) -> Iterator[GPUState]:
+def _of_node(
+    node: Node, snapshot: FleetSnapshot, owners: Mapping[str, SliceOwner], notes: list[str]
+) -> Iterator[GPUState]:
+    partition = snapshot.partition.of(node.name)
+    is_known = partition is not None and bool(partition.gpus)
     if node.withheld and not node.allocatable:  # its device plugin restarts: the devices are unchanged
         node = replace(node, allocatable=node.withheld)
-    if not (node.allocatable and node.usable and node.sku):
+    if not ((node.allocatable or is_known) and node.usable and node.sku):
         if node.allocatable and not node.left_out:
             notes.append(f"node {node.name}: {_unusable_because(node)}; its GPUs are left out")
         return
@@ -61,11 +72,15 @@ def _of_node(node: Node, snapshot: FleetSnapshot, notes: list[str]) -> Iterator[
         return
     if len(names) > 1:
         notes.append(f"node {node.name}: GPUPools {', '.join(names)} claim it; it belongs to {names[0]}")
-    try:
-        gpus = inferred_gpus(node, "node")
-    except InputError as error:
-        notes.append(f"{error.field} {error.problem}; its GPUs are left out")
-        return
+    if partition is not None and is_known:
+        targets = dict(snapshot.partition.targets)
+        gpus = partitioned_gpus(node, partition, owners, targets, UNMANAGED_OWNER)
+    else:
+        try:
+            gpus = inferred_gpus(node, "node")
+        except InputError as error:
+            notes.append(f"{error.field} {error.problem}; its GPUs are left out")
+            return
     yield from (replace(gpu, pool=names[0] if names else "") for gpu in gpus)
 
 

@@ -46,13 +46,14 @@ def snapshot_input(
     names = {intent.uid: identity(intent.namespace, intent.name) for intent in ordered}
     gpus, left_out = observed_gpus(snapshot, names, unplanned)
     pools, conflicts = _pools(snapshot, gpus)
+    partitioned = {gpu.id for node in snapshot.partition.nodes for gpu in node.gpus}
     return FleetInput(
         gpus=gpus,
         deployments=deployments,
         pools=pools,
         pods_listed=True,
         terms=PlanTerms(prices=tuple(sorted(snapshot.prices)), reachable=True),
-        inferred=frozenset(gpu.id for gpu in gpus),
+        inferred=frozenset(gpu.id for gpu in gpus if gpu.id not in partitioned),
         notes=(*left_out, *conflicts, *notes),
     )
 
@@ -79,7 +80,7 @@ def _deployments(
 ) -> tuple[tuple[ServingRequirements, ...], frozenset[str], list[str]]:
     """Return the planned LLMDeployments, the uids of the others, and a note with the reason of each."""
     verdicts = acceptance(ordered, snapshot.pod_needs)
-    facts, desired, desired_shapes = dict(snapshot.facts), dict(snapshot.desired), dict(snapshot.desired_of)
+    facts, desired, desired_shapes = snapshot.known_facts, dict(snapshot.desired), dict(snapshot.desired_of)
     evaluation_reports = reports_by_checkpoint(reports(snapshot))
     faulted = {fault.owner_uid: fault.error for fault in snapshot.faults}
     workloads = defaultdict[str, list[Workload]](list)
