@@ -32,6 +32,7 @@ class Reason(StrEnum):
     SLO_UNREACHABLE = "SLOUnreachable"
     OVER_BUDGET = "OverBudget"
     NOT_JUDGED = "NotJudged"
+    WAITING_FOR_SLICES = "WaitingForSlices"  # GPUs are being cut for it, or the plan for that is being made
     EVALUATING = "Evaluating"  # only a format without an evaluation report would serve
     QUOTA_EXCEEDED = "QuotaExceeded"
     FAILED_CREATE = "FailedCreate"

@@ -24,6 +24,7 @@ from tangram.fleet import (
     ScaleDeployment,
     Shape,
 )
+from tangram.fleet.times import rfc3339
 from tangram.planner.decision_draft import DecisionDraft, drafts
 from tangram.planner.jobs.evaluations import plan_evaluations
 from tangram.planner.jobs.inspections import inspection_actions, observe_inspections
@@ -77,7 +78,12 @@ def _plan(snapshot: FleetSnapshot, intents: tuple[ParsedIntent, ...], now: float
         return _demand(intent, draft_of[intent.uid], node_offers, by_checkpoint)
 
     assessed = dict(zip(map(_uid, active), for_each(RoundStep.ASSESSMENT, active, _uid, demand), strict=True))
-    demands = tuple(d for d in assessed.values() if isinstance(d, PlacementDemand))
+    unplanned = dict(snapshot.partition.unplanned)
+    demands = tuple(
+        d
+        for d in assessed.values()
+        if isinstance(d, PlacementDemand) and not _waits_for_plan(d, unplanned, now)
+    )
     devices = observe_free_devices(snapshot, intents)
     growing = tuple(intent for intent in valid if intent.uid not in faulted and not intent.is_off)
     obstacles = observe_obstacles(snapshot, growing, devices, now)
@@ -91,6 +97,8 @@ def _plan(snapshot: FleetSnapshot, intents: tuple[ParsedIntent, ...], now: float
 
     def decide(intent: ParsedIntent) -> tuple[Decision, list[Action]]:
         demand = assessed.get(intent.uid)
+        if isinstance(demand, PlacementDemand) and demand.uid not in targets:
+            return _waiting_for_plan(draft_of[intent.uid], unplanned[intent.uid])
         return _decide(draft_of[intent.uid], demand, targets, node_offers, devices, obstacles)
 
     decided = for_each(RoundStep.PLACE, intents, _uid, decide)
@@ -111,6 +119,16 @@ def _plan(snapshot: FleetSnapshot, intents: tuple[ParsedIntent, ...], now: float
         return replace(decision, back_offs=back_offs.get(uid, ()), placed_message=message)
 
     return Plan(tuple(completed(decision) for decision, _ in decided), (*actions, *evaluations.starts))
+
+
+def _waits_for_plan(demand: PlacementDemand, unplanned: Mapping[str, float], now: float) -> bool:
+    """Whether it takes no device before the plan of the fleet says whether GPUs are cut for it."""
+    return not demand.workloads and now < unplanned.get(demand.uid, 0.0)
+
+
+def _waiting_for_plan(draft: DecisionDraft, until: float) -> tuple[Decision, list[Action]]:
+    text = f"waits for the plan of the fleet, which may cut GPUs for it, until {rfc3339(until)}"
+    return draft.decision(Reason.WAITING_FOR_SLICES, text), [ApplyService(draft.intent.uid)]
 
 
 def _max_replicas(

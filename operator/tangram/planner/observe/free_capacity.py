@@ -23,6 +23,7 @@ class DeviceGroup(NamedTuple):
     sku: str
     resource: str
     pools: PoolNames  # that select their nodes, sorted
+    coming: bool = False  # GPUs are being cut for them: a replica that gets one waits
 
 
 def may_use(named: PoolNames, selecting: PoolNames) -> bool:
@@ -110,6 +111,10 @@ def observe_free_devices(snapshot: FleetSnapshot, intents: tuple[ParsedIntent, .
     """Count the devices that pods leave free. Pods of `intents` hold theirs, all others are foreign."""
     owners = {intent.uid for intent in intents}
     foreign: dict[tuple[str, str], int] = defaultdict(int)  # by (node, resource)
+    coming: dict[str, dict[str, int]] = defaultdict(dict)
+    for device in snapshot.partition.coming:
+        coming[device.node][device.resource] = device.count
+    going = {(node, resource): count for node, resource, count in snapshot.partition.going}
     own: dict[str, dict[str, dict[str, int]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(int)))
     for claim in snapshot.claims:
         if claim.owner_uid in owners and claim.owner_uid is not None:
@@ -132,10 +137,14 @@ def observe_free_devices(snapshot: FleetSnapshot, intents: tuple[ParsedIntent, .
                 held[(uid, group)] += holders[uid]
             offered, late = allocatable.get(resource, 0), withheld_here.get(resource, 0)
             used = foreign[(node.name, resource)] + sum(holders.values())
-            unused = max(0, offered - used) if node.usable else 0
+            unused = max(0, offered - going.get((node.name, resource), 0) - used) if node.usable else 0
             free[group] += unused
             withheld[group] += max(0, min(offered + late - used, late))
             by_node[group].append(NodeDevices(node.zone, unused, holders, node.product))
+        for resource, count in sorted(coming[node.name].items()) if node.usable else ():
+            group = DeviceGroup(node.sku, resource, pools, coming=True)
+            free[group] += count
+            by_node[group].append(NodeDevices(node.zone, count, {}, node.product))
     named = {intent.uid: intent.pools for intent in intents if isinstance(intent, Intent) and intent.pools}
     return FreeDevices(dict(free), dict(held), dict(withheld), named, _by_kind(free, named), by_node)
 
@@ -146,7 +155,11 @@ def _by_kind(
     """Groups by kind, in the order in which they are used up: first those that the fewest owners name."""
     named = list(named_pools.values())
     by_kind: dict[DeviceKind, list[DeviceGroup]] = defaultdict(list)
-    for group in sorted(groups, key=lambda g: (sum(may_use(names, g.pools) for names in named), g.pools)):
+
+    def order(group: DeviceGroup) -> tuple[bool, int, PoolNames]:
+        return group.coming, sum(may_use(names, group.pools) for names in named), group.pools
+
+    for group in sorted(groups, key=order):
         by_kind[(group.sku, group.resource)].append(group)
     return {kind: tuple(alike) for kind, alike in by_kind.items()}
 

@@ -14,6 +14,8 @@ from tangram.eligibility.shapes.serving_requirements import ServingRequirements
 from tangram.eligibility.shapes.serving_shapes import AssessedShapes, assessed_shapes
 from tangram.fleet import (
     WHOLE_GPU,
+    ComingDevices,
+    FailedChanges,
     FleetSnapshot,
     Intent,
     Node,
@@ -40,6 +42,8 @@ class NodeOffers:
     has_nodes: bool
     needs: PodNeeds
     left_out: tuple[tuple[PoolNames, Node], ...] = ()  # nodes with devices that no newcomer is given
+    failed: tuple[FailedChanges, ...] = ()  # plans of changes that failed lately
+    coming: tuple[ComingDevices, ...] = ()  # devices for which GPUs are being cut
     # By SKU: where nodes without the product label have the SKU that a pool declares.
     unlabelled: Mapping[str, frozenset[PoolNames]] = field(default_factory=dict)
     _devices: dict[PoolNames, tuple[Device, ...]] = field(default_factory=dict)  # computed so far
@@ -72,7 +76,7 @@ class NodeOffers:
 
     def unit_price(self, group: DeviceGroup) -> float:
         """Return USD per hour of one device, 0 where no price is known."""
-        sku, resource, place = group
+        sku, resource, place = group[:3]
         profile = _profile_name(sku, resource)
         per_gpu = self._gpu_hour(sku, place)
         return per_gpu * catalog.share(sku, profile) if per_gpu and profile else 0.0
@@ -140,6 +144,9 @@ def offers(snapshot: FleetSnapshot) -> NodeOffers:
     products: dict[str, set[str]] = {}
     unlabelled: dict[str, set[PoolNames]] = defaultdict(set)
     left_out = []
+    coming: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    for device in snapshot.partition.coming:
+        coming[device.node].append((device.resource, device.count))
     for node in snapshot.nodes:
         place = claiming_pools(node, snapshot.pools)
         if node.left_out:
@@ -150,7 +157,7 @@ def offers(snapshot: FleetSnapshot) -> NodeOffers:
             products.setdefault(node.sku, set()).add(node.product)
         if not node.product:
             unlabelled[node.sku].add(place)
-        for resource, count in node.allocatable:
+        for resource, count in (*node.allocatable, *coming.get(node.name, ())):
             profile = _profile_name(node.sku, resource) if count > 0 else None
             if profile is not None:
                 places_by_device[(node.sku, profile)].add(place)
@@ -162,6 +169,8 @@ def offers(snapshot: FleetSnapshot) -> NodeOffers:
         has_nodes=bool(snapshot.nodes),
         needs=snapshot.pod_needs,
         left_out=tuple(left_out),
+        coming=snapshot.partition.coming,
+        failed=snapshot.partition.failed,
         unlabelled={sku: frozenset(places) for sku, places in unlabelled.items()},
     )
 

@@ -30,6 +30,7 @@ class PlacementTarget:
     candidate: ServingShape | None  # None: no shape can serve the model
     desired: int  # replicas of it that the load needs
     replicas: int = 0  # of them that have a device
+    waiting: int = 0  # of them for which GPUs are being cut
     max_replicas: int = NO_LIMIT  # that budget, quota and back-off allow now
     over_budget: str = ""  # the message, if the budget allows no more replicas
     limit: ReplicaLimit | None = None  # if it allows no more replicas
@@ -76,7 +77,8 @@ def placement_targets(
         assignment = assignments.get(uid) or choice.held
         for number, count in assignment.devices:
             devices.allocate(uid, groups[number], count)
-        targets[uid] = _target(choice, assignment, devices)
+        waiting = sum(count for number, count in assignment.devices if groups[number].coming)
+        targets[uid] = _target(choice, assignment, waiting, devices)
     return targets
 
 
@@ -184,7 +186,9 @@ def _other_shapes_cost(demand: PlacementDemand, candidate: ServingShape) -> floa
     return sum(w.replicas * demand.shapes.price(w.shape) for w in others)
 
 
-def _target(choice: PlacementChoice, assignment: DeviceAssignment, devices: FreeDevices) -> PlacementTarget:
+def _target(
+    choice: PlacementChoice, assignment: DeviceAssignment, waiting: int, devices: FreeDevices
+) -> PlacementTarget:
     demand = choice.demand
     if not choice.candidates:
         return PlacementTarget(None, demand.desired)
@@ -197,7 +201,14 @@ def _target(choice: PlacementChoice, assignment: DeviceAssignment, devices: Free
         limit = None
     over_budget = _over_budget(demand, candidate, option) if is_bound and limit is None else ""
     return PlacementTarget(
-        candidate, option.desired, assignment.replicas, most, over_budget, limit, assignment.failure
+        candidate,
+        option.desired,
+        assignment.replicas - waiting,
+        waiting,
+        most,
+        over_budget,
+        limit,
+        assignment.failure,
     )
 
 

@@ -8,9 +8,12 @@ from tangram.capacity.memory.budget import model_length
 from tangram.capacity.sizing import ServingShape
 from tangram.eligibility.reasons import Reason
 from tangram.fleet import (
+    WHOLE_GPU,
     Action,
     ApplyDeployment,
     Decision,
+    Intent,
+    MIGPolicy,
     RemoveDeployment,
     ScaleDeployment,
     Workload,
@@ -26,6 +29,8 @@ from tangram.planner.placement.placement_targets import PlacementTarget
 from tangram.planner.rollout.node_selection import node_selection
 from tangram.planner.rollout.pod_replacement import Rollout, device_name, resumed, rollout
 from tangram.planner.rollout.shape_moves import kept_replicas
+
+_MOST_NODES = 3  # named in a message
 
 
 def deployment_placement(
@@ -63,6 +68,7 @@ def deployment_placement(
         pod_rollout.waits,
         failure if target.failure else "",
         f"keeps {kept_text} {until}" if kept_text else "",
+        _uncut(demand.intent, chosen, node_offers),
     )
     decision = replace(
         decision,
@@ -163,14 +169,46 @@ def _placed_condition(
         return target.limit.reason, f"{count}; {target.limit.message}{_next_try(demand)}"
     if target.over_budget:
         return Reason.OVER_BUDGET, f"{count}; {target.over_budget}"
+    if target.waiting:
+        return Reason.WAITING_FOR_SLICES, f"{count}; {_coming(chosen, target.waiting, node_offers)}"
+    return (
+        Reason.INSUFFICIENT_CAPACITY,
+        f"{count}; {_no_device(chosen, desired - placed, intent, node_offers)}",
+    )
+
+
+def _no_device(chosen: ServingShape, missing: int, intent: Intent, node_offers: NodeOffers) -> str:
     pools = " or ".join(intent.pools)
     if pools and not set(intent.pools) & set(node_offers.pools):
-        return Reason.INSUFFICIENT_CAPACITY, f"{count}; there is no GPUPool {pools}"
-    missing, device = desired - placed, f"a free {device_name(chosen.shape)} on {chosen.shape.sku}"
+        return f"there is no GPUPool {pools}"
+    device = f"a free {device_name(chosen.shape)} on {chosen.shape.sku}"
     needs = f"{missing} more {'needs' if missing == 1 else 'need'} {device}"
     where = f" in {pools}" if pools else ""
     left_out = node_offers.left_out_message(intent)
-    return Reason.INSUFFICIENT_CAPACITY, f"{count}; {needs}{where}{left_out}"
+    return f"{needs}{where}{left_out}"
+
+
+def _coming(chosen: ServingShape, waiting: int, node_offers: NodeOffers) -> str:
+    """Return what is waited for: devices for which GPUs are being cut, the plan, and until when."""
+    coming = [c for c in node_offers.coming if c.resource == chosen.shape.resource]
+    plans = sorted({c.plan for c in coming if c.plan})
+    nodes = ", ".join(sorted({c.node for c in coming})[:_MOST_NODES])
+    needs = f"{waiting} {'wait' if waiting > 1 else 'waits'} for a {device_name(chosen.shape)}"
+    if not plans:
+        return f"{needs} that the partition backend of {nodes} cuts, as its GPUNode says"
+    until = rfc3339(max(c.until or 0.0 for c in coming))
+    return f"{needs} that FleetPlan {' and '.join(plans)} cuts on {nodes}, until {until}"
+
+
+def _uncut(intent: Intent, chosen: ServingShape, node_offers: NodeOffers) -> str:
+    """Return why no slice was cut for an LLMDeployment on whole GPUs; empty: nothing failed."""
+    if chosen.shape.profile != WHOLE_GPU or intent.mig is MIGPolicy.FORBIDDEN:
+        return ""
+    failed = (f for f in node_offers.failed if not intent.pools or f.pool in intent.pools)
+    first = next(failed, None)
+    if first is None:
+        return ""
+    return f"FleetPlan {first.plan} could not cut GPUs of GPUPool {first.pool}: {first.message}"
 
 
 def _next_try(demand: PlacementDemand) -> str:

@@ -12,6 +12,7 @@ TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
 
 _NOT_PLACED = (
     Reason.INSUFFICIENT_CAPACITY,
+    Reason.WAITING_FOR_SLICES,
     Reason.OVER_BUDGET,
     Reason.QUOTA_EXCEEDED,
     Reason.FAILED_CREATE,

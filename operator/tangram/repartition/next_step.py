@@ -1,0 +1,92 @@
+"""The step of the whole fleet: every plan, the holds, and what the planner has to know."""
+
+from collections import Counter
+
+from tangram.fleet import ComingDevices, MIGLayout, offered_devices
+from tangram.repartition.plan_step import PlanStep, plan_step
+from tangram.repartition.world import (
+    Action,
+    PlanRecord,
+    PlanState,
+    ReleaseNode,
+    RepartitionStep,
+    RepartitionWorld,
+    WorldNode,
+)
+
+
+def next_step(world: RepartitionWorld) -> RepartitionStep:
+    """Return the actions that may begin now, in their order, and the state of every plan.
+
+    Of two plans that change one GPU, the first one is carried out; the other one waits.
+    """
+    busy, taken, steps = set[str](), set[str](), dict[str, PlanStep]()
+    for record in sorted(world.plans, key=_order):
+        gpus = {change.gpu for change in record.changes.changes}
+        nodes = {change.node for change in record.changes.changes}
+        room = not busy or len(busy | nodes) <= world.limits.nodes
+        step = plan_step(world, record, may_begin=room and not gpus & taken)
+        steps[record.name] = step
+        if step.progress.state is PlanState.EXECUTING:
+            busy |= nodes
+            taken |= gpus
+    actions: list[Action] = [action for step in steps.values() for action in step.actions]
+    needed = {hold for step in steps.values() for hold in step.holds}
+    actions += _releases(world, needed)
+    targets = {gpu: layout for step in steps.values() for gpu, layout in step.targets}
+    plan_of = {gpu: name for name, step in steps.items() for gpu, _ in step.targets}
+    until = {name: step.progress.until or world.now for name, step in steps.items()}
+    coming, going = list[ComingDevices](), list[tuple[str, str, int]]()
+    for node in world.nodes:
+        own = {gpu.id: targets[gpu.id] for gpu in node.partition.gpus if gpu.id in targets}
+        own = _unmade(node) | own
+        targets |= own
+        if own:
+            plan = min((plan_of[gpu] for gpu in own if gpu in plan_of), default="")
+            for resource, count in sorted(_difference(node, own).items()):
+                if count > 0:
+                    coming.append(ComingDevices(node.name, resource, count, plan, until.get(plan)))
+                elif count < 0:
+                    going.append((node.name, resource, -count))
+    return RepartitionStep(
+        actions=tuple(actions),
+        progress=tuple(steps[record.name].progress for record in world.plans),
+        coming=tuple(coming),
+        going=tuple(going),
+        targets=tuple(sorted(targets.items())),
+    )
+
+
+def _order(record: PlanRecord) -> tuple[bool, float, str]:
+    return record.state is not PlanState.EXECUTING, record.since, record.name
+
+
+def _releases(world: RepartitionWorld, needed: set[tuple[str, str]]) -> list[Action]:
+    """Return the holds to lift: those that no plan needs, and those that are overdue."""
+    return [
+        ReleaseNode(node.name, hold.resource)
+        for node in world.nodes
+        for hold in node.holds
+        if hold.until is not None and ((node.name, hold.resource) not in needed or hold.until <= world.now)
+    ]
+
+
+def _unmade(node: WorldNode) -> dict[str, MIGLayout]:
+    """Return the layouts that a GPUNode wants and that its GPUs do not have: after a reboot, for instance."""
+    partition = node.partition
+    if partition.problem or partition.is_applied:
+        return {}
+    wanted = dict(partition.wanted)
+    return {
+        gpu.id: wanted[gpu.id]
+        for gpu in partition.gpus
+        if gpu.id in wanted and gpu.layout != wanted[gpu.id] and not gpu.quarantine
+    }
+
+
+def _difference(node: WorldNode, targets: dict[str, MIGLayout]) -> Counter[str]:
+    """Return the devices that a node gains, and loses (below zero), by resource."""
+    then = offered_devices({gpu.id: targets.get(gpu.id, gpu.layout) for gpu in node.partition.gpus})
+    difference = Counter(then)
+    difference.subtract(dict(node.allocatable))
+    return difference

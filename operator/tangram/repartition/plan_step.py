@@ -1,0 +1,277 @@
+"""One plan of changes: its state, and the actions that may begin now.
+
+The order: consent, hold the nodes, wait until they are settled and their devices free, write the wanted
+layouts, wait until the backend has made them and the nodes offer the devices, release the nodes.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tangram.fleet import LayoutChange, MIGLayout, PartitionedGPU, PoolPolicy, resource_name
+from tangram.fleet.shape import WHOLE_GPU
+from tangram.repartition.world import (
+    Action,
+    HoldNode,
+    PlanProgress,
+    PlanRecord,
+    PlanState,
+    RepartitionWorld,
+    SetLayouts,
+    WorldNode,
+)
+
+WHOLE = resource_name(WHOLE_GPU)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanStep:
+    """What is to be done for one plan now."""
+
+    progress: PlanProgress
+    actions: tuple[Action, ...] = ()
+    holds: frozenset[tuple[str, str]] = frozenset()  # (node, resource) that it needs
+    targets: tuple[tuple[str, MIGLayout], ...] = ()  # of its GPUs while it may still succeed
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedChange:
+    """A change beside its GPU as it is."""
+
+    change: LayoutChange
+    node: WorldNode
+    gpu: PartitionedGPU
+
+    @property
+    def wanted(self) -> MIGLayout | None:
+        """The layout that the GPUNode wants of the GPU; None: none is."""
+        return dict(self.node.partition.wanted).get(self.change.gpu)
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the GPUNode wants the new layout."""
+        return self.wanted == self.change.after
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the GPU has the new layout, and its node offers the devices."""
+        partition = self.node.partition
+        return self.gpu.layout == self.change.after and self.is_written and partition.is_applied
+
+    @property
+    def in_the_way(self) -> tuple[str, ...]:
+        """What uses slices that have to go, or a GPU of which the mode changes: texts."""
+        change, held = self.change, self.gpu.held_starts
+        if change.before.mig_enabled != change.after.mig_enabled:
+            return (f"GPU {change.gpu}",) if held else ()
+        going = set(change.before.slices) - set(change.after.slices)
+        return tuple(f"{each} of GPU {change.gpu}" for each in sorted(going) if each.start in held)
+
+
+@dataclass(slots=True)
+class _Plan:
+    """One plan while its step is decided."""
+
+    world: RepartitionWorld
+    record: PlanRecord
+    observed: tuple[ObservedChange, ...]
+    missing: tuple[LayoutChange, ...] = ()  # of which the node or the GPU is not there
+    needed: frozenset[tuple[str, str]] = field(init=False)  # holds
+
+    def __post_init__(self) -> None:
+        changes = self.record.changes.changes
+        self.needed = frozenset((change.node, resource) for change in changes for resource in change.closed)
+
+    @property
+    def policy(self) -> PoolPolicy | None:
+        return self.world.policies.get(self.record.changes.pool)
+
+    @property
+    def has_begun(self) -> bool:
+        return self.record.state is PlanState.EXECUTING
+
+    @property
+    def is_made(self) -> bool:
+        return not self.missing and all(each.is_made for each in self.observed)
+
+    @property
+    def has_written(self) -> bool:
+        return any(each.is_written for each in self.observed)
+
+    @property
+    def until(self) -> float:
+        began = self.record.since if self.has_begun else self.world.now
+        return began + self.world.limits.cut_s
+
+    def progress(
+        self, state: PlanState, reason: str, message: str, waits_for: str = "", *, waits: bool = False
+    ) -> PlanProgress:
+        done = sum(each.is_made for each in self.observed)
+        until = self.until if waits or waits_for else None
+        return PlanProgress(self.record.name, state, reason, message, waits_for, until, done)
+
+
+def plan_step(world: RepartitionWorld, record: PlanRecord, *, may_begin: bool) -> PlanStep:
+    """Return the next step of a plan that is not final. `may_begin`: the limit of nodes has room for it."""
+    plan = _observed(world, record)
+    if plan.is_made:
+        return PlanStep(plan.progress(PlanState.DONE, "Applied", "every GPU has its new layout"))
+    ended = _overdue(plan) or _consent(plan) or _lost(plan)
+    if ended is not None:
+        return _ended(plan, ended)
+    if not plan.has_begun and not may_begin:
+        limit = f"at most {world.limits.nodes} nodes are changed at once"
+        return PlanStep(plan.progress(PlanState.APPROVED, "WaitingForOtherPlans", limit))
+    return _executing(plan)
+
+
+def _observed(world: RepartitionWorld, record: PlanRecord) -> _Plan:
+    observed, missing = [], []
+    for change in record.changes.changes:
+        node = world.node(change.node)
+        gpu = node.partition.gpu(change.gpu) if node is not None else None
+        if node is None or gpu is None:
+            missing.append(change)
+        else:
+            observed.append(ObservedChange(change, node, gpu))
+    return _Plan(world, record, tuple(observed), tuple(missing))
+
+
+def _consent(plan: _Plan) -> PlanProgress | None:
+    """Return why a plan waits for consent or does not have it any more; None: it may go on."""
+    record, world, policy = plan.record, plan.world, plan.policy
+    if plan.has_written:
+        return None  # it is cut through to a legal layout, whatever anybody wants now
+    ended: tuple[PlanState, str, str] | None = None
+    if record.approved is False:
+        ended = PlanState.REJECTED, "Rejected", "spec.approved is false"
+    elif policy in (None, PoolPolicy.IGNORE):
+        ended = PlanState.SUPERSEDED, "PolicyForbids", f"GPUPool {record.changes.pool} allows no changes"
+    elif world.limits.stopped:
+        ended = PlanState.SUPERSEDED, "Stopped", "the operator's setting partition.stopped is true"
+    elif not record.is_recommended and not plan.has_begun:
+        ended = PlanState.SUPERSEDED, "NotRecommended", "the last recommendation has other changes"
+    elif policy is PoolPolicy.RECOMMEND and not record.approved:
+        ended = PlanState.RECOMMENDED, "WaitingForApproval", "waits until spec.approved is set to true"
+    elif policy is PoolPolicy.IDLE_ONLY and record.changes.disturbed:
+        owners = ", ".join(record.changes.disturbed)
+        text = f"GPUPool {record.changes.pool} is IdleOnly, and replicas of {owners} would have to move"
+        ended = PlanState.BLOCKED, "PolicyForbids", text
+    return None if ended is None else plan.progress(*ended)
+
+
+def _lost(plan: _Plan) -> PlanProgress | None:
+    """Return why a plan cannot go on; None: it can."""
+    for change in plan.missing:
+        text = f"GPU {change.gpu} of node {change.node} is not there any more"
+        return plan.progress(PlanState.BLOCKED, "GPUMissing", text)
+    for each in plan.observed:
+        change, gpu = each.change, each.gpu
+        if gpu.quarantine:
+            return plan.progress(PlanState.FAILED, "Quarantined", f"GPU {gpu.id}: {gpu.quarantine}")
+        if not each.is_written and gpu.layout not in (change.before, change.after):
+            text = f"GPU {gpu.id} has the layout {gpu.layout}, not {change.before}"
+            return plan.progress(PlanState.BLOCKED, "LayoutChanged", text)
+        problem = each.node.partition.problem
+        if problem and not each.is_written:
+            return plan.progress(PlanState.BLOCKED, "BackendNotReady", problem)
+    return None
+
+
+def _overdue(plan: _Plan) -> PlanProgress | None:
+    """Return that a plan took too long; None: it did not."""
+    if not plan.has_begun or plan.world.now < plan.until:
+        return None
+    message = "; ".join(_late(plan)) or f"not done within {plan.world.limits.cut_s:.0f} s"
+    return plan.progress(PlanState.FAILED, "DeadlineExceeded", message)
+
+
+def _ended(plan: _Plan, progress: PlanProgress) -> PlanStep:
+    """Return the step of a plan that ends, or waits for consent.
+
+    What it has written is taken back first, and it ends only once that is seen: whoever reads that it has
+    ended finds nothing of it left.
+    """
+    by_node: dict[str, list[tuple[str, MIGLayout | None]]] = {}
+    for each in plan.observed:
+        if each.is_written and not each.is_made:
+            back = None if each.gpu.quarantine else each.change.before
+            by_node.setdefault(each.node.name, []).append((each.gpu.id, back))
+    if not by_node:
+        return PlanStep(progress)
+    taken_back = (SetLayouts(node, tuple(sorted(layouts)), "") for node, layouts in sorted(by_node.items()))
+    progress = plan.progress(PlanState.EXECUTING, "TakingBack", progress.message, f"GPUNode {min(by_node)}")
+    return PlanStep(progress, tuple(taken_back))
+
+
+def _late(plan: _Plan) -> Iterable[str]:
+    for each in plan.observed:
+        if not each.is_made:
+            why = each.gpu.failure or each.node.partition.problem or ", ".join(each.in_the_way)
+            yield f"GPU {each.gpu.id} is not {each.change.after}" + (f": {why}" if why else "")
+
+
+def _executing(plan: _Plan) -> PlanStep:
+    targets = tuple((each.gpu.id, each.change.after) for each in plan.observed)
+    unwritten = [each for each in plan.observed if not each.is_written]
+    if not unwritten:
+        waiting = next(each for each in plan.observed if not each.is_made)
+        text = waiting.gpu.failure or f"the partition backend of node {waiting.node.name} cuts its GPUs"
+        progress = plan.progress(PlanState.EXECUTING, "Cutting", text, f"GPUNode {waiting.node.name}")
+        return PlanStep(progress, (), plan.needed, targets)
+    holds = tuple(
+        HoldNode(node, resource, plan.world.now, plan.until)
+        for node, resource in sorted(plan.needed)
+        if (found := plan.world.node(node)) is not None and found.hold(resource) is None
+    )
+    if holds:
+        names = ", ".join(sorted({hold.node for hold in holds}))
+        progress = plan.progress(PlanState.EXECUTING, "Holding", f"holds devices of {names} free", waits=True)
+        return PlanStep(progress, holds, plan.needed, targets)
+    used = [text for each in unwritten for text in each.in_the_way]
+    if used:
+        progress = plan.progress(PlanState.BLOCKED, "InUse", f"in use: {', '.join(used)}")
+        return PlanStep(progress)
+    unsettled = _unsettled(plan, unwritten)
+    if unsettled:
+        progress = plan.progress(PlanState.EXECUTING, "Settling", *unsettled)
+        return PlanStep(progress, (), plan.needed, targets)
+    by_node: dict[str, list[tuple[str, MIGLayout | None]]] = {}
+    for each in unwritten:
+        by_node.setdefault(each.node.name, []).append((each.gpu.id, each.change.after))
+    writes = (
+        SetLayouts(node, tuple(sorted(layouts)), plan.record.changes.name)
+        for node, layouts in by_node.items()
+    )
+    text = f"the wanted layouts of {', '.join(sorted(by_node))} are written"
+    progress = plan.progress(PlanState.EXECUTING, "Cutting", text, f"GPUNode {min(by_node)}")
+    return PlanStep(progress, tuple(writes), plan.needed, targets)
+
+
+def _unsettled(plan: _Plan, unwritten: Iterable[ObservedChange]) -> tuple[str, str] | None:
+    """Return what is waited for before anything may be cut: (message, object)."""
+    world = plan.world
+    for each in unwritten:
+        node = each.node
+        for resource in sorted(each.change.closed):
+            hold = node.hold(resource)
+            held_since = hold.since if hold is not None else world.now
+            if world.now < held_since + world.limits.settle_s:
+                return f"node {node.name} was closed just now", f"Node {node.name}"
+            claimed = dict(node.claimed).get(resource, 0)
+            if claimed > _used(node, resource):
+                text = f"a pod on node {node.name} asks for {resource}, and its device is not known yet"
+                return text, f"Node {node.name}"
+        if not node.partition.is_current:
+            return f"GPUNode {node.name} is not up to date", f"GPUNode {node.name}"
+    return None
+
+
+def _used(node: WorldNode, resource: str) -> int:
+    """Return how many devices of a resource the backend knows to be in use."""
+    used: Counter[str] = Counter()
+    for gpu in node.partition.gpus:
+        profiles = {each.start: each.profile for each in gpu.layout.slices}
+        for start in gpu.held_starts:
+            used[WHOLE if start is None else resource_name(profiles.get(start, ""))] += 1
+    return used[resource]

@@ -1,0 +1,149 @@
+"""What the step function reads, and what it decides."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tangram.fleet import (
+    ComingDevices,
+    LayoutChanges,
+    MIGLayout,
+    NodePartition,
+    PoolPolicy,
+)
+
+
+class PlanState(StrEnum):
+    """State of a FleetPlan of changes."""
+
+    RECOMMENDED = "Recommended"  # waits for consent
+    REJECTED = "Rejected"  # by spec.approved: false
+    APPROVED = "Approved"  # by a person or by policy; not begun
+    EXECUTING = "Executing"
+    DONE = "Done"
+    BLOCKED = "Blocked"  # it cannot begin or go on; nothing of it is left to be done
+    FAILED = "Failed"  # the layouts could not be made; the GPUs went back to those before
+    SUPERSEDED = "Superseded"  # not recommended any more, and not begun
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the plan is used up: the same changes need a new plan."""
+        return self not in (PlanState.RECOMMENDED, PlanState.APPROVED, PlanState.EXECUTING)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Hold:
+    """A taint that closes a node to new pods that ask for one resource."""
+
+    resource: str
+    since: float = 0.0  # epoch seconds
+    until: float | None = None  # epoch seconds; later it is lifted. None: a person placed it, and lifts it
+
+
+@dataclass(frozen=True, slots=True)
+class WorldNode:
+    """One node."""
+
+    name: str
+    partition: NodePartition
+    holds: tuple[Hold, ...] = ()
+    allocatable: tuple[tuple[str, int], ...] = ()  # (resource, devices that the node offers), sorted
+    claimed: tuple[tuple[str, int], ...] = ()  # (resource, devices that scheduled pods ask for), sorted
+
+    def hold(self, resource: str) -> Hold | None:
+        """Return the hold for a resource."""
+        return next((hold for hold in self.holds if hold.resource == resource), None)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRecord:
+    """A plan of changes as its FleetPlan records it. One that is not written yet has no state."""
+
+    name: str
+    changes: LayoutChanges
+    is_recommended: bool  # by the last recommendation
+    approved: bool | None = None  # spec.approved
+    state: PlanState | None = None  # None: the FleetPlan is to be created
+    since: float = 0.0  # epoch seconds: when the state began
+
+
+@dataclass(frozen=True, slots=True)
+class RepartitionLimits:
+    """How fast layouts change."""
+
+    settle_s: float = 2.0  # from a hold until its node is known to take no more pods
+    cut_s: float = 300.0  # from the beginning of a plan until it has failed
+    nodes: int = 4  # nodes that are changed at once
+    stopped: bool = False  # nothing begins, and what has not cut anything ends
+
+
+DEFAULT_LIMITS = RepartitionLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class RepartitionWorld:
+    """Everything that the next step depends on."""
+
+    now: float  # epoch seconds
+    nodes: tuple[WorldNode, ...] = ()  # by name
+    plans: tuple[PlanRecord, ...] = ()  # those that are not final, the oldest first
+    policies: Mapping[str, PoolPolicy] = field(default_factory=dict)  # by GPUPool
+    limits: RepartitionLimits = DEFAULT_LIMITS
+
+    def node(self, name: str) -> WorldNode | None:
+        """Return one node."""
+        return next((node for node in self.nodes if node.name == name), None)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class HoldNode:
+    """Close a node to new pods that ask for a resource, until a deadline."""
+
+    node: str
+    resource: str
+    since: float  # epoch seconds
+    until: float
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ReleaseNode:
+    """Open a node again."""
+
+    node: str
+    resource: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SetLayouts:
+    """Write the layouts that some GPUs of a node are to have; None: its layout is left as it is."""
+
+    node: str
+    layouts: tuple[tuple[str, MIGLayout | None], ...]  # by GPU
+    plan: str  # hash of the plan that they follow
+
+
+Action = HoldNode | ReleaseNode | SetLayouts
+
+
+@dataclass(frozen=True, slots=True)
+class PlanProgress:
+    """The state of one plan."""
+
+    name: str
+    state: PlanState
+    reason: str  # one word
+    message: str
+    waits_for: str = ""  # the one object that it waits for
+    until: float | None = None  # epoch seconds until which it waits
+    done: int = 0  # GPUs that have their new layout
+
+
+@dataclass(frozen=True, slots=True)
+class RepartitionStep:
+    """What is to be done now, and what the planner has to know."""
+
+    actions: tuple[Action, ...] = ()
+    progress: tuple[PlanProgress, ...] = ()
+    coming: tuple[ComingDevices, ...] = ()
+    going: tuple[tuple[str, str, int], ...] = ()  # (node, resource, devices that no new replica gets)
+    targets: tuple[tuple[str, MIGLayout], ...] = ()  # (GPU, layout that it is being given)
