@@ -119,20 +119,23 @@ FLEET_PLAN = Definition(
     plural="fleetplans",
     short_names=("fplan",),
     scope="Cluster",
-    description="FleetPlan is one plan for the whole fleet: which LLMDeployment runs best on which GPUs and "
-    "MIG slices, what that costs, how far from the optimum it may be, and the steps that lead to it. Tangram "
-    "writes FleetPlans, keeps the last 20, and carries out nothing of them itself.",
+    description="FleetPlan is a plan of the whole fleet: which LLMDeployment runs best on which GPUs and MIG "
+    "slices, what that costs, how far from the optimum it may be, and the steps that lead to it. Or it is a "
+    "plan of changes: GPUs that are cut anew together, which Tangram carries out once it is approved, by a "
+    "person or by the GPUPool's migPolicy. Tangram writes FleetPlans and keeps the last 20.",
     spec=FleetPlanSpec,
-    spec_description="The plan. It never changes.",
+    spec_description="The plan. It never changes, but for approved.",
     spec_rules=(SPEC_RULE,),
     status=FleetPlanStatus,
     columns=(
-        _column("State", ".status.state", "Recommended, InForce or Superseded."),
+        _column("State", ".status.state", "Recommended, InForce, Executing, Done and so on."),
+        _column("Changes", ".spec.changeDisplay", "GPUs that are cut anew; empty: of the whole fleet."),
         _column("$/H", ".spec.costPerHour", "USD per hour of the GPUs in use under this plan."),
         _column("Saves", ".status.savesPerHour", "USD per hour less than the fleet as it is."),
         _column("Unmet", ".spec.unmet", "LLMDeployments that get fewer replicas than they need.", "integer"),
         _column("Gap", ".spec.gap", "Relative gap between objective and bound."),
         _column("GPUs", ".spec.gpus", "GPUs in use over all GPUs."),
+        _column("Reason", ".status.reason", "Of a plan of changes: the reason of its state."),
         _column("Solve", ".status.solveSeconds", "Time that it took to compute the plan, in seconds."),
         _column("Moves", ".spec.totalMoves", "Replicas that move.", "integer", 1),
         _column("Steps", ".spec.totalSteps", "Steps that lead to the plan.", "integer", 1),

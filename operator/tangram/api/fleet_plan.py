@@ -1,26 +1,47 @@
-"""`FleetPlan`: one plan for the whole fleet, written by Tangram for users. Decimals are strings.
+"""`FleetPlan`: a plan for the fleet, written by Tangram for users. Decimals are strings.
 
-The spec is the plan. It is named by the hash of its inputs and never changes. The status holds what is true
-of the plan at a time: its state, what the fleet costs beside it, how long the solver took. Lists are bounded:
-the rest is counted in `total...`, and `tangram plan` makes the same plan in full.
+There are two kinds. One is of the whole fleet: the best layout of all GPUs, named by the hash of its inputs.
+The other one is of changes: GPUs that are cut anew together, named by the hash of GPUs, layouts and of whom
+they disturb; it is what a person approves and the operator carries out. The spec never changes, but for
+`approved`. The status holds what is true of the plan at a time. Lists are bounded: the rest is counted in
+`total...`, and `tangram plan` makes the same plan in full.
 """
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import ConfigDict, Field, StrictBool, StringConstraints
+from pydantic.alias_generators import to_camel
 
 from tangram.api.common.base import APIModel, list_field, optional
-from tangram.api.common.values import Hash, rule
+from tangram.api.common.values import Hash, rule, validations
+from tangram.api.gpu_node import GPUId, ProfileName, Start
 from tangram.api.llm_deployment.status import Count, Decimal, ShortText, Text, Time
 
 MAX_ITEMS = 1000  # of each list; its writer bounds the bytes
 MAX_NEW_NODES, MAX_NOTES = 256, 32  # likewise
 EXAMPLES = 3  # names of GPUs listed for a class of layouts
-SPEC_RULE = rule(
-    "self == oldSelf",
-    "the spec of a FleetPlan never changes: the next plan is another FleetPlan",
+MAX_CHANGES = 64  # GPUs that one plan cuts anew
+PlanState = Literal[
+    "Recommended",
+    "InForce",
+    "Superseded",
+    "Approved",
+    "Rejected",
+    "Executing",
+    "Done",
+    "Blocked",
+    "Failed",
+]
+_FLEET_FIELDS = (
+    *("inputsHash", "proof", "costPerHour", "idlePerHour", "moveCost", "horizonHours", "objective", "bound"),
+    *("gap", "gpus", "gpusInUse", "gpuCount", "unmet", "totalDeployments", "totalLayouts", "totalMoves"),
+    "totalSteps",
 )
-PlanState = Literal["Recommended", "InForce", "Superseded"]
+KIND_RULE = rule(
+    "has(self.changes) && size(self.changes) > 0 ? !has(self.inputsHash) && has(self.pool) : "
+    "!has(self.approved) && " + " && ".join(f"has(self.{name})" for name in _FLEET_FIELDS),
+    "a FleetPlan is either of the whole fleet, with its figures, or of changes, with their GPUPool",
+)
 SignedDecimal = Annotated[str, StringConstraints(max_length=24, pattern=r"^-?[0-9]+(\.[0-9]+)?$")]
 Word = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 
@@ -118,59 +139,99 @@ class NewNodes(APIModel):
     count: Count = Field(description="Number of nodes to add.")
 
 
-class FleetPlanSpec(APIModel):
-    """The plan. It never changes."""
+class PlannedInstance(APIModel):
+    """One MIG instance of a layout."""
 
-    inputs_hash: Hash = Field(
-        description="Hash of all inputs of the plan and of the version of Tangram; the FleetPlan's name."
+    profile: ProfileName = Field(description="MIG profile, as nvidia-smi prints it.")
+    start: Start = Field(description="Index of its first memory slice, as nvidia-smi prints it (Start).")
+
+
+class PlannedMIGLayout(APIModel):
+    """How one GPU is cut."""
+
+    mig_enabled: StrictBool = Field(description="Whether the GPU is in MIG mode.")
+    instances: tuple[PlannedInstance, ...] = list_field(16, "Its MIG instances, by start.")
+
+
+class PlannedChange(APIModel):
+    """One GPU that is cut anew."""
+
+    node: ShortText = Field(description="Its node.")
+    gpu: GPUId = Field(description="UUID of the GPU, or `index-N` where the backend knows no UUIDs.")
+    before: PlannedMIGLayout = Field(description="The layout from which the plan starts.")
+    after: PlannedMIGLayout = Field(description="The layout that it is given.")
+
+
+class FleetPlanSpec(APIModel):
+    """The plan. It never changes, but for `approved`."""
+
+    model_config = ConfigDict(json_schema_extra=validations(KIND_RULE))
+
+    changes: tuple[PlannedChange, ...] = list_field(
+        MAX_CHANGES,
+        "GPUs that are cut anew together. Present in a plan of changes, absent in a plan of the whole fleet.",
     )
-    proof: Literal["Optimal", "Feasible", "Fallback"] = Field(
-        description="Optimal: the solver proved that no plan is better. Feasible: the solver reached its "
+    change_display: ShortText | None = optional(
+        'The changes as text, equal ones together: "2x gpu -> 3g.40gb@0 4g.40gb@4".'
+    )
+    disturbed: tuple[ShortText, ...] = list_field(
+        MAX_ITEMS, "LLMDeployments of which replicas move for the changes, as NAMESPACE/NAME."
+    )
+    pool: ShortText | None = optional("GPUPool of the GPUs in `changes`: its migPolicy says who approves.")
+    fleet_plan: Hash | None = optional("FleetPlan of the whole fleet that the changes lead to.")
+    approved: StrictBool | None = optional(
+        "Consent to the changes, where the pool's migPolicy is Recommend; false rejects them. Set it with "
+        "`tangram approve NAME`, or with kubectl patch. The one field that may change."
+    )
+    inputs_hash: Hash | None = optional(
+        "Hash of all inputs of the plan and of the version of Tangram; the FleetPlan's name."
+    )
+    proof: Literal["Optimal", "Feasible", "Fallback"] | None = optional(
+        "Optimal: the solver proved that no plan is better. Feasible: the solver reached its "
         "limit; `gap` bounds the distance to the best plan. Fallback: no plan was found in time, and the "
         "fleet stays as it is."
     )
-    cost_per_hour: Decimal = Field(
-        description="USD per hour of the GPUs in use under this plan, new nodes included."
+    cost_per_hour: Decimal | None = optional(
+        "USD per hour of the GPUs in use under this plan, new nodes included."
     )
-    idle_per_hour: Decimal = Field(description="USD per hour of the free slices of GPUs in use.")
-    move_cost: Decimal = Field(description="USD for all moves of replicas, paid once.")
-    horizon_hours: Decimal = Field(description="Hours within which a saving must pay for its moves.")
-    objective: Decimal = Field(description="USD over the horizon, moves included: what the solver minimized.")
-    bound: Decimal = Field(
-        description="Lower bound of the objective, in USD: no plan that leaves as little demand unmet costs "
-        "less."
+    idle_per_hour: Decimal | None = optional("USD per hour of the free slices of GPUs in use.")
+    move_cost: Decimal | None = optional("USD for all moves of replicas, paid once.")
+    horizon_hours: Decimal | None = optional("Hours within which a saving must pay for its moves.")
+    objective: Decimal | None = optional("USD over the horizon, moves included: what the solver minimized.")
+    bound: Decimal | None = optional(
+        "Lower bound of the objective, in USD: no plan that leaves as little demand unmet costs less."
     )
-    gap: Annotated[str, StringConstraints(max_length=16)] = Field(
-        description='Relative gap between objective and bound, in percent; "0.00%" is proved optimal.'
+    gap: Annotated[str, StringConstraints(max_length=16)] | None = optional(
+        'Relative gap between objective and bound, in percent; "0.00%" is proved optimal.'
     )
     one_shape_per_deployment: ShortText | None = optional(
         "How much more this plan costs at most because all replicas of an LLMDeployment have one shape, "
         "compared with free mixes of shapes."
     )
-    gpus: ShortText = Field(description='GPUs in use over all GPUs, as text: "3/6".')
-    gpus_in_use: Count = Field(
-        alias="gpusInUse", description="GPUs in use under this plan, those of new nodes included."
+    gpus: ShortText | None = optional('GPUs in use over all GPUs, as text: "3/6".')
+    gpus_in_use: Count | None = optional(
+        "GPUs in use under this plan, those of new nodes included.", alias="gpusInUse"
     )
-    gpu_count: Count = Field(description="All GPUs of the plan, those of new nodes included.")
-    unmet: Count = Field(description="Number of LLMDeployments that get fewer replicas than they need.")
+    gpu_count: Count | None = optional("All GPUs of the plan, those of new nodes included.")
+    unmet: Count | None = optional("Number of LLMDeployments that get fewer replicas than they need.")
     short: tuple[UnmetDemand, ...] = list_field(
         MAX_ITEMS, "The LLMDeployments that get fewer replicas than they need, highest priority first."
     )
-    total_deployments: Count = Field(description="Number of LLMDeployments in the plan.")
+    total_deployments: Count | None = optional("Number of LLMDeployments in the plan.")
     deployments: tuple[PlannedDeployment, ...] = list_field(
         MAX_ITEMS, "The replicas that each LLMDeployment gets, the most expensive one first."
     )
-    total_layouts: Count = Field(description="Number of different layouts.")
+    total_layouts: Count | None = optional("Number of different layouts.")
     layouts: tuple[PlannedLayout, ...] = list_field(
         MAX_ITEMS,
         "The layouts of all GPUs, equal ones together: those to re-cut come first, then the most frequent.",
     )
     new_nodes: tuple[NewNodes, ...] = list_field(MAX_NEW_NODES, "Nodes that the plan adds, by GPUPool.")
-    total_moves: Count = Field(description="Number of replicas that move.")
+    total_moves: Count | None = optional("Number of replicas that move.")
     moves: tuple[PlannedMove, ...] = list_field(
         MAX_ITEMS, "The moves, as many as fit into one object; totalMoves counts all."
     )
-    total_steps: Count = Field(description="Number of steps that lead to the plan.")
+    total_steps: Count | None = optional("Number of steps that lead to the plan.")
     steps: tuple[PlannedStep, ...] = list_field(
         MAX_ITEMS,
         "The steps that lead to the plan, in a feasible order, as many as fit into one object; totalSteps "
@@ -184,14 +245,34 @@ class FleetPlanSpec(APIModel):
     )
 
 
+_UNCHANGED = (
+    field.alias or to_camel(name) for name, field in FleetPlanSpec.model_fields.items() if name != "approved"
+)
+SPEC_RULE = rule(
+    " && ".join(
+        f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})"
+        for name in _UNCHANGED
+    ),
+    "the spec of a FleetPlan never changes, but for approved: the next plan is another FleetPlan",
+)
+
+
 class FleetPlanStatus(APIModel):
     """The state of the plan, and its figures that change over time. Written by Tangram alone."""
 
     state: PlanState | None = optional(
-        "Recommended: the plan is better than the fleet as it is. InForce: the fleet is as planned. "
-        "Superseded: a later FleetPlan took its place."
+        "Of a plan of the whole fleet: Recommended: the plan is better than the fleet as it is. InForce: the "
+        "fleet is as planned. Superseded: a later FleetPlan took its place. Of a plan of changes: "
+        "Recommended: it waits for `spec.approved`. Approved: by a person, or by the pool's migPolicy. "
+        "Executing, Done. Blocked: it cannot begin or go on. Failed: the layouts could not be made, and the "
+        "GPUs go back to the layouts before. Rejected. Superseded: it is not recommended any more."
     )
     since: Time | None = optional("When `state` last changed.")
+    reason: Word | None = optional("Of a plan of changes: the reason of its state, in one word.")
+    message: Text | None = optional("Of a plan of changes: the reason in one sentence.")
+    waits_for: ShortText | None = optional("The one object that the plan waits for, where it waits.")
+    deadline: Time | None = optional("Until when it waits.")
+    progress: ShortText | None = optional('GPUs that have their new layout, over all that get one: "1/2".')
     current_cost_per_hour: Decimal | None = optional(
         "USD per hour of the GPUs in use in the fleet as it is; of a superseded plan, the last value before "
         "it was superseded."

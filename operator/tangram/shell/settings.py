@@ -107,10 +107,18 @@ class AdviceSettings(_Section):
 
 
 class PartitionSettings(_Section):
-    """Whether the MIG layouts of GPUs may change."""
+    """Whether and how fast the operator changes the MIG layouts of GPUs."""
 
     enabled: StrictBool = False
-    """Whether the operator has the rights for it; the chart gives them. Not read yet."""
+    """Whether FleetPlans of changes are carried out: the chart then grants the rights to."""
+    stopped: StrictBool = False
+    """Full stop: no change begins, and one that has cut nothing yet ends."""
+    settle_seconds: PositiveFloat = 2
+    """From the hold on a node until it is known to take no more pods."""
+    deadline_seconds: PositiveFloat = 300
+    """From the beginning of a change until it has failed, and the GPUs go back to their layouts before."""
+    nodes: Annotated[int, Field(ge=1)] = 4
+    """Nodes whose layouts change at once."""
 
 
 class LeaderElectionSettings(_Section):
@@ -181,6 +189,8 @@ class Settings(_Section):
     """US dollars per GPU-hour by SKU; they replace the catalog's."""
     watch_namespaces: tuple[str, ...] = ()
     """Namespaces whose LLMDeployments are served; empty: all."""
+    partition: PartitionSettings = PartitionSettings()
+    """Whether and how fast MIG layouts change."""
     leader_election: LeaderElectionSettings = LeaderElectionSettings()
     """The Lease that makes one of several operators the writer."""
     metrics_port: Port = 9090
@@ -193,8 +203,6 @@ class Settings(_Section):
     """Time limit of one plan; after it the last plan stays in force."""
     advice: AdviceSettings = AdviceSettings()
     """When recommendations for the whole fleet are computed."""
-    partition: PartitionSettings = PartitionSettings()
-    """Whether the MIG layouts of GPUs may change."""
     tick_seconds: Annotated[float, Field(gt=0, le=60)] = 15
     """Time between two rounds without a change."""
     relist_seconds: PositiveFloat = 300

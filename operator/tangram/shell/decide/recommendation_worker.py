@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tangram.fleet import Advice, FleetSnapshot, ParsedIntent, PoolUse
+from tangram.fleet import Advice, FleetSnapshot, LayoutChanges, ParsedIntent, PoolUse
 from tangram.shell.decide.worker import START_S, Worker
 from tangram.shell.objects.kinds import Object
 
@@ -27,6 +27,8 @@ class RecommendationResult:
     better: bool  # than the fleet as it is
     advice: tuple[tuple[str, Advice], ...]  # by UID of the LLMDeployment
     pools: tuple[tuple[str, PoolUse], ...] = ()  # by name of the GPUPool
+    changes: tuple[LayoutChanges, ...] = ()  # of MIG layouts
+    planned: frozenset[str] = frozenset()  # UIDs of the LLMDeployments that it is about
 
     @property
     def empty(self) -> bool:
@@ -74,6 +76,8 @@ def load_recommender() -> RecommendFunction:
             better=recommendation.better,
             advice=recommendation.advice,
             pools=pool_use(fleet_input, snapshot),
+            changes=recommendation.changes,
+            planned=recommendation.planned,
         )
 
     return result

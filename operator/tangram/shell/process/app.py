@@ -14,6 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from tangram.credentials import Credentials
+from tangram.repartition import RepartitionLimits
 from tangram.shell.api_server.client import ApiClient
 from tangram.shell.api_server.retry_delays import RetrySchedule
 from tangram.shell.decide.plan_worker import PlanWorker
@@ -29,6 +30,7 @@ from tangram.shell.process.observation import Observer
 from tangram.shell.process.recommendation_loop import Debounce, RecommendationLoop
 from tangram.shell.process.reconcile_loop import LoopHeartbeat, Reconciler
 from tangram.shell.process.round_report import RoundReporter
+from tangram.shell.repartition.executor import Executor
 from tangram.shell.report import http_endpoints
 from tangram.shell.report.events import EventRecorder
 from tangram.shell.report.fleet_plans import FleetPlans, operator_label
@@ -164,6 +166,8 @@ class Operator:
 
     def _fleet_plans_changed(self) -> None:
         self.loop.recommendations.wake()
+        if self.settings.partition.enabled:  # consent, and the operator's own writes
+            self.loop.mark_dirty()
 
     def _leadership(self, leading: bool) -> None:
         self.loop.leadership(leading)
@@ -237,6 +241,25 @@ class Operator:
             clock=boot_time,
             now=time.time,
             heartbeat=heartbeat,
+            executor=self._make_executor(guard, expectations) if settings.partition.enabled else None,
+        )
+
+    def _make_executor(self, guard: TermGuard, expectations: Expectations) -> Executor:
+        partition, lease = self.settings.partition, self.settings.leader_election
+        return Executor(
+            self.client,
+            guard,
+            self.fleet_plan_mirror,
+            expectations,
+            operator_label(lease.namespace, lease.name),
+            boot_time,
+            time.time,
+            RepartitionLimits(
+                settle_s=partition.settle_seconds,
+                cut_s=partition.deadline_seconds,
+                nodes=partition.nodes,
+                stopped=partition.stopped,
+            ),
         )
 
     def _make_recommendation_loop(self, events: EventRecorder) -> RecommendationLoop:
@@ -250,4 +273,5 @@ class Operator:
             debounce=Debounce(advice.settle_seconds, advice.latest_seconds),
             idle_s=advice.idle_seconds,
             changed=self._changed,
+            longest_wait_s=advice.latest_seconds + advice.deadline_seconds,
         )

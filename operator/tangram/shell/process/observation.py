@@ -7,7 +7,16 @@ the planner leaves it as it is.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from tangram.fleet import BackOff, FleetSnapshot, Intent, ParsedIntent, WriteProblem
+from tangram.fleet import (
+    BackOff,
+    FleetSnapshot,
+    Intent,
+    MIGPolicy,
+    ParsedIntent,
+    PoolPolicy,
+    WriteProblem,
+    claiming_pools,
+)
 from tangram.shell.measure.fault_log import FaultLog, display_name
 from tangram.shell.measure.scaler import Scaler, ScalingResult
 from tangram.shell.objects.kinds import Object
@@ -92,6 +101,38 @@ class Observer:
         """Record an object that cannot be read as a fault of the LLMDeployment that it belongs to."""
         uid = "" if isinstance(error, DuplicateUID) else llm_deployment_uid(obj)
         self.faults.record("read", display_name(obj), uid, error)
+
+
+def with_unplanned(observed: Observation, unplanned: tuple[tuple[str, float], ...]) -> Observation:
+    """Return the observation with the LLMDeployments that wait for a plan of the fleet: those among
+    `unplanned`, by UID, that may run on GPUs which plans may cut.
+    """
+    snapshot = observed.snapshot
+    cuttable = places_to_cut(snapshot)
+    may_wait = {
+        intent.uid
+        for intent in observed.intents
+        if intent.mig is not MIGPolicy.FORBIDDEN
+        and any(not intent.pools or set(intent.pools) & set(place) for place in cuttable)
+    }
+    waiting = tuple((uid, until) for uid, until in unplanned if uid in may_wait)
+    return replace(
+        observed, snapshot=replace(snapshot, partition=replace(snapshot.partition, unplanned=waiting))
+    )
+
+
+def places_to_cut(snapshot: FleetSnapshot) -> frozenset[tuple[str, ...]]:
+    """Return the GPUPools that select nodes with a GPU which plans may cut without anybody's consent."""
+    policies = {pool.name: pool.policy for pool in snapshot.pools}
+    places = set()
+    for node in snapshot.nodes:
+        partition, place = snapshot.partition.of(node.name), claiming_pools(node, snapshot.pools)
+        if partition is None or partition.problem or not place or not node.usable:
+            continue
+        may_cut = policies[place[0]] in (PoolPolicy.IDLE_ONLY, PoolPolicy.FULL)
+        if may_cut and any(gpu.is_cuttable for gpu in partition.gpus):
+            places.add(place)
+    return frozenset(places)
 
 
 def _sorted(problems: Iterable[WriteProblem]) -> tuple[WriteProblem, ...]:

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from tangram.shell.decide.recommendation_worker import RecommendationResult, Rec
 from tangram.shell.decide.worker import WorkerFailed
 from tangram.shell.lead.lease import NotLeader
 from tangram.shell.measure.metrics import OperatorMetrics
+from tangram.shell.repartition.executor import Recommended
 from tangram.shell.report.fleet_plans import FleetPlans
 
 log = logging.getLogger(__name__)
@@ -78,8 +79,10 @@ def relevant_part(snapshot: FleetSnapshot, intents: tuple[ParsedIntent, ...]) ->
         snapshot.nodes,
         snapshot.claims,
         tuple((w.owner_uid, w.shape, w.replicas) for w in snapshot.workloads),
-        snapshot.facts,
+        snapshot.known_facts,
         snapshot.pools,
+        snapshot.partition.nodes,
+        snapshot.partition.targets,
         snapshot.desired,
         snapshot.desired_of,
         snapshot.faults,
@@ -120,8 +123,10 @@ class RecommendationLoop:
     debounce: Debounce
     idle_s: float
     changed: Callable[[], None] = lambda: None  # called when there is a new recommendation
+    longest_wait_s: float = 0.0  # for the first recommendation about an LLMDeployment
     _input: RecommendationInput | None = None  # None: this operator does not lead
     _last: LastRecommendation | None = None
+    _unplanned_since: dict[tuple[str, int], float] = field(default_factory=dict)  # by UID and generation
     _retry_at: float | None = None
     _retry_delays: RetryDelays = field(default_factory=lambda: RetryDelays(*RETRY_S))
     _logged: str = ""  # the last failure
@@ -156,6 +161,28 @@ class RecommendationLoop:
             return advice_from_status(intent, status)
         same = self._last.generations.get(intent.uid) == intent.generation
         return self._last.advice.get(intent.uid) if same else None
+
+    def recommended(self) -> Recommended:
+        """Return the changes of MIG layouts in the last recommendation."""
+        result = self._last.result if self._last else None
+        return Recommended() if result is None else Recommended(result.name, result.changes)
+
+    def unplanned(self, intents: Iterable[Intent], now: float) -> tuple[tuple[str, float], ...]:
+        """Return the LLMDeployments of which no recommendation knows yet though one is due, by UID, each with
+        the instant until which that is waited for. Both instants are in epoch seconds.
+        """
+        last, offered = self._last, self._input
+        is_due = last is None or offered is None or last.relevant != offered.relevant
+        planned = last.result.planned if last is not None and last.result is not None else frozenset()
+        generations = last.generations if last is not None else {}
+        waiting = {
+            (intent.uid, intent.generation)
+            for intent in intents
+            if is_due and not (intent.uid in planned and generations.get(intent.uid) == intent.generation)
+        }
+        since = {key: self._unplanned_since.get(key, now) for key in waiting}
+        self._unplanned_since = since
+        return tuple(sorted((uid, at + self.longest_wait_s) for (uid, _), at in since.items()))
 
     def pool_use(self) -> Mapping[str, PoolUse] | None:
         """Return the use of GPUPools in the last recommendation, by name; None before the first attempt."""

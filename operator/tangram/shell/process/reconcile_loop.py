@@ -8,7 +8,7 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tangram.fleet import BackOff, Plan
 from tangram.shell.api_server.client import ApiError
@@ -19,9 +19,10 @@ from tangram.shell.lead.lease import Elector, NotLeader, TermGuard
 from tangram.shell.measure.fault_log import FaultLog
 from tangram.shell.measure.metrics import OperatorMetrics
 from tangram.shell.objects.kinds import uid_of
-from tangram.shell.process.observation import Observation, Observer
+from tangram.shell.process.observation import Observation, Observer, with_unplanned
 from tangram.shell.process.recommendation_loop import RecommendationLoop
 from tangram.shell.process.round_report import RoundReporter
+from tangram.shell.repartition.executor import Executor
 from tangram.shell.report.status_writer import status_retry_key
 from tangram.shell.watch.expectations import OWN_WRITE_TIMEOUT_S, Expectations
 from tangram.shell.watch.mirrors import Mirrors
@@ -62,6 +63,7 @@ class Reconciler:
     clock: Callable[[], float]  # seconds of the monotonic clock
     now: Callable[[], float]  # seconds since the epoch
     heartbeat: LoopHeartbeat
+    executor: Executor | None = None  # None: MIG layouts are only recommended
     observation: Observation | None = None  # of the last round
     _dirty: asyncio.Event = field(default_factory=asyncio.Event)
     _back_offs: dict[str, tuple[BackOff, ...]] = field(default_factory=dict)  # by UID; statuses may lag
@@ -152,7 +154,7 @@ class Reconciler:
         if not await self._settled():
             return False
         self.faults.begin()
-        observed = self.observation = self.observer.observe(
+        observed = self.observer.observe(
             self.mirrors.view(),
             self.now(),
             self.writer.problems.values(),
@@ -160,12 +162,24 @@ class Reconciler:
             self._back_offs,
         )
         self._forget_deleted(observed)
+        repartition = None
+        if self.executor is not None:
+            recommended = self.recommendations.recommended()
+            repartition = self.executor.observe(observed.snapshot, observed.view, recommended, observed.now)
+            observed = replace(observed, snapshot=repartition.snapshot)
         self.recommendations.offer(observed.snapshot, observed.parsed, self.guard.bound())
+        if self.executor is not None:
+            observed = with_unplanned(
+                observed, self.recommendations.unplanned(observed.intents, observed.now)
+            )
+        self.observation = observed
         plan = await self._plan(observed)
         problems = dict(self.writer.problems)
         with self.metrics.apply_seconds.time():
             intents = {intent.uid: intent for intent in observed.intents}
             await self.writer.perform(plan.actions, intents, observed.snapshot.workloads)
+        if self.executor is not None and repartition is not None:
+            await self.executor.perform(repartition)
         await self.reporter.report(observed, plan)
         if self.writer.problems != problems or self.writer.unfinished or self.reporter.statuses.unfinished:
             self.mark_dirty()  # the next round reports refusals and writes what is left

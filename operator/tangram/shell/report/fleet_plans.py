@@ -82,7 +82,11 @@ class FleetPlans:
             if await self._write_status(current, result.state, result.figures, guard) and result.better:
                 self.events.add(current, _note(result), FLEET_PLANS)
         name = "" if result.empty else result.name
-        others = [p for p in self.mirror.store if self._ours(p) and p["metadata"]["name"] != name]
+        others = [
+            p
+            for p in self.mirror.store
+            if self._ours(p) and p["metadata"]["name"] != name and not is_of_changes(p)
+        ]
         for plan in others:
             await self._write_status(plan, SUPERSEDED, {}, guard)
         for plan in sorted(others, key=_state_time, reverse=True)[KEPT - 1 :]:
@@ -163,6 +167,11 @@ class FleetPlans:
         if text != self._logged:
             self._logged = text
             log.warning("FleetPlans: %s", text)
+
+
+def is_of_changes(plan: Object) -> bool:
+    """Whether a FleetPlan is one of changes, not of the whole fleet."""
+    return bool((plan.get("spec") or {}).get("changes"))
 
 
 def operator_label(namespace: str, lease: str) -> str:

@@ -1,0 +1,299 @@
+"""Carry out the step function's actions: GPUNodes, holds on Nodes, FleetPlans of changes.
+
+Level-triggered: each round computes the step from the mirrors anew and writes it. Each write is idempotent
+and carries a version or UID precondition; one that is refused is logged once and tried again after a delay.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tangram.eligibility.devices.tolerations import held_resource, hold_taint
+from tangram.fleet import FleetSnapshot, LayoutChanges, MIGLayout, PartitionView
+from tangram.fleet.labels import MANAGED_BY, MANAGED_BY_LABEL
+from tangram.fleet.times import rfc3339
+from tangram.repartition import (
+    HoldNode,
+    PlanProgress,
+    PlanRecord,
+    ReleaseNode,
+    RepartitionLimits,
+    RepartitionStep,
+    RepartitionWorld,
+    SetLayouts,
+    next_step,
+)
+from tangram.shell.api_server.client import ApiClient, ApiError, Guard
+from tangram.shell.api_server.retry_delays import RetrySchedule
+from tangram.shell.objects.kinds import (
+    FLEET_PLANS,
+    GPU_NODES,
+    NODES,
+    OPERATOR_LABEL,
+    Object,
+    key_of,
+    uid_of,
+)
+from tangram.shell.repartition.plan_objects import plan_object, plan_status
+from tangram.shell.repartition.world import (
+    FleetPlanObjects,
+    failed_changes,
+    hold_value,
+    plan_objects,
+    repartition_world,
+)
+from tangram.shell.report.fleet_plans import is_of_changes
+from tangram.shell.report.status_writer import apply_status
+from tangram.shell.watch.expectations import Expectations
+from tangram.shell.watch.mirror import Mirror
+from tangram.shell.watch.mirror_view import MirrorView
+
+log = logging.getLogger(__name__)
+
+MANAGER = "tangram-partition"
+KEPT = 20  # FleetPlans of changes that are final
+
+
+@dataclass(frozen=True, slots=True)
+class Recommended:
+    """What the last recommendation changes."""
+
+    fleet_plan: str = ""  # name of the FleetPlan of the whole fleet
+    changes: tuple[LayoutChanges, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RepartitionRound:
+    """One round: the world, and what is to be done in it."""
+
+    snapshot: FleetSnapshot
+    world: RepartitionWorld
+    step: RepartitionStep
+    nodes: Mapping[str, Object]  # by name
+    gpu_nodes: Mapping[str, Object]  # by name
+    gpu_node_names: frozenset[str]  # of nodes that are to have one
+    plans: FleetPlanObjects
+    recommended: Recommended
+
+
+@dataclass(slots=True)
+class Executor:
+    """Carries out FleetPlans of changes."""
+
+    client: ApiClient
+    guard: Guard
+    plan_mirror: Mirror  # of FleetPlans
+    expectations: Expectations  # of Nodes and GPUNodes
+    operator: str  # label value of this operator, of several in the cluster
+    clock: Callable[[], float]
+    now: Callable[[], float]  # seconds since the epoch
+    limits: RepartitionLimits
+    retries: RetrySchedule = field(default_factory=RetrySchedule)
+    _plan_expectations: Expectations = field(init=False)
+    _logged: dict[str, str] = field(default_factory=dict)  # the last refusal of each write
+
+    def __post_init__(self) -> None:
+        self._plan_expectations = Expectations(lambda _kind, _namespace: self.plan_mirror.store)
+
+    def observe(
+        self, snapshot: FleetSnapshot, view: MirrorView, recommended: Recommended, now: float
+    ) -> RepartitionRound:
+        """Return the round that `perform` writes, with the snapshot that knows what is being changed."""
+        plans = plan_objects(p for p in self.plan_mirror.store if is_of_changes(p) and self._ours(p))
+        world = repartition_world(snapshot, view.nodes, plans, recommended.changes, self.limits, now)
+        step = next_step(world)
+        partition = PartitionView(
+            nodes=snapshot.partition.nodes,
+            coming=step.coming,
+            going=step.going,
+            targets=step.targets,
+            failed=failed_changes(plans, now),
+        )
+        return RepartitionRound(
+            snapshot=replace(snapshot, partition=partition),
+            world=world,
+            step=step,
+            nodes={key_of(node)[1]: node for node in view.nodes},
+            gpu_nodes={key_of(obj)[1]: obj for obj in view.gpu_nodes},
+            gpu_node_names=frozenset(node.name for node in snapshot.nodes if node.sku is not None),
+            plans=plans,
+            recommended=recommended,
+        )
+
+    async def perform(self, found: RepartitionRound) -> None:
+        """Write what the step decides. Raises NotLeader; other refusals are logged and tried again."""
+        await self._ensure_gpu_nodes(found)
+        if self._may_write_plans():
+            await self._write_plans(found)
+        for action in found.step.actions:
+            match action:
+                case HoldNode() | ReleaseNode():
+                    await self._try(f"node {action.node}", self._change_hold, action, found)
+                case SetLayouts():
+                    await self._try(f"gpunode {action.node}", self._set_layouts, action, found)
+
+    def next_due(self) -> float | None:
+        """Return the instant on the monotonic clock at which a refused write may be tried again."""
+        return self.retries.next_due(self.clock())
+
+    async def _try(self, key: str, write: Callable[..., Any], *arguments: Any) -> None:
+        if self.retries.blocked(key, self.clock()):
+            return
+        try:
+            await write(*arguments)
+        except ApiError as error:
+            self.retries.record_failure(key, self.clock(), error.retry_after_s)
+            text = f"{key}: not written: {error}"
+            if self._logged.get(key) != text:
+                self._logged[key] = text
+                log.warning("%s", text)
+        else:
+            self.retries.record_success(key)
+            self._logged.pop(key, None)
+
+    async def _ensure_gpu_nodes(self, found: RepartitionRound) -> None:
+        for name in sorted(found.gpu_node_names - found.gpu_nodes.keys()):
+            await self._try(f"gpunode {name}", self._create_gpu_node, name)
+        for name in sorted(found.gpu_nodes.keys() - found.nodes.keys()):
+            await self._try(f"gpunode {name}", self._delete_gpu_node, found.gpu_nodes[name])
+
+    async def _create_gpu_node(self, name: str) -> None:
+        obj = {
+            "apiVersion": GPU_NODES.api_version,
+            "kind": GPU_NODES.kind,
+            "metadata": {"name": name, "labels": self._labels()},
+            "spec": {},
+        }
+        try:
+            created = await self.client.create(GPU_NODES, obj, manager=MANAGER, guard=self.guard)
+        except ApiError as error:
+            if error.status == 409:
+                return  # the mirror will show it
+            raise
+        self.expectations.expect_write(GPU_NODES, created, self.clock())
+
+    async def _delete_gpu_node(self, obj: Object) -> None:
+        """Delete the GPUNode of a node that is gone, unless a GPU of it is in quarantine."""
+        name = key_of(obj)[1]
+        if (obj.get("status") or {}).get("quarantine") or obj["metadata"].get("deletionTimestamp"):
+            return
+        live = await self.client.get(GPU_NODES, "", name)
+        if live is None or not self._ours(live) or await self.client.get(NODES, "", name) is not None:
+            return
+        await self.client.delete(
+            GPU_NODES,
+            "",
+            name,
+            uid=uid_of(live),
+            resource_version=live["metadata"]["resourceVersion"],
+            guard=self.guard,
+        )
+        self.expectations.expect_deletion(GPU_NODES, ("", name), uid_of(live), self.clock())
+
+    def _may_write_plans(self) -> bool:
+        if not self.plan_mirror.synced or self.plan_mirror.unavailable:
+            return False
+        if self._plan_expectations.overdue(self.clock()):
+            self.plan_mirror.request_relist()
+        return not self._plan_expectations.open()
+
+    async def _write_plans(self, found: RepartitionRound) -> None:
+        objects = {key_of(plan)[1]: plan for plan in found.plans.live}
+        for record, progress in zip(found.world.plans, found.step.progress, strict=True):
+            await self._try(
+                f"fleetplan {record.name}",
+                self._write_plan,
+                record,
+                progress,
+                objects.get(record.name),
+                found,
+            )
+        final = [plan for plans in found.plans.final.values() for plan in plans]
+        for plan in sorted(final, key=_since, reverse=True)[KEPT:]:
+            await self._try(f"fleetplan {key_of(plan)[1]}", self._delete_plan, plan)
+
+    async def _write_plan(
+        self, record: PlanRecord, progress: PlanProgress, plan: Object | None, found: RepartitionRound
+    ) -> None:
+        if plan is None:
+            obj = plan_object(record.name, record.changes, found.recommended.fleet_plan, self._labels())
+            try:
+                plan = await self.client.create(FLEET_PLANS, obj, manager=MANAGER, guard=self.guard)
+            except ApiError as error:
+                if error.status == 409:
+                    return  # the mirror will show it
+                raise
+            self._plan_expectations.expect_write(FLEET_PLANS, plan, self.clock())
+        status, before = plan_status(progress, record, found.world.now), plan.get("status") or {}
+        if _timeless(status) == _timeless(before):
+            return
+        stored = await apply_status(self.client, self.guard, FLEET_PLANS, plan, status, MANAGER)
+        if stored is not None:
+            self._plan_expectations.expect_write(FLEET_PLANS, stored, self.clock())
+            if before.get("state") != status["state"]:
+                log.info("FleetPlan %s is %s: %s", record.name, progress.state, progress.message)
+
+    async def _delete_plan(self, plan: Object) -> None:
+        await self.client.delete(FLEET_PLANS, *key_of(plan), uid=uid_of(plan), guard=self.guard)
+        self._plan_expectations.expect_deletion(FLEET_PLANS, key_of(plan), uid_of(plan), self.clock())
+
+    async def _change_hold(self, action: HoldNode | ReleaseNode, found: RepartitionRound) -> None:
+        """Place or lift one hold. The version of the Node makes sure that no other taint is lost."""
+        node = found.nodes[action.node]
+        taints = [taint for taint in node["taints"] if held_resource(taint) != action.resource]
+        if isinstance(action, HoldNode):
+            value = hold_value(action.since, action.until)
+            key = hold_taint(action.resource)
+            taints.append({"key": key, "value": value, "effect": "NoSchedule"})
+        patch = {
+            "metadata": {"resourceVersion": node["metadata"]["resourceVersion"]},
+            "spec": {"taints": taints},
+        }
+        stored = await self.client.merge(NODES, "", action.node, patch, manager=MANAGER, guard=self.guard)
+        self.expectations.expect_write(NODES, stored, self.clock())
+        # Further holds on this node in this round start from the node as it is now.
+        node["metadata"]["resourceVersion"] = stored["metadata"]["resourceVersion"]
+        node["taints"] = taints
+
+    async def _set_layouts(self, action: SetLayouts, found: RepartitionRound) -> None:
+        obj = found.gpu_nodes[action.node]
+        node = found.world.node(action.node)
+        wanted: dict[str, MIGLayout] = dict(node.partition.wanted) if node is not None else {}
+        for gpu, layout in action.layouts:
+            if layout is None:
+                wanted.pop(gpu, None)
+            else:
+                wanted[gpu] = layout
+        spec: Object = {"gpus": [_wanted(gpu, layout) for gpu, layout in sorted(wanted.items())]}
+        if action.plan:
+            spec["planHash"] = action.plan
+        body = {
+            "apiVersion": GPU_NODES.api_version,
+            "kind": GPU_NODES.kind,
+            "metadata": {"name": action.node, "resourceVersion": obj["metadata"]["resourceVersion"]},
+            "spec": spec,
+        }
+        stored = await self.client.apply(GPU_NODES, body, manager=MANAGER, force=True, guard=self.guard)
+        self.expectations.expect_write(GPU_NODES, stored, self.clock())
+        log.info("GPUNode %s: wanted layouts of FleetPlan %s", action.node, action.plan or "(none)")
+
+    def _labels(self) -> dict[str, str]:
+        return {MANAGED_BY_LABEL: MANAGED_BY, OPERATOR_LABEL: self.operator}
+
+    def _ours(self, obj: Object) -> bool:
+        return self._labels().items() <= (obj["metadata"].get("labels") or {}).items()
+
+
+def _wanted(gpu: str, layout: MIGLayout) -> Object:
+    instances = [{"profile": each.profile, "start": each.start} for each in layout.slices]
+    return {"id": gpu, "migEnabled": layout.mig_enabled} | ({"instances": instances} if instances else {})
+
+
+def _timeless(status: Object) -> Object:
+    """Return a status without the instants that are computed anew in each round."""
+    return {key: value for key, value in status.items() if key not in ("since", "deadline")}
+
+
+def _since(plan: Object) -> str:
+    return str((plan.get("status") or {}).get("since") or rfc3339(0.0))

@@ -1,0 +1,153 @@
+"""The world of the step function, from mirrored objects. Pure."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from tangram.eligibility.devices.tolerations import held_resource
+from tangram.fleet import FailedChanges, FleetSnapshot, LayoutChanges, NodePartition
+from tangram.fleet.times import epoch_or
+from tangram.repartition import (
+    Hold,
+    PlanRecord,
+    PlanState,
+    RepartitionLimits,
+    RepartitionWorld,
+    WorldNode,
+)
+from tangram.shell.objects.kinds import Object, key_of
+from tangram.shell.repartition.plan_objects import SUFFIX, fits, hash_of, plan_record
+
+RETRY_S = 900.0  # after a plan that failed or was blocked, before the same changes are tried again
+_SEPARATOR = "-"  # between the two instants of a hold
+
+
+@dataclass(frozen=True, slots=True)
+class FleetPlanObjects:
+    """The FleetPlans of changes: those that are carried out or wait, and the others by hash."""
+
+    live: tuple[Object, ...]
+    final: Mapping[str, tuple[Object, ...]]
+
+
+def failed_changes(plans: FleetPlanObjects, now: float) -> tuple[FailedChanges, ...]:
+    """Return the plans of changes that failed lately."""
+    found = []
+    for plan in (plan for objects in plans.final.values() for plan in objects[-1:]):
+        status = plan.get("status") or {}
+        is_recent = now < epoch_or(status.get("since"), 0.0) + RETRY_S
+        if status.get("state") == PlanState.FAILED and is_recent:
+            pool = str(plan["spec"].get("pool", ""))
+            found.append(FailedChanges(key_of(plan)[1], pool, str(status.get("message", ""))))
+    return tuple(sorted(found))
+
+
+def hold_value(since: float, until: float) -> str:
+    """Return the value of a taint that holds a node: the instants between which it does, in epoch seconds."""
+    return f"{int(since)}{_SEPARATOR}{int(until)}"
+
+
+def holds(node: Object) -> tuple[Hold, ...]:
+    """Return the holds of a node. One without instants is a person's: it has no end."""
+    found = []
+    for taint in node["taints"]:
+        resource = held_resource(taint)
+        if resource:
+            since, _, until = str(taint.get("value") or "").partition(_SEPARATOR)
+            is_ours = since.isdecimal() and until.isdecimal() and len(since + until) < 40
+            found.append(Hold(resource, float(since), float(until)) if is_ours else Hold(resource))
+    return tuple(sorted(found, key=lambda hold: hold.resource))
+
+
+def plan_objects(plans: Iterable[Object]) -> FleetPlanObjects:
+    """Sort the FleetPlans of changes of this operator."""
+    live, final = list[Object](), defaultdict[str, list[Object]](list)
+    for plan in sorted(plans, key=lambda obj: (obj["metadata"].get("creationTimestamp", ""), key_of(obj))):
+        state = (plan.get("status") or {}).get("state")
+        is_final = state in list(PlanState) and PlanState(state).is_final
+        if plan["metadata"].get("deletionTimestamp"):
+            continue
+        if is_final:
+            final[hash_of(key_of(plan)[1])].append(plan)
+        else:
+            live.append(plan)
+    return FleetPlanObjects(tuple(live), {name: tuple(objects) for name, objects in final.items()})
+
+
+def repartition_world(
+    snapshot: FleetSnapshot,
+    nodes: Iterable[Object],
+    plans: FleetPlanObjects,
+    recommended: tuple[LayoutChanges, ...],
+    limits: RepartitionLimits,
+    now: float,
+) -> RepartitionWorld:
+    """Return the world. `nodes`: mirrored Nodes; `recommended`: the changes of the last recommendation."""
+    claimed: dict[str, Counter[str]] = defaultdict(Counter)
+    for claim in snapshot.claims:
+        claimed[claim.node][claim.resource] += claim.count
+    objects = {key_of(node)[1]: node for node in nodes}
+    partitions = [each for each in snapshot.partition.nodes if each.node in objects]
+    known = {each.node for each in partitions}
+    held = [name for name, node in objects.items() if name not in known and holds(node)]
+    world_nodes = [
+        WorldNode(
+            each.node,
+            each,
+            holds(objects[each.node]),
+            _counts(objects[each.node]["allocatable"]),
+            tuple(sorted(claimed[each.node].items())),
+        )
+        for each in (*partitions, *(NodePartition(name) for name in held))
+    ]
+    return RepartitionWorld(
+        now=now,
+        nodes=tuple(sorted(world_nodes, key=lambda node: node.name)),
+        plans=(*_records(plans, recommended), *_new(plans, recommended, partitions, now)),
+        policies={pool.name: pool.policy for pool in snapshot.pools},
+        limits=limits,
+    )
+
+
+def _counts(allocatable: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+    counts = ((resource, str(count)) for resource, count in allocatable.items())
+    return tuple(sorted((r, int(count)) for r, count in counts if count.isdecimal() and len(count) < 8))
+
+
+def _records(plans: FleetPlanObjects, recommended: tuple[LayoutChanges, ...]) -> Iterable[PlanRecord]:
+    names = frozenset(changes.name for changes in recommended)
+    for plan in plans.live:
+        try:
+            yield plan_record(plan, names)
+        except ValidationError:
+            continue  # of another version: it is not carried out
+
+
+def _new(
+    plans: FleetPlanObjects,
+    recommended: tuple[LayoutChanges, ...],
+    partitions: list[NodePartition],
+    now: float,
+) -> Iterable[PlanRecord]:
+    """Yield a plan for recommended changes that have none, where they still start from what there is."""
+    live = {hash_of(key_of(plan)[1]) for plan in plans.live}
+    layouts = {gpu.id: gpu.layout for partition in partitions for gpu in partition.gpus}
+    for changes in recommended:
+        before = plans.final.get(changes.name, ())
+        starts = all(layouts.get(change.gpu) == change.before for change in changes.changes)
+        if changes.name not in live and starts and fits(changes) and not _is_refused(before, now):
+            suffix = f"{SUFFIX}{len(before) + 1}" if before else ""
+            yield PlanRecord(f"{changes.name}{suffix}", changes, is_recommended=True, since=now)
+
+
+def _is_refused(before: tuple[Object, ...], now: float) -> bool:
+    """Whether a person has rejected the last plan with these changes, or it did not work a while ago."""
+    if not before:
+        return False
+    record = plan_record(before[-1], frozenset())
+    if record.state is PlanState.REJECTED:
+        return True
+    return record.state in (PlanState.FAILED, PlanState.BLOCKED) and now < record.since + RETRY_S

@@ -1,0 +1,197 @@
+"""A node of a real API server whose GPUs are simulated behind NVML: agent, device plugin and kubelet of it.
+
+The agent is a real process that calls the real pynvml. The device plugin offers what the driver had when its
+pod started. The kubelet gives a pod free devices of what the plugin offers, tells them by pod-resources, and
+starts a process on each; a pod for which there is no device any more fails, as in a real kubelet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from e2e.silicon.nvml.connection import Admin
+from e2e.silicon.nvml.daemon import serving
+from e2e.silicon.nvml.library import environment
+from e2e.silicon.nvml.state import NvmlState, from_json
+from tangram.fleet.pod_requests import gpu_requests
+from tangram.fleet.shape import resource_name
+from tangram.shell.api_server.client import ApiError
+from tangram.shell.objects.kinds import GPU_NODES, NODES, PODS
+from tests.support.apiserver import UNGUARDED, LiveCluster, add_node, gpu_node
+from tests.support.node_agent import Kubelet
+
+OPERANDS = "gpu-operator"
+PLUGIN_LABELS = {"app": "nvidia-device-plugin-daemonset"}
+POLL_S = 0.1
+
+
+@dataclass
+class PartitionedNode:
+    """One node."""
+
+    cluster: LiveCluster
+    name: str
+    nvml: Path  # socket of the simulated driver
+    board: NvmlState
+    kubelet: Kubelet
+    folder: Path
+    offered: dict[str, list[str]] = field(default_factory=dict)  # device ids by resource, as last scanned
+    allocated: dict[str, tuple[str, str, list[str], list[int]]] = field(default_factory=dict)  # by pod UID
+    errors: list[str] = field(default_factory=list)  # pods for which there was no device
+    starts: int = 0  # of the device plugin
+    agent: subprocess.Popen[bytes] | None = None
+
+    def state(self) -> NvmlState:
+        """Return the state of the driver."""
+        with Admin(self.nvml) as admin:
+            return from_json(admin.state(), self.board.board)
+
+    def layouts(self) -> list[list[str]]:
+        """Return the instances of each GPU as PROFILE@START; `gpu` for one that is not cut."""
+        return [
+            sorted(f"{one.profile}@{one.start}" for one in gpu.instances) if gpu.mig_mode else ["gpu"]
+            for gpu in self.state().gpus
+        ]
+
+    def devices(self) -> dict[str, list[str]]:
+        """Return the ids of the devices that the driver has, by resource."""
+        state, found = self.state(), dict[str, list[str]]()
+        for gpu in state.gpus:
+            if not gpu.mig_mode:
+                found.setdefault(resource_name("gpu"), []).append(gpu.uuid)
+            for uuid, instance, _ in state.mig_devices(gpu):
+                found.setdefault(resource_name(instance.profile), []).append(uuid)
+        return found
+
+    def start_agent(self) -> subprocess.Popen[bytes]:
+        """Start the agent's process (again)."""
+        command = [sys.executable, "-P", "-m", "tangram.partition.agent", "--node-name", self.name]
+        command += ["--kubeconfig", str(self.cluster.kubeconfig), "--interval-s", "0.3"]
+        command += ["--pod-resources-socket", str(self.kubelet.socket)]
+        env = {**os.environ, **environment(self.nvml)}
+        with (self.folder / "agent.log").open("ab") as log:
+            self.agent = subprocess.Popen(command, env=env, cwd=self.folder, stdout=log, stderr=log)
+        return self.agent
+
+    def stop_agent(self) -> None:
+        """Kill the agent."""
+        if self.agent is not None and self.agent.poll() is None:
+            self.agent.kill()
+            self.agent.wait(20)
+
+    async def gpu_node(self) -> dict[str, Any]:
+        """Return the GPUNode, empty where there is none."""
+        return await self.cluster.client.get(GPU_NODES, "", self.name) or {}
+
+    async def play(self, over: asyncio.Event) -> None:
+        """Be kubelet and DaemonSet of the device plugin until `over`."""
+        while not over.is_set():
+            with contextlib.suppress(ApiError, OSError):
+                await self._play_plugin()
+                await self._play_pods()
+            await asyncio.sleep(POLL_S)
+
+    async def _play_plugin(self) -> None:
+        pods = (await self.cluster.client.list(PODS, OPERANDS)).items
+        if any(pod["spec"].get("nodeName") == self.name for pod in pods):
+            return
+        self.starts += 1
+        former, self.offered = self.offered, self.devices()
+        counts = {resource: str(len(ids)) for resource, ids in self.offered.items()}
+        counts |= {resource: "0" for resource in former if resource not in counts}
+        status = {"allocatable": counts, "capacity": counts}
+        await self._status(NODES, {"name": self.name}, "v1", "Node", status)
+        meta = {"name": f"plugin-{self.name}-{self.starts}", "namespace": OPERANDS, "labels": PLUGIN_LABELS}
+        spec = {
+            "nodeName": self.name,
+            "containers": [{"name": "plugin", "image": "plugin"}],
+            "terminationGracePeriodSeconds": 0,
+            "tolerations": [{"operator": "Exists"}],
+        }
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+        await self.cluster.client.create(PODS, body, manager="plugin", guard=UNGUARDED)
+        ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+        await self._status(PODS, {"name": meta["name"], "namespace": OPERANDS}, "v1", "Pod", ready)
+
+    async def _status(self, kind: Any, meta: dict[str, Any], version: str, name: str, status: Any) -> None:
+        body = {"apiVersion": version, "kind": name, "metadata": meta, "status": status}
+        await self.cluster.client.apply(
+            kind, body, manager="plugin", force=True, subresource="status", guard=UNGUARDED
+        )
+
+    async def _play_pods(self) -> None:
+        pods = {
+            pod["metadata"]["uid"]: pod
+            for pod in (await self.cluster.client.list(PODS)).items
+            if pod["spec"].get("nodeName") == self.name
+            and gpu_requests(pod["spec"])
+            and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+        }
+        with Admin(self.nvml) as admin:
+            for uid in self.allocated.keys() - pods.keys():
+                namespace, name, _, processes = self.allocated.pop(uid)
+                for process in processes:
+                    admin.stop_process(process)
+                self.kubelet.held.pop((namespace, name), None)
+            for uid, pod in pods.items():
+                if uid not in self.allocated:
+                    self._allocate(uid, pod, admin)
+
+    def _allocate(self, uid: str, pod: dict[str, Any], admin: Admin) -> None:
+        """Give a new pod its devices."""
+        meta, existing = pod["metadata"], {each for ids in self.devices().values() for each in ids}
+        used = {device for _, _, devices, _ in self.allocated.values() for device in devices}
+        for resource, count in gpu_requests(pod["spec"]).items():
+            free = [each for each in self.offered.get(resource, ()) if each not in used][: int(count)]
+            if len(free) < int(count) or not existing.issuperset(free):
+                self.errors.append(f"{meta['name']}: no {resource}: {free}")
+                continue
+            processes = [admin.start_process(device) for device in free]
+            self.allocated[uid] = (meta["namespace"], meta["name"], free, processes)
+            self.kubelet.held[meta["namespace"], meta["name"]] = free
+
+
+@contextlib.asynccontextmanager
+async def partitioned_node(
+    cluster: LiveCluster, name: str, state: NvmlState, labels: dict[str, str]
+) -> AsyncIterator[PartitionedNode]:
+    """Add a node to the cluster; remove it at the end."""
+    folder = Path(tempfile.mkdtemp(prefix="node"))  # a Unix socket's path must stay below 108 characters
+    over = asyncio.Event()
+    client = cluster.client
+    with (
+        contextlib.ExitStack() as stack,
+        serving(state, folder) as nvml,
+        Kubelet(folder / "kubelet.sock").serving() as kubelet,
+    ):
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        node = gpu_node(name, gpus=len(state.gpus))
+        node["metadata"]["labels"] |= {"nvidia.com/gpu.count": str(len(state.gpus))} | labels
+        await add_node(client, node)
+        made = PartitionedNode(cluster, name, nvml, state, kubelet, folder)
+        stack.callback(made.stop_agent)
+        task = asyncio.create_task(made.play(over))
+        made.start_agent()
+        try:
+            yield made
+        finally:
+            log = (folder / "agent.log").read_text()[-4000:]
+            print(f"--- agent of {name}\n{log}\n{json.dumps(await made.gpu_node(), indent=1)[-6000:]}")  # noqa: T201
+            await cluster.empty()
+            over.set()
+            await task
+            for kind in (NODES, GPU_NODES):
+                live = await client.get(kind, "", name)
+                if live is not None:
+                    await client.delete(kind, "", name, uid=live["metadata"]["uid"], guard=UNGUARDED)
