@@ -224,5 +224,9 @@ relistSeconds: {{ .Values.operator.relistSeconds }}
 advice: {{ toJson .Values.advice }}
 partition:
   enabled: {{ .Values.partition.enabled }}
+  stopped: {{ .Values.partition.stopped }}
+  settleSeconds: {{ .Values.partition.settleSeconds }}
+  deadlineSeconds: {{ .Values.partition.deadlineSeconds }}
+  nodes: {{ .Values.partition.nodes }}
 logFormat: {{ .Values.operator.logFormat }}
 {{- end }}

@@ -156,7 +156,7 @@ class PlannedMIGLayout(APIModel):
 class PlannedChange(APIModel):
     """One GPU that is cut anew."""
 
-    node: ShortText = Field(description="Its node.")
+    node: ShortText = Field(description="The node of the GPU.")
     gpu: GPUId = Field(description="UUID of the GPU, or `index-N` where the backend knows no UUIDs.")
     before: PlannedMIGLayout = Field(description="The layout from which the plan starts.")
     after: PlannedMIGLayout = Field(description="The layout that it is given.")

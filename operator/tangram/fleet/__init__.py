@@ -10,7 +10,6 @@ from tangram.fleet.evaluation import (
     EvaluationReport,
     PrecisionTolerance,
 )
-from tangram.fleet.fault import Fault, describe
 from tangram.fleet.intent import (
     DEFAULT_REQUEST_S,
     DEFAULT_RUNNING_REQUESTS,
@@ -70,6 +69,7 @@ from tangram.fleet.snapshot import (
     CheckpointFacts,
     Claim,
     FactsKey,
+    Fault,
     FleetSnapshot,
     Inspection,
     InspectionFailure,
@@ -81,6 +81,7 @@ from tangram.fleet.snapshot import (
     Workload,
     WriteProblem,
     claiming_pools,
+    describe,
 )
 
 __all__ = [

@@ -40,7 +40,7 @@ class MIGLayout:
         """How many devices it offers, by resource."""
         if not self.mig_enabled:
             return Counter({resource_name(WHOLE_GPU): 1})
-        return Counter(resource_name(each.profile) for each in self.slices)
+        return Counter(resource_name(part.profile) for part in self.slices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class PartitionView:
 
     def of(self, node: str) -> NodePartition | None:
         """Return the partition of one node."""
-        return next((each for each in self.nodes if each.node == node), None)
+        return next((partition for partition in self.nodes if partition.node == node), None)
 
 
 NO_PARTITION = PartitionView()

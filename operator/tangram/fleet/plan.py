@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 
 from tangram.fleet.evaluation import EvaluationKey
-from tangram.fleet.fault import Fault
 from tangram.fleet.intent import Spread
 from tangram.fleet.pool import NodeSelector
 from tangram.fleet.shape import Shape
-from tangram.fleet.snapshot import BackOff, CheckpointFacts, FactsKey
+from tangram.fleet.snapshot import BackOff, CheckpointFacts, FactsKey, Fault
 
 ANYWHERE = Spread()
 

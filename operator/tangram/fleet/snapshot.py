@@ -5,11 +5,27 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 from tangram.fleet.evaluation import Evaluation, EvaluationKey, EvaluationReport
-from tangram.fleet.fault import Fault
 from tangram.fleet.partition import NO_PARTITION, PartitionView
 from tangram.fleet.pool import InvalidPool, NodeSelector, Pool
 from tangram.fleet.priority import PriorityClass
 from tangram.fleet.shape import Shape
+
+MOST_CHARACTERS = 300  # of an error
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Fault:
+    """A step of a planning round that raised for one LLMDeployment, which is left as it is."""
+
+    owner_uid: str
+    step: str  # a `RoundStep`, or a step of the shell: status | write ...
+    error: str  # type and message of the exception, bounded
+    trace: str = ""  # of the exception; empty where another process logged it
+
+
+def describe(error: BaseException) -> str:
+    """Return type and message of an exception, bounded, for conditions and logs."""
+    return f"{type(error).__name__}: {error}"[:MOST_CHARACTERS]
 
 
 @dataclass(frozen=True, slots=True, order=True)

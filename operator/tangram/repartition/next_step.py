@@ -20,16 +20,16 @@ def next_step(world: RepartitionWorld) -> RepartitionStep:
 
     Of two plans that change one GPU, the first one is carried out; the other one waits.
     """
-    busy, taken, steps = set[str](), set[str](), dict[str, PlanStep]()
+    busy, claimed, steps = set[str](), set[str](), dict[str, PlanStep]()
     for record in sorted(world.plans, key=_order):
         gpus = {change.gpu for change in record.changes.changes}
         nodes = {change.node for change in record.changes.changes}
         room = not busy or len(busy | nodes) <= world.limits.nodes
-        step = plan_step(world, record, may_begin=room and not gpus & taken)
+        step = plan_step(world, record, may_begin=room and not gpus & claimed)
         steps[record.name] = step
         if step.progress.state is PlanState.EXECUTING:
             busy |= nodes
-            taken |= gpus
+            claimed |= gpus
     actions: list[Action] = [action for step in steps.values() for action in step.actions]
     needed = {hold for step in steps.values() for hold in step.holds}
     actions += _releases(world, needed)

@@ -64,8 +64,8 @@ class ObservedChange:
         change, held = self.change, self.gpu.held_starts
         if change.before.mig_enabled != change.after.mig_enabled:
             return (f"GPU {change.gpu}",) if held else ()
-        going = set(change.before.slices) - set(change.after.slices)
-        return tuple(f"{each} of GPU {change.gpu}" for each in sorted(going) if each.start in held)
+        leaving = set(change.before.slices) - set(change.after.slices)
+        return tuple(f"{going} of GPU {change.gpu}" for going in sorted(leaving) if going.start in held)
 
 
 @dataclass(slots=True)
@@ -92,11 +92,11 @@ class _Plan:
 
     @property
     def is_made(self) -> bool:
-        return not self.missing and all(each.is_made for each in self.observed)
+        return not self.missing and all(item.is_made for item in self.observed)
 
     @property
     def has_written(self) -> bool:
-        return any(each.is_written for each in self.observed)
+        return any(item.is_written for item in self.observed)
 
     @property
     def until(self) -> float:
@@ -106,7 +106,7 @@ class _Plan:
     def progress(
         self, state: PlanState, reason: str, message: str, waits_for: str = "", *, waits: bool = False
     ) -> PlanProgress:
-        done = sum(each.is_made for each in self.observed)
+        done = sum(item.is_made for item in self.observed)
         until = self.until if waits or waits_for else None
         return PlanProgress(self.record.name, state, reason, message, waits_for, until, done)
 
@@ -165,15 +165,15 @@ def _lost(plan: _Plan) -> PlanProgress | None:
     for change in plan.missing:
         text = f"GPU {change.gpu} of node {change.node} is not there any more"
         return plan.progress(PlanState.BLOCKED, "GPUMissing", text)
-    for each in plan.observed:
-        change, gpu = each.change, each.gpu
+    for item in plan.observed:
+        change, gpu = item.change, item.gpu
         if gpu.quarantine:
             return plan.progress(PlanState.FAILED, "Quarantined", f"GPU {gpu.id}: {gpu.quarantine}")
-        if not each.is_written and gpu.layout not in (change.before, change.after):
+        if not item.is_written and gpu.layout not in (change.before, change.after):
             text = f"GPU {gpu.id} has the layout {gpu.layout}, not {change.before}"
             return plan.progress(PlanState.BLOCKED, "LayoutChanged", text)
-        problem = each.node.partition.problem
-        if problem and not each.is_written:
+        problem = item.node.partition.problem
+        if problem and not item.is_written:
             return plan.progress(PlanState.BLOCKED, "BackendNotReady", problem)
     return None
 
@@ -193,10 +193,10 @@ def _ended(plan: _Plan, progress: PlanProgress) -> PlanStep:
     ended finds nothing of it left.
     """
     by_node: dict[str, list[tuple[str, MIGLayout | None]]] = {}
-    for each in plan.observed:
-        if each.is_written and not each.is_made:
-            back = None if each.gpu.quarantine else each.change.before
-            by_node.setdefault(each.node.name, []).append((each.gpu.id, back))
+    for item in plan.observed:
+        if item.is_written and not item.is_made:
+            back = None if item.gpu.quarantine else item.change.before
+            by_node.setdefault(item.node.name, []).append((item.gpu.id, back))
     if not by_node:
         return PlanStep(progress)
     taken_back = (SetLayouts(node, tuple(sorted(layouts)), "") for node, layouts in sorted(by_node.items()))
@@ -205,30 +205,30 @@ def _ended(plan: _Plan, progress: PlanProgress) -> PlanStep:
 
 
 def _late(plan: _Plan) -> Iterable[str]:
-    for each in plan.observed:
-        if not each.is_made:
-            why = each.gpu.failure or each.node.partition.problem or ", ".join(each.in_the_way)
-            yield f"GPU {each.gpu.id} is not {each.change.after}" + (f": {why}" if why else "")
+    for item in plan.observed:
+        if not item.is_made:
+            why = item.gpu.failure or item.node.partition.problem or ", ".join(item.in_the_way)
+            yield f"GPU {item.gpu.id} is not {item.change.after}" + (f": {why}" if why else "")
 
 
 def _executing(plan: _Plan) -> PlanStep:
-    targets = tuple((each.gpu.id, each.change.after) for each in plan.observed)
-    unwritten = [each for each in plan.observed if not each.is_written]
+    targets = tuple((item.gpu.id, item.change.after) for item in plan.observed)
+    unwritten = [item for item in plan.observed if not item.is_written]
     if not unwritten:
-        waiting = next(each for each in plan.observed if not each.is_made)
+        waiting = next(item for item in plan.observed if not item.is_made)
         text = waiting.gpu.failure or f"the partition backend of node {waiting.node.name} cuts its GPUs"
         progress = plan.progress(PlanState.EXECUTING, "Cutting", text, f"GPUNode {waiting.node.name}")
         return PlanStep(progress, (), plan.needed, targets)
     holds = tuple(
         HoldNode(node, resource, plan.world.now, plan.until)
         for node, resource in sorted(plan.needed)
-        if (found := plan.world.node(node)) is not None and found.hold(resource) is None
+        if (held := plan.world.node(node)) is not None and held.hold(resource) is None
     )
     if holds:
         names = ", ".join(sorted({hold.node for hold in holds}))
         progress = plan.progress(PlanState.EXECUTING, "Holding", f"holds devices of {names} free", waits=True)
         return PlanStep(progress, holds, plan.needed, targets)
-    used = [text for each in unwritten for text in each.in_the_way]
+    used = [text for item in unwritten for text in item.in_the_way]
     if used:
         progress = plan.progress(PlanState.BLOCKED, "InUse", f"in use: {', '.join(used)}")
         return PlanStep(progress)
@@ -237,8 +237,8 @@ def _executing(plan: _Plan) -> PlanStep:
         progress = plan.progress(PlanState.EXECUTING, "Settling", *unsettled)
         return PlanStep(progress, (), plan.needed, targets)
     by_node: dict[str, list[tuple[str, MIGLayout | None]]] = {}
-    for each in unwritten:
-        by_node.setdefault(each.node.name, []).append((each.gpu.id, each.change.after))
+    for item in unwritten:
+        by_node.setdefault(item.node.name, []).append((item.gpu.id, item.change.after))
     writes = (
         SetLayouts(node, tuple(sorted(layouts)), plan.record.changes.name)
         for node, layouts in by_node.items()
@@ -251,9 +251,9 @@ def _executing(plan: _Plan) -> PlanStep:
 def _unsettled(plan: _Plan, unwritten: Iterable[ObservedChange]) -> tuple[str, str] | None:
     """Return what is waited for before anything may be cut: (message, object)."""
     world = plan.world
-    for each in unwritten:
-        node = each.node
-        for resource in sorted(each.change.closed):
+    for item in unwritten:
+        node = item.node
+        for resource in sorted(item.change.closed):
             hold = node.hold(resource)
             held_since = hold.since if hold is not None else world.now
             if world.now < held_since + world.limits.settle_s:
@@ -271,7 +271,7 @@ def _used(node: WorldNode, resource: str) -> int:
     """Return how many devices of a resource the backend knows to be in use."""
     used: Counter[str] = Counter()
     for gpu in node.partition.gpus:
-        profiles = {each.start: each.profile for each in gpu.layout.slices}
+        profiles = {item.start: item.profile for item in gpu.layout.slices}
         for start in gpu.held_starts:
             used[WHOLE if start is None else resource_name(profiles.get(start, ""))] += 1
     return used[resource]

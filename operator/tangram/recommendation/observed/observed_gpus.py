@@ -38,8 +38,8 @@ def observed_gpus(
     }
     empty_gpus = [gpu for node in nodes for gpu in _of_node(node, snapshot, owners, notes)]
     node_names = {gpu.node for gpu in empty_gpus}
-    seen = {uid for each in snapshot.partition.nodes for gpu in each.gpus for _, uid in gpu.held}
-    claims = enumerate(sorted((c for c in snapshot.claims if c.pod not in seen), key=_claim_order))
+    placed = {pod for part in snapshot.partition.nodes for gpu in part.gpus for _, pod in gpu.held}
+    claims = enumerate(sorted((c for c in snapshot.claims if c.pod not in placed), key=_claim_order))
     pods = [_holder(i, claim, names, unplanned) for i, claim in claims if claim.node in node_names]
     unhealthy = [holder for node in nodes if node.name in node_names for holder in unhealthy_devices(node)]
     occupied, overflow_notes = with_holders(empty_gpus, [*pods, *unhealthy])

@@ -27,17 +27,17 @@ def layout_changes(
 ) -> tuple[LayoutChanges, ...]:
     """Return the independent sets of changes, by name. One with a GPU that may not be cut is absent."""
     pools = {pool.name: pool for pool in snapshot.pools}
-    known = {gpu.id for partition in snapshot.partition.nodes for gpu in partition.gpus}
+    observed = {gpu.id for partition in snapshot.partition.nodes for gpu in partition.gpus}
     states = {gpu.id: gpu for gpu in fleet.problem.gpus}
     recut = {layout.id: layout for layout in packing.layouts if layout.recut and layout.id in states}
     sets = _connected(recut, ((move.source.gpu, move.target.gpu) for move in packing.moves))
-    found = []
+    changes = []
     for gpus in sets:
         used = [pools.get(states[gpu].pool) for gpu in gpus if gpu in recut]
-        if not all(gpu in known for gpu in gpus if gpu in recut) or not all(map(_may_cut, used)):
+        if not all(gpu in observed for gpu in gpus if gpu in recut) or not all(map(_may_cut, used)):
             continue
         owners = {move.owner for move in packing.moves if move.source.gpu in gpus}
-        found.append(
+        changes.append(
             LayoutChanges(
                 tuple(sorted(_change(states[gpu], recut[gpu]) for gpu in gpus if gpu in recut)),
                 tuple(sorted(owners)),
@@ -45,7 +45,7 @@ def layout_changes(
                 consent=any(pool is not None and pool.policy is PoolPolicy.RECOMMEND for pool in used),
             )
         )
-    return tuple(sorted(found, key=lambda changes: changes.name))
+    return tuple(sorted(changes, key=lambda one_set: one_set.name))
 
 
 def _may_cut(pool: Pool | None) -> bool:
@@ -58,16 +58,16 @@ def _connected(recut: Iterable[str], moves: Iterable[tuple[str, str]]) -> list[f
     for source, target in moves:
         joined[source].add(target)
         joined[target].add(source)
-    sets, seen = list[frozenset[str]](), set[str]()
+    sets, visited = list[frozenset[str]](), set[str]()
     for gpu in sorted(recut):
-        if gpu in seen:
+        if gpu in visited:
             continue
         reached, unvisited = {gpu}, [gpu]
         while unvisited:
             new = joined[unvisited.pop()] - reached
             reached |= new
             unvisited.extend(new)
-        seen |= reached
+        visited |= reached
         sets.append(frozenset(reached))
     return sets
 

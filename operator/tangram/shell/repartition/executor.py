@@ -121,17 +121,17 @@ class Executor:
             recommended=recommended,
         )
 
-    async def perform(self, found: RepartitionRound) -> None:
+    async def perform(self, current: RepartitionRound) -> None:
         """Write what the step decides. Raises NotLeader; other refusals are logged and tried again."""
-        await self._ensure_gpu_nodes(found)
+        await self._ensure_gpu_nodes(current)
         if self._may_write_plans():
-            await self._write_plans(found)
-        for action in found.step.actions:
+            await self._write_plans(current)
+        for action in current.step.actions:
             match action:
                 case HoldNode() | ReleaseNode():
-                    await self._try(f"node {action.node}", self._change_hold, action, found)
+                    await self._try(f"node {action.node}", self._change_hold, action, current)
                 case SetLayouts():
-                    await self._try(f"gpunode {action.node}", self._set_layouts, action, found)
+                    await self._try(f"gpunode {action.node}", self._set_layouts, action, current)
 
     def next_due(self) -> float | None:
         """Return the instant on the monotonic clock at which a refused write may be tried again."""
@@ -152,11 +152,11 @@ class Executor:
             self.retries.record_success(key)
             self._logged.pop(key, None)
 
-    async def _ensure_gpu_nodes(self, found: RepartitionRound) -> None:
-        for name in sorted(found.gpu_node_names - found.gpu_nodes.keys()):
+    async def _ensure_gpu_nodes(self, current: RepartitionRound) -> None:
+        for name in sorted(current.gpu_node_names - current.gpu_nodes.keys()):
             await self._try(f"gpunode {name}", self._create_gpu_node, name)
-        for name in sorted(found.gpu_nodes.keys() - found.nodes.keys()):
-            await self._try(f"gpunode {name}", self._delete_gpu_node, found.gpu_nodes[name])
+        for name in sorted(current.gpu_nodes.keys() - current.nodes.keys()):
+            await self._try(f"gpunode {name}", self._delete_gpu_node, current.gpu_nodes[name])
 
     async def _create_gpu_node(self, name: str) -> None:
         obj = {
@@ -198,26 +198,26 @@ class Executor:
             self.plan_mirror.request_relist()
         return not self._plan_expectations.open()
 
-    async def _write_plans(self, found: RepartitionRound) -> None:
-        objects = {key_of(plan)[1]: plan for plan in found.plans.live}
-        for record, progress in zip(found.world.plans, found.step.progress, strict=True):
+    async def _write_plans(self, current: RepartitionRound) -> None:
+        objects = {key_of(plan)[1]: plan for plan in current.plans.live}
+        for record, progress in zip(current.world.plans, current.step.progress, strict=True):
             await self._try(
                 f"fleetplan {record.name}",
                 self._write_plan,
                 record,
                 progress,
                 objects.get(record.name),
-                found,
+                current,
             )
-        final = [plan for plans in found.plans.final.values() for plan in plans]
+        final = [plan for plans in current.plans.final.values() for plan in plans]
         for plan in sorted(final, key=_since, reverse=True)[KEPT:]:
             await self._try(f"fleetplan {key_of(plan)[1]}", self._delete_plan, plan)
 
     async def _write_plan(
-        self, record: PlanRecord, progress: PlanProgress, plan: Object | None, found: RepartitionRound
+        self, record: PlanRecord, progress: PlanProgress, plan: Object | None, current: RepartitionRound
     ) -> None:
         if plan is None:
-            obj = plan_object(record.name, record.changes, found.recommended.fleet_plan, self._labels())
+            obj = plan_object(record.name, record.changes, current.recommended.fleet_plan, self._labels())
             try:
                 plan = await self.client.create(FLEET_PLANS, obj, manager=MANAGER, guard=self.guard)
             except ApiError as error:
@@ -225,7 +225,7 @@ class Executor:
                     return  # the mirror will show it
                 raise
             self._plan_expectations.expect_write(FLEET_PLANS, plan, self.clock())
-        status, before = plan_status(progress, record, found.world.now), plan.get("status") or {}
+        status, before = plan_status(progress, record, current.world.now), plan.get("status") or {}
         if _timeless(status) == _timeless(before):
             return
         stored = await apply_status(self.client, self.guard, FLEET_PLANS, plan, status, MANAGER)
@@ -238,9 +238,9 @@ class Executor:
         await self.client.delete(FLEET_PLANS, *key_of(plan), uid=uid_of(plan), guard=self.guard)
         self._plan_expectations.expect_deletion(FLEET_PLANS, key_of(plan), uid_of(plan), self.clock())
 
-    async def _change_hold(self, action: HoldNode | ReleaseNode, found: RepartitionRound) -> None:
+    async def _change_hold(self, action: HoldNode | ReleaseNode, current: RepartitionRound) -> None:
         """Place or lift one hold. The version of the Node makes sure that no other taint is lost."""
-        node = found.nodes[action.node]
+        node = current.nodes[action.node]
         taints = [taint for taint in node["taints"] if held_resource(taint) != action.resource]
         if isinstance(action, HoldNode):
             value = hold_value(action.since, action.until)
@@ -256,16 +256,16 @@ class Executor:
         node["metadata"]["resourceVersion"] = stored["metadata"]["resourceVersion"]
         node["taints"] = taints
 
-    async def _set_layouts(self, action: SetLayouts, found: RepartitionRound) -> None:
-        obj = found.gpu_nodes[action.node]
-        node = found.world.node(action.node)
-        wanted: dict[str, MIGLayout] = dict(node.partition.wanted) if node is not None else {}
+    async def _set_layouts(self, action: SetLayouts, current: RepartitionRound) -> None:
+        obj = current.gpu_nodes[action.node]
+        node = current.world.node(action.node)
+        layouts: dict[str, MIGLayout] = dict(node.partition.wanted) if node is not None else {}
         for gpu, layout in action.layouts:
             if layout is None:
-                wanted.pop(gpu, None)
+                layouts.pop(gpu, None)
             else:
-                wanted[gpu] = layout
-        spec: Object = {"gpus": [_wanted(gpu, layout) for gpu, layout in sorted(wanted.items())]}
+                layouts[gpu] = layout
+        spec: Object = {"gpus": [_wanted(gpu, layout) for gpu, layout in sorted(layouts.items())]}
         if action.plan:
             spec["planHash"] = action.plan
         body = {
@@ -286,7 +286,7 @@ class Executor:
 
 
 def _wanted(gpu: str, layout: MIGLayout) -> Object:
-    instances = [{"profile": each.profile, "start": each.start} for each in layout.slices]
+    instances = [{"profile": part.profile, "start": part.start} for part in layout.slices]
     return {"id": gpu, "migEnabled": layout.mig_enabled} | ({"instances": instances} if instances else {})
 
 

@@ -100,7 +100,7 @@ def hash_of(name: str) -> str:
 
 
 def _layout(layout: MIGLayout) -> Object:
-    slices = [{"profile": each.profile, "start": each.start} for each in layout.slices]
+    slices = [{"profile": part.profile, "start": part.start} for part in layout.slices]
     return {"migEnabled": layout.mig_enabled} | ({"instances": slices} if slices else {})
 
 

@@ -35,14 +35,14 @@ class FleetPlanObjects:
 
 def failed_changes(plans: FleetPlanObjects, now: float) -> tuple[FailedChanges, ...]:
     """Return the plans of changes that failed lately."""
-    found = []
+    failed = []
     for plan in (plan for objects in plans.final.values() for plan in objects[-1:]):
         status = plan.get("status") or {}
         is_recent = now < epoch_or(status.get("since"), 0.0) + RETRY_S
         if status.get("state") == PlanState.FAILED and is_recent:
             pool = str(plan["spec"].get("pool", ""))
-            found.append(FailedChanges(key_of(plan)[1], pool, str(status.get("message", ""))))
-    return tuple(sorted(found))
+            failed.append(FailedChanges(key_of(plan)[1], pool, str(status.get("message", ""))))
+    return tuple(sorted(failed))
 
 
 def hold_value(since: float, until: float) -> str:
@@ -52,14 +52,14 @@ def hold_value(since: float, until: float) -> str:
 
 def holds(node: Object) -> tuple[Hold, ...]:
     """Return the holds of a node. One without instants is a person's: it has no end."""
-    found = []
+    placed = []
     for taint in node["taints"]:
         resource = held_resource(taint)
         if resource:
             since, _, until = str(taint.get("value") or "").partition(_SEPARATOR)
             is_ours = since.isdecimal() and until.isdecimal() and len(since + until) < 40
-            found.append(Hold(resource, float(since), float(until)) if is_ours else Hold(resource))
-    return tuple(sorted(found, key=lambda hold: hold.resource))
+            placed.append(Hold(resource, float(since), float(until)) if is_ours else Hold(resource))
+    return tuple(sorted(placed, key=lambda hold: hold.resource))
 
 
 def plan_objects(plans: Iterable[Object]) -> FleetPlanObjects:
@@ -90,18 +90,18 @@ def repartition_world(
     for claim in snapshot.claims:
         claimed[claim.node][claim.resource] += claim.count
     objects = {key_of(node)[1]: node for node in nodes}
-    partitions = [each for each in snapshot.partition.nodes if each.node in objects]
-    known = {each.node for each in partitions}
-    held = [name for name, node in objects.items() if name not in known and holds(node)]
+    partitions = [partition for partition in snapshot.partition.nodes if partition.node in objects]
+    names = {partition.node for partition in partitions}
+    held = [name for name, node in objects.items() if name not in names and holds(node)]
     world_nodes = [
         WorldNode(
-            each.node,
-            each,
-            holds(objects[each.node]),
-            _counts(objects[each.node]["allocatable"]),
-            tuple(sorted(claimed[each.node].items())),
+            partition.node,
+            partition,
+            holds(objects[partition.node]),
+            _counts(objects[partition.node]["allocatable"]),
+            tuple(sorted(claimed[partition.node].items())),
         )
-        for each in (*partitions, *(NodePartition(name) for name in held))
+        for partition in (*partitions, *(NodePartition(name) for name in held))
     ]
     return RepartitionWorld(
         now=now,
