@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -10,8 +11,11 @@ import pytest
 
 from e2e.silicon.nvml.connection import Admin
 from e2e.silicon.nvml.state import Fault
+from tangram.cli.approve.consent import give_consent
+from tangram.cli.cluster.access import ClusterAccess
 from tangram.shell.objects.kinds import FLEET_PLANS, GPU_POOLS, NODES, PODS
 from tests.support.apiserver import NAMESPACES, UNGUARDED, LiveCluster, eventually, llm
+from tests.support.fault_proxy import Act, FaultProxy, Rule
 from tests.support.nvml_driver import nvml_state
 from tests.support.partitioned_node import OPERANDS, PartitionedNode, partitioned_node
 
@@ -76,10 +80,7 @@ async def test_the_first_model_gets_a_slice_of_an_uncut_gpu(
     await cluster.apply(pool(node.name), GPU_POOLS)
     operator(partition=PARTITION)
 
-    async def reported() -> bool:
-        return bool((await node.gpu_node()).get("status", {}).get("gpus"))
-
-    await eventually(reported, what="the agent reports")
+    await reported(node)
     await cluster.apply(model(cluster, "first"))
 
     waiting = await cluster.until("first", "Placed", "False", "WaitingForSlices")
@@ -111,3 +112,161 @@ async def test_where_cutting_fails_the_whole_gpu_serves(
     await ended(cluster, "Failed")
     placed = await cluster.condition("first", "Placed")
     assert "INSUFFICIENT_RESOURCES" in placed["message"]
+
+
+async def reported(node: PartitionedNode) -> None:
+    async def check() -> bool:
+        return bool((await node.gpu_node()).get("status", {}).get("gpus"))
+
+    await eventually(check, what="the agent reports")
+
+
+async def test_two_more_models_get_slices_beside_the_one_that_serves(
+    cluster: LiveCluster, node: PartitionedNode, operator: Callable[..., Any]
+) -> None:
+    await cluster.apply(pool(node.name), GPU_POOLS)
+    operator(partition=PARTITION)
+    await reported(node)
+    await cluster.apply(model(cluster, "first"))
+    await cluster.until("first", "Ready", "True", within_s=60)
+    (before,) = node.layouts()
+    pods = {p["metadata"]["uid"] for p in await cluster.all(PODS) if "first-" in p["metadata"]["name"]}
+
+    await cluster.apply(model(cluster, "second"))
+    await cluster.apply(model(cluster, "third"))
+    for name in ("second", "third"):
+        await cluster.until(name, "Ready", "True", within_s=90)
+
+    (after,) = node.layouts()
+    assert set(before) < set(after)
+    assert len(after) == 3
+    live = {p["metadata"]["uid"] for p in await cluster.all(PODS)}
+    assert pods <= live
+    assert node.errors == []
+
+
+async def test_a_recommended_plan_waits_for_approval(
+    cluster: LiveCluster, node: PartitionedNode, operator: Callable[..., Any]
+) -> None:
+    await cluster.apply(pool(node.name, "Recommend"), GPU_POOLS)
+    operator(partition=PARTITION)
+    await reported(node)
+    # Nothing but a slice will do: it waits for the capacity, not for the operator.
+    placement = {"pools": [node.name], "mig": "Required"}
+    await cluster.apply(llm("first", cluster.namespace, placement=placement))
+
+    async def waits() -> dict[str, Any] | None:
+        found = await plans(cluster)
+        waiting = [p for p in found if (p.get("status") or {}).get("state") == "Recommended"]
+        return waiting[0] if waiting else None
+
+    plan = await eventually(waits, what="a plan waits for approval")
+    assert node.layouts() == [["gpu"]]
+    assert await holds(cluster) == []
+    assert plan["status"]["reason"] == "WaitingForApproval"
+
+    kubeconfig = str(cluster.kubeconfig)
+    told = await asyncio.to_thread(
+        give_consent, ClusterAccess(kubeconfig=kubeconfig), plan["metadata"]["name"], approved=True
+    )
+
+    assert "no replica moves" in told
+    await cluster.until("first", "Ready", "True", within_s=60)
+    await ended(cluster, "Done")
+
+
+async def test_a_rejected_plan_is_not_proposed_again(
+    cluster: LiveCluster, node: PartitionedNode, operator: Callable[..., Any]
+) -> None:
+    await cluster.apply(pool(node.name, "Recommend"), GPU_POOLS)
+    operator(partition=PARTITION)
+    await reported(node)
+    placement = {"pools": [node.name], "mig": "Required"}
+    await cluster.apply(llm("first", cluster.namespace, placement=placement))
+
+    async def proposed() -> dict[str, Any] | None:
+        found = await plans(cluster)
+        return found[0] if found and found[0].get("status") else None
+
+    plan = await eventually(proposed, what="a plan is proposed")
+    name = plan["metadata"]["name"]
+    await cluster.client.merge(FLEET_PLANS, "", name, {"spec": {"approved": False}}, guard=UNGUARDED)
+    await ended(cluster, "Rejected")
+    await cluster.apply(model(cluster, "other"))  # the fleet is planned again
+    await cluster.until("other", "Ready", "True", within_s=60)
+
+    assert [p["metadata"]["name"] for p in await plans(cluster)].count(name) == 1
+    assert all(p["status"]["state"] != "Executing" for p in await plans(cluster))
+    assert node.layouts() == [["gpu"]]
+
+
+async def test_a_reboot_that_loses_all_slices_is_mended(
+    cluster: LiveCluster, node: PartitionedNode, operator: Callable[..., Any]
+) -> None:
+    await cluster.apply(pool(node.name), GPU_POOLS)
+    operator(partition=PARTITION)
+    await reported(node)
+    await cluster.apply(model(cluster, "first"))
+    await cluster.until("first", "Ready", "True", within_s=60)
+    (before,) = node.layouts()
+
+    await node.reboot()
+
+    async def restored() -> bool:
+        return node.layouts() == [before] and bool(node.allocated)
+
+    await eventually(restored, 60, "the slice and its pod are back")
+    await cluster.until("first", "Ready", "True", within_s=60)
+    assert [p["status"]["state"] for p in await plans(cluster)] == ["Done"]
+
+
+CUTS = [("patch", "nodes", "", 1), ("apply", "gpunodes", "", 1), ("patch", "nodes", "", 2)]
+OTHERS = [
+    ("create", "gpunodes", "", 1),
+    *(("create", "fleetplans", "", nth) for nth in (1, 2)),
+    *(("apply", "fleetplans", "status", nth) for nth in (1, 2, 3, 4, 5)),
+]
+
+
+@pytest.mark.parametrize(
+    ("act", "write"),
+    [
+        *(("kill-after", write) for write in CUTS),
+        *(pytest.param("kill-before", write, marks=pytest.mark.faults) for write in CUTS),
+        *(
+            pytest.param(act, write, marks=pytest.mark.faults)
+            for act in ("kill-before", "kill-after")
+            for write in OTHERS
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(map(str, filter(None, value))),
+)
+async def test_an_operator_that_dies_at_a_write_is_followed(
+    cluster: LiveCluster,
+    node: PartitionedNode,
+    operator: Callable[..., Any],
+    proxy: FaultProxy,
+    act: Act,
+    write: tuple[str, str, str, int],
+) -> None:
+    await cluster.apply(pool(node.name), GPU_POOLS)
+    verb, plural, subresource, nth = write
+    proxy.rules = [Rule(act, verb=verb, plural=plural, subresource=subresource, nth=nth)]
+    first = operator(partition=PARTITION)
+    proxy.kill = first.kill
+    await cluster.apply(model(cluster, "first"))
+
+    async def dead() -> bool:
+        return not first.alive()
+
+    await eventually(dead, 40, "the write at which it dies")
+    operator("second", partition=PARTITION)
+
+    await cluster.until("first", "Ready", "True", within_s=90)
+    await eventually(lambda: is_cut(node), what="the GPU is cut")
+    await ended(cluster, "Done")
+    assert node.errors == []
+
+
+async def is_cut(node: PartitionedNode) -> bool:
+    return node.layouts() != [["gpu"]]

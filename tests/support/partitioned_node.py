@@ -90,6 +90,18 @@ class PartitionedNode:
             self.agent.kill()
             self.agent.wait(20)
 
+    async def reboot(self) -> None:
+        """Reboot the node: its slices and processes are gone, the kubelet starts its pods again."""
+        with Admin(self.nvml) as admin:
+            admin.reboot()
+        self.allocated.clear()
+        self.kubelet.held.clear()
+        for pod in (await self.cluster.client.list(PODS, OPERANDS)).items:  # the plugin starts again
+            if pod["spec"].get("nodeName") == self.name:
+                meta = pod["metadata"]
+                uid = meta["uid"]
+                await self.cluster.client.delete(PODS, OPERANDS, meta["name"], uid=uid, guard=UNGUARDED)
+
     async def gpu_node(self) -> dict[str, Any]:
         """Return the GPUNode, empty where there is none."""
         return await self.cluster.client.get(GPU_NODES, "", self.name) or {}

@@ -228,5 +228,7 @@ partition:
   settleSeconds: {{ .Values.partition.settleSeconds }}
   deadlineSeconds: {{ .Values.partition.deadlineSeconds }}
   nodes: {{ .Values.partition.nodes }}
+  migManager:
+    {{- toYaml .Values.partition.migManager | nindent 4 }}
 logFormat: {{ .Values.operator.logFormat }}
 {{- end }}

@@ -22,6 +22,7 @@ COMMANDS = {
     "snapshot": ("snapshot.command:snapshot", "Save the operator's view of a cluster for tangram plan"),
     "convert": ("convert.command:convert", "Convert files of an older form of the API"),
     "scale": ("scale.command:scale", "Set the replicas of one LLMDeployment, or let Tangram scale it"),
+    "approve": ("approve.command:approve", "Approve or reject a FleetPlan of changes"),
     "explain-memory": (
         "explain_memory.command:explain_memory",
         "Show how a replica uses the memory of a GPU or slice",

@@ -40,6 +40,8 @@ from tangram.fleet.partition import (
     NodePartition,
     PartitionedGPU,
     PartitionView,
+    fleet_wide_id,
+    id_on_node,
     offered_devices,
 )
 from tangram.fleet.plan import (
@@ -167,6 +169,8 @@ __all__ = [
     "declared_skus",
     "describe",
     "engine_selector",
+    "fleet_wide_id",
+    "id_on_node",
     "offered_devices",
     "replicas_for",
     "resource_name",

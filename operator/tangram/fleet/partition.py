@@ -10,6 +10,7 @@ from typing import Literal
 from tangram.fleet.shape import WHOLE_GPU, resource_name
 
 HASH_DIGITS = 12
+_BY_INDEX = "index-"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -43,11 +44,21 @@ class MIGLayout:
         return Counter(resource_name(part.profile) for part in self.slices)
 
 
+def fleet_wide_id(node: str, gpu_id: str) -> str:
+    """Return the id of a GPU in the whole fleet. `gpu_id`: as its GPUNode has it, a UUID or index-N."""
+    return f"{node}/{gpu_id}" if gpu_id.startswith(_BY_INDEX) else gpu_id
+
+
+def id_on_node(gpu_id: str) -> str:
+    """Return the id of a GPU as its GPUNode has it."""
+    return gpu_id.rpartition("/")[2]
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionedGPU:
     """One GPU of a node, as its backend observes it."""
 
-    id: str  # UUID, or index-N where the backend knows GPUs by index alone
+    id: str  # UUID, or NODE/index-N where the backend knows GPUs by index alone
     layout: MIGLayout
     sku: str | None = None  # catalog key
     # MIG can cut it, its mode does not wait for a reset, it is not in quarantine, and nothing failed last
@@ -81,6 +92,11 @@ class NodePartition:
     gpus: tuple[PartitionedGPU, ...] = ()  # by index
     wanted: tuple[tuple[str, MIGLayout], ...] = ()  # (GPU, layout), by GPU
     plan: str = ""  # hash of the FleetPlan that `wanted` follows
+
+    @property
+    def knows_holders(self) -> bool:
+        """Whether it is known which pod holds which slice; mig-manager knows counts alone."""
+        return self.backend == "nvml"
 
     def gpu(self, gpu_id: str) -> PartitionedGPU | None:
         """Return the GPU with this id."""

@@ -15,7 +15,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from tangram.api.common.labels import LONGEST_NAME
+from tangram.api.common.labels import LONGEST_LABEL, LONGEST_NAME
 from tangram.api.common.values import NAME_PATTERN
 from tangram.catalog.reading import yaml_text
 from tangram.fleet import PodNeeds
@@ -106,6 +106,21 @@ class AdviceSettings(_Section):
         return self
 
 
+class MIGManagerSettings(_Section):
+    """NVIDIA's mig-manager, the backend of GPUPools that name it."""
+
+    enabled: StrictBool = False
+    """Whether the operator changes layouts through it: the chart then grants the rights to."""
+    namespace: str = Field(default="gpu-operator", max_length=LONGEST_LABEL, pattern=NAME_PATTERN)
+    """Namespace of the GPU Operator."""
+    config_map_name: str = Field(default="tangram-mig-config", max_length=LONGEST_NAME, pattern=NAME_PATTERN)
+    """Name of the ConfigMap of layouts that the operator writes there."""
+    cluster_policy_name: str = Field(default="cluster-policy", max_length=LONGEST_NAME, pattern=NAME_PATTERN)
+    """Name of the ClusterPolicy that is to name it."""
+    edit_cluster_policy: StrictBool = False
+    """Whether the operator makes the ClusterPolicy name it."""
+
+
 class PartitionSettings(_Section):
     """Whether and how fast the operator changes the MIG layouts of GPUs."""
 
@@ -119,6 +134,8 @@ class PartitionSettings(_Section):
     """From the beginning of a change until it has failed, and the GPUs go back to their layouts before."""
     nodes: Annotated[int, Field(ge=1)] = 4
     """Nodes whose layouts change at once."""
+    mig_manager: MIGManagerSettings = MIGManagerSettings()
+    """The backend of GPUPools with spec.backend MIGManager."""
 
 
 class LeaderElectionSettings(_Section):

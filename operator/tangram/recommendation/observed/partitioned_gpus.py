@@ -47,8 +47,10 @@ def _state(
 ) -> GPUState:
     sku, layout = node.sku or "", gpu.layout if target is None else target
     may_change = target is None and gpu.is_cuttable and not partition.problem
-    held = {start: _owned(pod, owners, stranger) for start, pod in gpu.held}
-    pods = dict(gpu.held)
+    # Where the backend does not know the holders, those of the node's pods are assigned by counts afterwards.
+    used = gpu.held if partition.knows_holders else ()
+    held = {start: _owned(pod, owners, stranger) for start, pod in used}
+    pods = dict(used)
     if layout.mig_enabled:
         instances = tuple(_instance(s.profile, s.start, held.get(s.start)) for s in layout.slices)
     elif None in held:
@@ -63,7 +65,7 @@ def _state(
         zone=node.zone,
         cuttable=may_change,
         mig_enabled=layout.mig_enabled,
-        convertible=may_change and gpu.changes_mode and gpu.is_idle and board(sku) is not None,
+        convertible=may_change and gpu.changes_mode and not used and board(sku) is not None,
         nvlink=has_nvlink(sku),
         backend=partition.backend or "mig-manager",
         instances=instances,

@@ -8,11 +8,13 @@ import secrets
 import socket
 import time
 from collections.abc import Coroutine
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 from aiohttp import web
 
+import tangram
 from tangram.credentials import Credentials
 from tangram.repartition import RepartitionLimits
 from tangram.shell.api_server.client import ApiClient
@@ -25,6 +27,7 @@ from tangram.shell.measure.fault_log import FaultLog
 from tangram.shell.measure.metrics import OperatorMetrics
 from tangram.shell.measure.metrics_reader import MetricsReader
 from tangram.shell.measure.scaler import Scaler, params_of
+from tangram.shell.mig_manager.managed_layouts import ManagedLayouts
 from tangram.shell.objects.kinds import FLEET_PLANS
 from tangram.shell.process.observation import Observer
 from tangram.shell.process.recommendation_loop import Debounce, RecommendationLoop
@@ -242,6 +245,24 @@ class Operator:
             now=time.time,
             heartbeat=heartbeat,
             executor=self._make_executor(guard, expectations) if settings.partition.enabled else None,
+            managed=self._make_managed_layouts(guard, faults),
+        )
+
+    def _make_managed_layouts(self, guard: TermGuard, faults: FaultLog) -> ManagedLayouts | None:
+        partition = self.settings.partition
+        if not (partition.enabled and partition.mig_manager.enabled):
+            return None
+        return ManagedLayouts(
+            self.client,
+            guard,
+            boot_time,
+            lambda: datetime.now(UTC),
+            partition.mig_manager.namespace,
+            tangram.__version__,
+            config_map=partition.mig_manager.config_map_name,
+            cluster_policy=partition.mig_manager.cluster_policy_name,
+            edits_cluster_policy=partition.mig_manager.edit_cluster_policy,
+            failed=faults.record,
         )
 
     def _make_executor(self, guard: TermGuard, expectations: Expectations) -> Executor:

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
-from tangram.fleet import BackOff, Plan
+from tangram.fleet import BackOff, Plan, claiming_pools
 from tangram.shell.api_server.client import ApiError
 from tangram.shell.api_server.retry_delays import RetryDelays, RetrySchedule
 from tangram.shell.decide.plan_worker import PlanWorker
@@ -18,6 +18,7 @@ from tangram.shell.decide.worker import WorkerFailed
 from tangram.shell.lead.lease import Elector, NotLeader, TermGuard
 from tangram.shell.measure.fault_log import FaultLog
 from tangram.shell.measure.metrics import OperatorMetrics
+from tangram.shell.mig_manager.managed_layouts import ManagedLayouts
 from tangram.shell.objects.kinds import uid_of
 from tangram.shell.process.observation import Observation, Observer, with_unplanned
 from tangram.shell.process.recommendation_loop import RecommendationLoop
@@ -64,6 +65,7 @@ class Reconciler:
     now: Callable[[], float]  # seconds since the epoch
     heartbeat: LoopHeartbeat
     executor: Executor | None = None  # None: MIG layouts are only recommended
+    managed: ManagedLayouts | None = None  # None: none are changed through mig-manager
     observation: Observation | None = None  # of the last round
     _dirty: asyncio.Event = field(default_factory=asyncio.Event)
     _back_offs: dict[str, tuple[BackOff, ...]] = field(default_factory=dict)  # by UID; statuses may lag
@@ -180,10 +182,24 @@ class Reconciler:
             await self.writer.perform(plan.actions, intents, observed.snapshot.workloads)
         if self.executor is not None and repartition is not None:
             await self.executor.perform(repartition)
+            await self._change_managed(observed)
         await self.reporter.report(observed, plan)
         if self.writer.problems != problems or self.writer.unfinished or self.reporter.statuses.unfinished:
             self.mark_dirty()  # the next round reports refusals and writes what is left
         return True
+
+    async def _change_managed(self, observed: Observation) -> None:
+        """Do a step for each node of which mig-manager changes the layouts."""
+        if self.managed is None:
+            return
+        snapshot, view = observed.snapshot, observed.view
+        backends = {pool.name: pool.backend for pool in snapshot.pools}
+        names = {
+            node.name
+            for node in snapshot.nodes
+            if (place := claiming_pools(node, snapshot.pools)) and backends[place[0]] == "mig-manager"
+        }
+        await self.managed.round(view.gpu_nodes, view.nodes, view.pods, names)
 
     async def _begin_term(self, term: int) -> None:
         """List everything anew: another operator may have written since the last term."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tangram.eligibility.devices.tolerations import held_resource, hold_taint
-from tangram.fleet import FleetSnapshot, LayoutChanges, MIGLayout, PartitionView
+from tangram.fleet import FleetSnapshot, LayoutChanges, MIGLayout, PartitionView, id_on_node
 from tangram.fleet.labels import MANAGED_BY, MANAGED_BY_LABEL
 from tangram.fleet.times import rfc3339
 from tangram.repartition import (
@@ -287,7 +287,9 @@ class Executor:
 
 def _wanted(gpu: str, layout: MIGLayout) -> Object:
     instances = [{"profile": part.profile, "start": part.start} for part in layout.slices]
-    return {"id": gpu, "migEnabled": layout.mig_enabled} | ({"instances": instances} if instances else {})
+    return {"id": id_on_node(gpu), "migEnabled": layout.mig_enabled} | (
+        {"instances": instances} if instances else {}
+    )
 
 
 def _timeless(status: Object) -> Object:

@@ -3,9 +3,16 @@
 from collections import Counter
 from typing import Any
 
-from tangram.api.fleet_plan import MAX_CHANGES, FleetPlanSpec, PlannedMIGLayout
+from tangram.api.fleet_plan import MAX_CHANGES, FleetPlanSpec, PlannedChange, PlannedMIGLayout
 from tangram.api.llm_deployment.status import MAX_SHORT_TEXT, MAX_TEXT
-from tangram.fleet import LayoutChange, LayoutChanges, MIGLayout, MIGSlice
+from tangram.fleet import (
+    LayoutChange,
+    LayoutChanges,
+    MIGLayout,
+    MIGSlice,
+    fleet_wide_id,
+    id_on_node,
+)
 from tangram.fleet.times import epoch_or, rfc3339
 from tangram.repartition import PlanProgress, PlanRecord, PlanState
 from tangram.shell.objects.kinds import FLEET_PLANS, Object
@@ -19,7 +26,7 @@ def plan_object(name: str, changes: LayoutChanges, fleet_plan: str, labels: dict
         "changes": [
             {
                 "node": change.node,
-                "gpu": change.gpu,
+                "gpu": id_on_node(change.gpu),
                 "before": _layout(change.before),
                 "after": _layout(change.after),
             }
@@ -60,7 +67,12 @@ def plan_record(obj: Object, recommended: frozenset[str]) -> PlanRecord:
     """
     spec = FleetPlanSpec.model_validate(obj["spec"])
     changes = LayoutChanges(
-        tuple(sorted(LayoutChange(c.node, c.gpu, _read(c.before), _read(c.after)) for c in spec.changes)),
+        tuple(
+            sorted(
+                LayoutChange(c.node, fleet_wide_id(c.node, c.gpu), _read(c.before), _read(c.after))
+                for c in spec.changes
+            )
+        ),
         tuple(sorted(spec.disturbed)),
         spec.pool or "",
     )
@@ -102,6 +114,11 @@ def hash_of(name: str) -> str:
 def _layout(layout: MIGLayout) -> Object:
     slices = [{"profile": part.profile, "start": part.start} for part in layout.slices]
     return {"migEnabled": layout.mig_enabled} | ({"instances": slices} if slices else {})
+
+
+def _change(change: PlannedChange) -> LayoutChange:
+    gpu = fleet_wide_id(change.node, change.gpu)
+    return LayoutChange(change.node, gpu, _read(change.before), _read(change.after))
 
 
 def _read(layout: PlannedMIGLayout) -> MIGLayout:

@@ -135,9 +135,11 @@ def _new(
     """Yield a plan for recommended changes that have none, where they still start from what there is."""
     live = {hash_of(key_of(plan)[1]) for plan in plans.live}
     layouts = {gpu.id: gpu.layout for partition in partitions for gpu in partition.gpus}
+    wanted = {gpu: layout for partition in partitions for gpu, layout in partition.wanted}
     for changes in recommended:
         before = plans.final.get(changes.name, ())
         starts = all(layouts.get(change.gpu) == change.before for change in changes.changes)
+        starts &= any(wanted.get(change.gpu) != change.after for change in changes.changes)  # else restored
         if changes.name not in live and starts and fits(changes) and not _is_refused(before, now):
             suffix = f"{SUFFIX}{len(before) + 1}" if before else ""
             yield PlanRecord(f"{changes.name}{suffix}", changes, is_recommended=True, since=now)

@@ -36,9 +36,10 @@ def fleet_snapshot(
     """Return the observed fleet. An object that cannot be read is left out and passed to `on_skipped`."""
     valid_pools, invalid_pools = _pools(view, on_skipped)
     owners, jobs = view.owners(), fleet_jobs(view, now, on_skipped)
+    held = claims(view, on_skipped)
     return FleetSnapshot(
         nodes=_nodes(view, settings, valid_pools, on_skipped),
-        claims=claims(view, on_skipped),
+        claims=held,
         workloads=workloads(view, now, on_skipped),
         facts=recorded_facts(view, on_skipped),
         inspections=tuple(job for job in jobs if isinstance(job, Inspection)),
@@ -47,7 +48,7 @@ def fleet_snapshot(
         services=tuple(sorted(key_of(obj) for obj in view.services if is_owned(obj, owners))),
         pools=valid_pools,
         invalid_pools=invalid_pools,
-        partition=PartitionView(node_partitions(view, on_skipped)),
+        partition=PartitionView(node_partitions(view, held, on_skipped)),
         quotas=quotas(view, on_skipped),
         pod_needs=settings.pod_needs,
         priority_classes=parsed_priority_classes(view, on_skipped),

@@ -1,18 +1,30 @@
 """GPUNodes as the planner reads them: the layouts of GPUs, observed and wanted. Pure."""
 
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Literal
 
 from tangram import catalog
 from tangram.api.gpu_node import (
     GPUNode,
-    GPUNodeStatus,
     GPUStatus,
     InstanceHolder,
     WantedGPU,
     parse_gpu_node,
 )
-from tangram.fleet import MIGLayout, MIGSlice, NodePartition, PartitionedGPU
+from tangram.fleet import (
+    WHOLE_GPU,
+    Claim,
+    MIGLayout,
+    MIGSlice,
+    NodePartition,
+    PartitionedGPU,
+    fleet_wide_id,
+    resource_name,
+)
+from tangram.packing import board
+from tangram.packing.geometry.layouts import creation_order
 from tangram.shell.objects.kinds import Object, key_of, uid_of
 from tangram.shell.snapshot.conversion import SkipHandler, convert_each, ignore_skipped, living
 from tangram.shell.watch.mirror_view import MirrorView
@@ -21,15 +33,29 @@ _BACKENDS: Mapping[str, Literal["nvml", "mig-manager"]] = {"NVML": "nvml", "MIGM
 _NO_RESET_NEEDED = 9  # major compute capability from which MIG mode changes without a reset of the GPU
 
 
-def node_partitions(view: MirrorView, on_skipped: SkipHandler = ignore_skipped) -> tuple[NodePartition, ...]:
-    """Return the partition of each node that exists, by name. A GPUNode that is invalid has a problem."""
+def node_partitions(
+    view: MirrorView, node_claims: Iterable[Claim], on_skipped: SkipHandler = ignore_skipped
+) -> tuple[NodePartition, ...]:
+    """Return the partition of each node that exists, by name. A GPUNode that is invalid has a problem.
+
+    `node_claims`: what pods hold. Where the backend does not know which slice that is, each slice of such a
+    resource counts as in use.
+    """
     nodes = {key_of(node)[1]: node for node in view.nodes}
     listed = [obj for obj in living(view.gpu_nodes) if key_of(obj)[1] in nodes]
-    partitions = convert_each(listed, lambda obj: _partition(obj, nodes[key_of(obj)[1]]), on_skipped)
+    claimed: dict[str, set[str]] = defaultdict(set)
+    for claim in node_claims:
+        claimed[claim.node].add(claim.resource)
+
+    def partition_of(obj: Object) -> NodePartition:
+        name = key_of(obj)[1]
+        return _partition(obj, nodes[name], claimed[name])
+
+    partitions = convert_each(listed, partition_of, on_skipped)
     return tuple(sorted(partitions, key=lambda partition: partition.node))
 
 
-def _partition(obj: Object, node: Object) -> NodePartition:
+def _partition(obj: Object, node: Object, claimed: AbstractSet[str]) -> NodePartition:
     name = key_of(obj)[1]
     parsed = parse_gpu_node(obj)
     if not isinstance(parsed, GPUNode):
@@ -52,14 +78,20 @@ def _partition(obj: Object, node: Object) -> NodePartition:
     elif applied is not None and applied.status == "False" and applied.reason in _REFUSALS:
         problem = f"{applied.reason}: {applied.message}"
     quarantine = {item.uuid: item.message for item in status.quarantine}
+    backend, listed = _BACKENDS.get(status.backend or ""), sorted(status.gpus, key=lambda gpu: gpu.index)
+    wanted = tuple(sorted((fleet_wide_id(name, gpu.id), _wanted(gpu)) for gpu in spec.gpus))
+    if backend == "mig-manager":
+        gpus = [_by_counts(fleet_wide_id(name, gpu.id), gpu, dict(wanted), claimed) for gpu in listed]
+    else:
+        gpus = [_gpu(gpu, quarantine) for gpu in listed]
     return NodePartition(
         node=name,
-        backend=_BACKENDS.get(status.backend or ""),
+        backend=backend,
         problem=problem,
         is_applied=applied is not None and applied.status == "True" and is_current,
         is_current=is_current,
-        gpus=tuple(_gpu(gpu, status, quarantine) for gpu in sorted(status.gpus, key=lambda g: g.index)),
-        wanted=tuple(sorted((gpu.id, _wanted(gpu)) for gpu in spec.gpus)),
+        gpus=tuple(gpus),
+        wanted=wanted,
         plan=spec.plan_hash or "",
     )
 
@@ -77,7 +109,7 @@ def _wanted(gpu: WantedGPU) -> MIGLayout:
     return MIGLayout(gpu.mig_enabled, tuple(sorted(slices)))
 
 
-def _gpu(gpu: GPUStatus, status: GPUNodeStatus, quarantine: Mapping[str, str]) -> PartitionedGPU:
+def _gpu(gpu: GPUStatus, quarantine: Mapping[str, str]) -> PartitionedGPU:
     placed = [(instance, instance.start) for instance in gpu.instances if instance.start is not None]
     slices = tuple(sorted(MIGSlice(start, instance.profile) for instance, start in placed))
     held: list[tuple[int | None, str]] = [
@@ -101,4 +133,29 @@ def _gpu(gpu: GPUStatus, status: GPUNodeStatus, quarantine: Mapping[str, str]) -
         held=tuple(held),
         failure=gpu.attempts.message if gpu.attempts else "",
         quarantine=quarantine.get(gpu.id, ""),
+    )
+
+
+def _by_counts(
+    gpu_id: str, gpu: GPUStatus, wanted_layouts: Mapping[str, MIGLayout], claimed: AbstractSet[str]
+) -> PartitionedGPU:
+    """Return a GPU of which the backend knows the number of slices by profile: they stand where they are
+    wanted, else where the driver puts them by default.
+    """
+    mig_board = board(gpu.sku) if gpu.sku else None
+    counts = tuple(sorted(Counter(instance.profile for instance in gpu.instances).items()))
+    placed = creation_order(mig_board, counts) if mig_board is not None else None
+    slices = tuple(sorted(MIGSlice(place.start, place.profile) for place in placed or ()))
+    layout, wanted = MIGLayout(gpu.mig_mode == "Enabled", slices), wanted_layouts.get(gpu_id)
+    if wanted is not None and layout.mig_enabled == wanted.mig_enabled and layout.devices == wanted.devices:
+        layout = wanted
+    starts = [(part.start, resource_name(part.profile)) for part in layout.slices]
+    devices = starts if layout.mig_enabled else [(None, resource_name(WHOLE_GPU))]
+    return PartitionedGPU(
+        id=gpu_id,
+        layout=layout,
+        sku=gpu.sku,
+        is_cuttable=gpu.mig_mode in ("Enabled", "Disabled") and placed is not None and gpu.attempts is None,
+        held=tuple((start, "") for start, resource in devices if resource in claimed),
+        failure=gpu.attempts.message if gpu.attempts else "",
     )
