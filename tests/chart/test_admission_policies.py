@@ -93,9 +93,9 @@ def pod(name, namespace, on, labels=None, owner="DaemonSet", service_account="de
 class Caller:
     """Requests with the token of one ServiceAccount; the API server checks them and writes nothing."""
 
-    def __init__(self, cluster, name, bound_to=None):
+    def __init__(self, cluster, name, bound_to=None, namespace=NAMESPACE):
         bound = () if bound_to is None else ("--bound-object-kind=Pod", f"--bound-object-name={bound_to}")
-        self.token = cluster.ok("kubectl", "create", "token", name, "-n", NAMESPACE, *bound).strip()
+        self.token = cluster.ok("kubectl", "create", "token", name, "-n", namespace, *bound).strip()
         self.server = cluster.plane.url
         self.tls = ssl.create_default_context(cafile=str(cluster.plane.authority.certificate))
 
@@ -162,7 +162,8 @@ def mig(cluster):
     # The API server taints new nodes.
     cluster.ok("kubectl", "taint", "nodes", "node-a", "node-b", "node.kubernetes.io/not-ready:NoSchedule-")
     yield cluster
-    cluster.ok("helm", "uninstall", RELEASE, "--namespace", NAMESPACE)
+    # No kubelet is here to run the Job of the hook.
+    cluster.ok("helm", "uninstall", RELEASE, "--namespace", NAMESPACE, "--no-hooks")
 
 
 @pytest.fixture(scope="module")

@@ -257,6 +257,16 @@ def test_what_the_operator_writes_to_objects_of_others_is_narrowed_by_policies(h
         }
 
 
+def test_after_an_uninstall_holds_are_lifted_with_two_rights_and_one_policy(helm):
+    objects = helm.objects(PARTITIONED)
+    name = "tangram-lift-holds"
+    assert rights(objects, name) == {("", "nodes"): {"list", "patch"}}
+    account = {"kind": "ServiceAccount", "name": name, "namespace": "tangram-system"}
+    assert objects.one("ClusterRoleBinding", name)["subjects"] == [account]
+    username = f"system:serviceaccount:tangram-system:{name}"
+    assert narrowed(objects, username) == {("", "nodes", "UPDATE")}
+
+
 def test_the_state_of_mig_manager_is_a_label_of_the_operator_only_where_it_drives_mig_manager(helm):
     policies = (
         helm.objects(values).one("ValidatingAdmissionPolicy", "tangram-nodes")
@@ -275,7 +285,7 @@ def test_every_policy_is_in_force_also_where_the_chart_makes_no_roles(helm):
         bindings = {
             one["spec"]["policyName"]: one["spec"] for one in objects.of("ValidatingAdmissionPolicyBinding")
         }
-        assert len(policies) == len(bindings) == 6
+        assert len(policies) == len(bindings) == 7
         for policy in policies:
             assert policy["spec"]["failurePolicy"] == "Fail"
             binding = {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]}

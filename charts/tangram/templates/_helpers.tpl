@@ -68,7 +68,7 @@ system:serviceaccount:{{ include "tangram.agent.namespace" . }}:{{ include "tang
 {{- end }}
 
 {{/* A policy for one user and one operation on one resource, up to its validations, and the binding that puts it into
-     force. dict "root" $ "name" … "labels" … "username" … "group" … "resource" … "operation" … */}}
+     force. dict "root" $ "name" … "labels" … "username" … "group" … "resource" … "operation" … and, of a hook, "annotations" … */}}
 {{- define "tangram.policy" -}}
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
@@ -76,6 +76,10 @@ metadata:
   name: {{ .name }}
   labels:
     {{- include .labels .root | nindent 4 }}
+  {{- with .annotations }}
+  annotations:
+    {{- . | nindent 4 }}
+  {{- end }}
 spec:
   policyName: {{ .name }}
   validationActions: [Deny]
@@ -86,6 +90,10 @@ metadata:
   name: {{ .name }}
   labels:
     {{- include .labels .root | nindent 4 }}
+  {{- with .annotations }}
+  annotations:
+    {{- . | nindent 4 }}
+  {{- end }}
 spec:
   failurePolicy: Fail
   matchConstraints:
@@ -134,6 +142,23 @@ high: {value: 10000, description: "LLMDeployments that get GPUs before all other
 {{- .Values.defaultPriorityClassName }}
 {{- else if .Values.priorityClasses.create }}
 {{- include "tangram.fullname" . }}-standard
+{{- end }}
+{{- end }}
+
+{{/* Tolerations of the holds that the operator places on nodes (tangram.eligibility.devices.tolerations): a pod that asks for no
+     GPU may start on a node whose layout changes. Where all nodes are held, the pod that lifts the holds must. */}}
+{{- define "tangram.holdTolerations" -}}
+{{- $devices := `
+gpu mig-1g.10gb mig-1g.10gb.me mig-1g.12gb mig-1g.12gb.me mig-1g.18gb mig-1g.18gb.me mig-1g.20gb mig-1g.23gb
+mig-1g.23gb.me mig-1g.24gb mig-1g.24gb-me mig-1g.24gb.gfx mig-1g.24gb.me mig-1g.24gb.me.all mig-1g.35gb mig-1g.45gb
+mig-1g.47gb mig-1g.5gb mig-1g.5gb.me mig-1g.6gb mig-1g.6gb.me mig-2g.10gb mig-2g.12gb mig-2g.12gb.me mig-2g.20gb
+mig-2g.24gb mig-2g.35gb mig-2g.45gb mig-2g.47gb mig-2g.48gb mig-2g.48gb-me mig-2g.48gb.gfx mig-2g.48gb.me.all
+mig-3g.20gb mig-3g.40gb mig-3g.47gb mig-3g.71gb mig-3g.90gb mig-3g.93gb mig-4g.20gb mig-4g.24gb mig-4g.40gb
+mig-4g.47gb mig-4g.71gb mig-4g.90gb mig-4g.93gb mig-4g.96gb mig-4g.96gb.gfx mig-7g.141gb mig-7g.180gb mig-7g.186gb
+mig-7g.40gb mig-7g.80gb mig-7g.94gb
+` }}
+{{- range regexSplit "\\s+" (trim $devices) -1 }}
+- {key: hold.tangram.dev/{{ . }}, operator: Exists, effect: NoSchedule}
 {{- end }}
 {{- end }}
 

@@ -7,34 +7,51 @@ import sys
 from pathlib import Path
 
 from tangram.credentials import AuthError, Credentials
+from tangram.eligibility.devices.tolerations import HOLD_PREFIX
 from tangram.shell import logs
 from tangram.shell.api_server.auth import find_credentials
 from tangram.shell.api_server.client import ApiClient, ApiError
 from tangram.shell.api_server.retry_delays import RetryDelays
 from tangram.shell.objects.kinds import LLM_DEPLOYMENTS
+from tangram.shell.repartition.lift_holds import lift_holds
 from tangram.shell.settings import Settings, SettingsError, load_settings
 
 log = logging.getLogger(__name__)
 
 EXIT_USAGE = 2
 EXIT_NO_CRD = 3
+EXIT_HELD = 4
 
 
 def run(argv: list[str]) -> int:
     """Parse the command line, check settings, credentials and the CRD, and run; return the exit code."""
     parser = argparse.ArgumentParser("tangram-operator", description="Serve open LLMs on a fleet of GPUs.")
-    parser.add_argument("--config", type=Path, required=True, help="settings file (YAML)")
+    mode = parser.add_mutually_exclusive_group(required=True)
+    mode.add_argument("--config", type=Path, help="settings file (YAML)")
+    lift_help = "lift the holds that an operator left on nodes, and end: for the time after an uninstall"
+    mode.add_argument("--lift-holds", action="store_true", help=lift_help)
     default = "the pod's service account, then $KUBECONFIG"
     parser.add_argument("--kubeconfig", help=f"kubeconfig (default: {default})")
     arguments = parser.parse_args(argv)
     try:
-        settings = load_settings(arguments.config)
-        logs.configure(settings.log_format)
+        settings = None if arguments.lift_holds else load_settings(arguments.config)
+        logs.configure("plain" if settings is None else settings.log_format)
         credentials = find_credentials(arguments.kubeconfig)
     except (SettingsError, AuthError) as error:
         print(f"tangram-operator: {error}", file=sys.stderr)  # noqa: T201 - before the log is configured
         return EXIT_USAGE
-    return asyncio.run(_run(settings, credentials))
+    return asyncio.run(_lift_holds(credentials) if settings is None else _run(settings, credentials))
+
+
+async def _lift_holds(credentials: Credentials) -> int:
+    client = ApiClient(credentials)
+    try:
+        if await lift_holds(client):
+            return 0
+    finally:
+        await client.close()
+    log.critical("nodes are still held: remove their taints %s*", HOLD_PREFIX)
+    return EXIT_HELD
 
 
 async def _run(settings: Settings, credentials: Credentials) -> int:
