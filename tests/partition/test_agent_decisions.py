@@ -1,6 +1,7 @@
 """Pure parts of the node agent: back-off and quarantine, conditions, the device plugin's restart, labels."""
 
 import itertools
+import logging
 import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -281,6 +282,16 @@ def test_without_the_name_of_its_node_the_command_ends(capsys):
     assert main(["--node-name", "", "--kubeconfig", "none"]) == 2
 
     assert "NODE_NAME" in capsys.readouterr().err
+
+
+def test_a_command_that_ends_with_a_usage_error_leaves_the_log_of_its_caller_alone():
+    root, httpx = logging.getLogger(), logging.getLogger("httpx")
+    before = (root.level, list(root.handlers), httpx.level)
+
+    assert main(["--node-name", "node-a", "--kubeconfig", "none"]) == 2
+    assert main(["--node-name", ""]) == 2
+
+    assert (root.level, root.handlers, httpx.level) == before
 
 
 class EndlessAgent:

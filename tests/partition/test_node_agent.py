@@ -104,6 +104,53 @@ def test_what_a_pod_holds_is_never_destroyed_even_before_its_process_starts(node
     assert node.layout() == ["4g.40gb@0", "2g.20gb@4"]
 
 
+@with_gpus(cut(FOUR, THREE), {})
+def test_a_claim_whose_device_is_not_known_keeps_every_gpu_of_the_node_as_it_is(node):
+    node.kubelet.claimed = {("ml", "trainer"): [("gpu.nvidia.com", ["k8s.gpu.nvidia.com/claim=1-gpu-0"])]}
+    node.want(FOUR)
+    node.want(FOUR, gpu=1)
+
+    node.settle()
+
+    assert node.changes() == []
+    assert (node.objects.reason, node.objects.condition()["waitsFor"]) == ("InUse", "Pod ml/trainer")
+    cut_gpu, whole_gpu = node.objects.status["gpus"]
+    assert [i["usage"] for i in cut_gpu["instances"]] == ["Held", "Held"]
+    assert (whole_gpu["usage"], whole_gpu["holder"]["name"]) == ("Held", "trainer")
+
+    node.kubelet.claimed = {}
+    node.settle()
+
+    assert (node.layout(), node.layout(1)) == (["4g.40gb@0"], ["4g.40gb@0"])
+
+
+@with_gpus(cut(FOUR, THREE))
+def test_a_claim_that_the_kubelet_lists_after_the_operation_was_announced_stops_it(node):
+    node.want(FOUR)
+    apply_status = node.objects.apply_status
+
+    def claim_then_write(version, status):
+        node.kubelet.claimed = {("ml", "trainer"): [("gpu.nvidia.com", [])]}
+        apply_status(version, status)
+
+    node.objects.apply_status = claim_then_write
+    node.settle()
+
+    assert node.changes() == []
+    assert node.objects.reason == "InUse"
+
+
+def test_a_gpu_that_pods_share_in_time_is_held_and_not_cut(node):
+    node.kubelet.held = {("ml", "notebook"): [f"{node.gpus[0]}::3"]}
+    node.want(FOUR)
+
+    node.settle()
+
+    assert node.changes() == []
+    assert (node.objects.reason, node.objects.condition()["waitsFor"]) == ("InUse", "Pod ml/notebook")
+    assert node.objects.status["gpus"][0]["usage"] == "Held"
+
+
 @with_gpus(cut(FOUR, THREE))
 def test_what_a_process_uses_is_never_destroyed(node):
     pid = node.link.change(simulated.start_process, node.device(THREE))

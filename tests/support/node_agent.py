@@ -40,6 +40,8 @@ class Kubelet:
     def __init__(self, socket: Path) -> None:
         self.socket = socket
         self.held: dict[tuple[str, str], list[str]] = {}
+        # Devices of claims, by pod: the DRA driver, and the CDI names of one device.
+        self.claimed: dict[tuple[str, str], list[tuple[str, list[str]]]] = {}
         self.fails = False
         self.delay_s = 0.0
         self.calls = 0
@@ -60,12 +62,20 @@ class Kubelet:
                             name="main",
                             devices=[
                                 messages.ContainerDevices(resource_name="nvidia.com/x", device_ids=[device])
-                                for device in devices
+                                for device in self.held.get((namespace, name), ())
+                            ],
+                            dynamic_resources=[
+                                messages.DynamicResource(
+                                    claim_name="claim",
+                                    claim_namespace=namespace,
+                                    claim_resources=[_claim_resource(*device)],
+                                )
+                                for device in self.claimed.get((namespace, name), ())
                             ],
                         )
                     ],
                 )
-                for (namespace, name), devices in self.held.items()
+                for namespace, name in {**self.held, **self.claimed}
             ]
         )
 
@@ -86,6 +96,13 @@ class Kubelet:
             yield self
         finally:
             server.stop(None).wait()
+
+
+def _claim_resource(driver: str, cdi_names: list[str]) -> messages.ClaimResource:
+    devices = [messages.CDIDevice(name=name) for name in cdi_names]
+    return messages.ClaimResource(
+        driver_name=driver, pool_name="node-a", device_name="gpu-0", cdi_devices=devices
+    )
 
 
 class RecordedObjects:

@@ -25,14 +25,6 @@ NODE_NAME = "NODE_NAME"
 def main(argv: list[str] | None = None) -> int:
     """Run the agent until SIGTERM; return the exit code."""
     arguments = _parser().parse_args(sys.argv[1:] if argv is None else argv)
-    logging.basicConfig(
-        level=logging.INFO,
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
-        force=True,
-    )
-    for name in ("httpx", "httpcore"):  # they log the URL of each request at INFO
-        logging.getLogger(name).setLevel(logging.WARNING)
     if not arguments.node_name:
         print(f"tangram-agent: --node-name or ${NODE_NAME} is needed", file=sys.stderr)  # noqa: T201
         return EXIT_USAGE
@@ -41,6 +33,7 @@ def main(argv: list[str] | None = None) -> int:
     except APIAccessError as error:
         print(f"tangram-agent: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_USAGE
+    _log_to_stderr()
     cluster = Cluster(
         access,
         arguments.node_name,
@@ -69,6 +62,18 @@ def run(agent: NodeAgent, interval_s: float, stopping: threading.Event) -> int:
         if not goes_on:
             stopping.wait(interval_s)
     return 0
+
+
+def _log_to_stderr() -> None:
+    """Send the log of this process to stderr. It changes the root logger, so usage errors come before it."""
+    logging.basicConfig(
+        level=logging.INFO,
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
+        force=True,
+    )
+    for name in ("httpx", "httpcore"):  # they log the URL of each request at INFO
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def _parser() -> argparse.ArgumentParser:

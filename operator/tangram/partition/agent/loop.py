@@ -27,7 +27,7 @@ from tangram.partition.agent.driver_thread import DriverHangs, DriverThread, GPU
 from tangram.partition.agent.layout_work import LayoutWork, layout_work
 from tangram.partition.agent.node_labels import conflict
 from tangram.partition.agent.node_status import node_status
-from tangram.partition.agent.pod_resources import PodResourcesFailure
+from tangram.partition.agent.pod_resources import DeviceAllocations, PodResourcesFailure
 from tangram.partition.difference import LayoutOperation, difference
 from tangram.partition.layouts import ObservedLayout, WantedLayout
 from tangram.partition.nvml import NVMLFailure
@@ -54,8 +54,8 @@ _READY = NodeConditionState("True", "Running", "the agent knows the GPUs of this
 class DeviceHolders(Protocol):
     """Which pods hold which devices."""
 
-    def holders(self) -> dict[str, InstanceHolder]:
-        """Return the pods by the UUIDs of the devices that they hold. Raises `PodResourcesFailure`."""
+    def allocations(self) -> DeviceAllocations:
+        """Return the pods that hold devices. Raises `PodResourcesFailure`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +145,11 @@ class NodeAgent:
     def _observe(self, known: tuple[str, ...]) -> NodeObservation:
         """Return what is there. `known`: GPUs of the status, for a driver that cannot list them."""
         try:
-            holders = self.pods.holders()
+            allocations = self.pods.allocations()
         except PodResourcesFailure as error:
             return NodeObservation(NodeConditionState("False", "PodResourcesUnavailable", str(error)))
         try:
-            return self.driver.run(lambda driver: _observed(driver, known, holders))
+            return self.driver.run(lambda driver: _observed(driver, known, allocations))
         except NVMLFailure as failure:
             return NodeObservation(NodeConditionState("False", "DriverUnavailable", str(failure)))
 
@@ -234,16 +234,15 @@ class NodeAgent:
     def _apply(self, driver: GPUDriver, operation: LayoutOperation, wanted: WantedLayout) -> bool:
         """Apply the operation to what is there now; False where it is not the next one any more."""
         observed = driver.observe(operation.gpu)
-        left = difference(observed, wanted, self.pods.holders().keys())  # holders last: they change fastest
+        held = self.pods.allocations().among((observed,)).keys()  # last: it changes fastest
+        left = difference(observed, wanted, held)
         if left.operations[:1] != (operation,):
             return False
         driver.apply(operation)
         return True
 
 
-def _observed(
-    driver: GPUDriver, known: tuple[str, ...], holders: Mapping[str, InstanceHolder]
-) -> NodeObservation:
+def _observed(driver: GPUDriver, known: tuple[str, ...], allocations: DeviceAllocations) -> NodeObservation:
     """Observe all GPUs; one that cannot be observed does not hide the others."""
     try:
         gpus = driver.gpus()
@@ -263,6 +262,7 @@ def _observed(
     if unexplained:
         text = "; ".join(f"{gpu}: {failure}" for gpu, failure in sorted(unexplained.items()))
         ready = NodeConditionState("False", "GPUNotObserved", text)
+    holders = allocations.among(layouts.values())
     return NodeObservation(ready, layouts, holders, failures, driver.version())
 
 
