@@ -6,6 +6,7 @@ from tangram.fleet import ComingDevices, MIGLayout, offered_devices
 from tangram.repartition.plan_step import PlanStep, plan_step
 from tangram.repartition.world import (
     Action,
+    HoldNode,
     PlanRecord,
     PlanState,
     ReleaseNode,
@@ -32,7 +33,8 @@ def next_step(world: RepartitionWorld) -> RepartitionStep:
             claimed |= gpus
     actions: list[Action] = [action for step in steps.values() for action in step.actions]
     needed = {hold for step in steps.values() for hold in step.holds}
-    actions += _releases(world, needed)
+    placed = {(action.node, action.resource) for action in actions if isinstance(action, HoldNode)}
+    actions += _releases(world, needed, placed)
     targets = {gpu: layout for step in steps.values() for gpu, layout in step.targets}
     plan_of = {gpu: name for name, step in steps.items() for gpu, _ in step.targets}
     until = {name: step.progress.until or world.now for name, step in steps.items()}
@@ -61,14 +63,23 @@ def _order(record: PlanRecord) -> tuple[bool, float, str]:
     return record.state is not PlanState.EXECUTING, record.since, record.name
 
 
-def _releases(world: RepartitionWorld, needed: set[tuple[str, str]]) -> list[Action]:
-    """Return the holds to lift: those that no plan needs, and those that are overdue."""
-    return [
-        ReleaseNode(node.name, hold.resource)
-        for node in world.nodes
-        for hold in node.holds
-        if hold.until is not None and ((node.name, hold.resource) not in needed or hold.until <= world.now)
-    ]
+def _releases(
+    world: RepartitionWorld, needed: set[tuple[str, str]], placed: set[tuple[str, str]]
+) -> list[Action]:
+    """Return the holds to lift: those that are overdue, and those that no plan needs any more.
+
+    Where a plan has ended, the backend may still be at work, and the node still offer slices that are gone.
+    """
+    releases = list[Action]()
+    for node in world.nodes:
+        is_at_rest = node.partition.backend is None or node.partition.is_applied
+        for hold in node.holds:
+            key = node.name, hold.resource
+            if hold.until is None or key in placed:
+                continue
+            if hold.until <= world.now or (key not in needed and is_at_rest):
+                releases.append(ReleaseNode(*key))
+    return releases
 
 
 def _unmade(node: WorldNode) -> dict[str, MIGLayout]:

@@ -1,14 +1,22 @@
 """One plan of changes: its state, and the actions that may begin now.
 
-The order: consent, hold the nodes, wait until they are settled and their devices free, write the wanted
-layouts, wait until the backend has made them and the nodes offer the devices, release the nodes.
+The order: consent, record that the plan is carried out, hold the nodes, wait until they are settled and their
+devices free, write the wanted layouts, wait until the backend has made them and the nodes offer the devices.
+A plan that cannot go on is taken back in the same order: hold, settle, write the layouts before.
 """
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from tangram.fleet import LayoutChange, MIGLayout, PartitionedGPU, PoolPolicy, resource_name
+from tangram.fleet import (
+    LayoutChange,
+    MIGLayout,
+    PartitionedGPU,
+    PoolPolicy,
+    offered_devices,
+    resource_name,
+)
 from tangram.fleet.shape import WHOLE_GPU
 from tangram.repartition.world import (
     Action,
@@ -22,6 +30,7 @@ from tangram.repartition.world import (
 )
 
 WHOLE = resource_name(WHOLE_GPU)
+RETREAT_S = 60.0  # after the end of a plan, until which what it has written is taken back
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +64,27 @@ class ObservedChange:
     @property
     def is_made(self) -> bool:
         """Whether the GPU has the new layout, and its node offers the devices."""
-        partition = self.node.partition
-        return self.gpu.layout == self.change.after and self.is_written and partition.is_applied
+        return self.is_cut and self.is_written and (self.node.partition.is_applied or self._is_offered)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the GPU has the new layout."""
+        return self.gpu.layout == self.change.after
+
+    @property
+    def _is_offered(self) -> bool:
+        """Whether the node offers the new devices, though the backend is not done with its other GPUs."""
+        offered = offered_devices({gpu.id: gpu.layout for gpu in self.node.partition.gpus})
+        allocatable = dict(self.node.allocatable)
+        return all(
+            allocatable.get(resource, 0) >= offered[resource] for resource in self.change.after.devices
+        )
+
+    @property
+    def back(self) -> "ObservedChange":
+        """The change from the layout that the GPU has now to the one before the plan."""
+        change = self.change
+        return replace(self, change=LayoutChange(change.node, change.gpu, self.gpu.layout, change.before))
 
     @property
     def in_the_way(self) -> tuple[str, ...]:
@@ -96,12 +124,17 @@ class _Plan:
 
     @property
     def has_written(self) -> bool:
-        return any(item.is_written for item in self.observed)
+        return self.has_begun and any(item.is_written for item in self.observed)
 
     @property
     def until(self) -> float:
         began = self.record.since if self.has_begun else self.world.now
         return began + self.world.limits.cut_s
+
+    @property
+    def held_until(self) -> float:
+        """The end of its holds: later than its own, for what it has written to be taken back."""
+        return self.until + RETREAT_S
 
     def progress(
         self, state: PlanState, reason: str, message: str, waits_for: str = "", *, waits: bool = False
@@ -112,7 +145,7 @@ class _Plan:
 
 
 def plan_step(world: RepartitionWorld, record: PlanRecord, *, may_begin: bool) -> PlanStep:
-    """Return the next step of a plan that is not final. `may_begin`: the limit of nodes has room for it."""
+    """Return the next step of a plan that is not final. `may_begin`: no other plan keeps it from that."""
     plan = _observed(world, record)
     if plan.is_made:
         return PlanStep(plan.progress(PlanState.DONE, "Applied", "every GPU has its new layout"))
@@ -120,7 +153,7 @@ def plan_step(world: RepartitionWorld, record: PlanRecord, *, may_begin: bool) -
     if ended is not None:
         return _ended(plan, ended)
     if not plan.has_begun and not may_begin:
-        limit = f"at most {world.limits.nodes} nodes are changed at once"
+        limit = f"another plan changes its GPUs, or {world.limits.nodes} nodes are changed already"
         return PlanStep(plan.progress(PlanState.APPROVED, "WaitingForOtherPlans", limit))
     return _executing(plan)
 
@@ -190,62 +223,84 @@ def _ended(plan: _Plan, progress: PlanProgress) -> PlanStep:
     """Return the step of a plan that ends, or waits for consent.
 
     What it has written is taken back first, and it ends only once that is seen: whoever reads that it has
-    ended finds nothing of it left.
+    ended finds nothing of it left. The layout before is written only where no slice that a pod has, or may
+    still get, is in its way; else the GPU is left as it is.
     """
-    by_node: dict[str, list[tuple[str, MIGLayout | None]]] = {}
-    for item in plan.observed:
-        if item.is_written and not item.is_made:
-            back = None if item.gpu.quarantine else item.change.before
-            by_node.setdefault(item.node.name, []).append((item.gpu.id, back))
-    if not by_node:
+    left = [item.back for item in plan.observed if item.is_written and not item.is_cut and plan.has_begun]
+    if not left:
         return PlanStep(progress)
-    taken_back = (SetLayouts(node, tuple(sorted(layouts)), "") for node, layouts in sorted(by_node.items()))
-    progress = plan.progress(PlanState.EXECUTING, "TakingBack", progress.message, f"GPUNode {min(by_node)}")
-    return PlanStep(progress, tuple(taken_back))
+    is_late = plan.world.now >= plan.held_until
+    kept = [item for item in left if item.gpu.quarantine or item.in_the_way or is_late]
+    back = [item for item in left if item not in kept]
+    needed = plan.needed | {(item.node.name, resource) for item in back for resource in item.change.closed}
+    holds = _missing_holds(plan, needed)
+    if holds or _unsettled(plan, back):
+        back = []
+    layouts = [(item, None) for item in kept] + [(item, item.change.after) for item in back]
+    waits_for = f"GPUNode {min(item.node.name for item in left)}"
+    progress = plan.progress(PlanState.EXECUTING, "TakingBack", progress.message, waits_for)
+    return PlanStep(progress, (*holds, *_writes(layouts, "")), needed)
 
 
 def _late(plan: _Plan) -> Iterable[str]:
     for item in plan.observed:
-        if not item.is_made:
+        if item.is_cut and not item.is_made:
+            yield f"node {item.node.name} does not offer the devices of GPU {item.gpu.id}"
+        elif not item.is_made:
             why = item.gpu.failure or item.node.partition.problem or ", ".join(item.in_the_way)
             yield f"GPU {item.gpu.id} is not {item.change.after}" + (f": {why}" if why else "")
 
 
 def _executing(plan: _Plan) -> PlanStep:
     targets = tuple((item.gpu.id, item.change.after) for item in plan.observed)
+    if not plan.has_begun:  # nothing is done before the FleetPlan says so: its deadline counts from then
+        names = ", ".join(sorted({item.node.name for item in plan.observed}))
+        progress = plan.progress(PlanState.EXECUTING, "Beginning", f"{names} are held next", waits=True)
+        return PlanStep(progress, (), plan.needed, targets)
     unwritten = [item for item in plan.observed if not item.is_written]
+    holds = _missing_holds(plan, plan.needed)
     if not unwritten:
         waiting = next(item for item in plan.observed if not item.is_made)
         text = waiting.gpu.failure or f"the partition backend of node {waiting.node.name} cuts its GPUs"
         progress = plan.progress(PlanState.EXECUTING, "Cutting", text, f"GPUNode {waiting.node.name}")
-        return PlanStep(progress, (), plan.needed, targets)
-    holds = tuple(
-        HoldNode(node, resource, plan.world.now, plan.until)
-        for node, resource in sorted(plan.needed)
-        if (held := plan.world.node(node)) is not None and held.hold(resource) is None
-    )
+        return PlanStep(progress, holds, plan.needed, targets)
     if holds:
         names = ", ".join(sorted({hold.node for hold in holds}))
         progress = plan.progress(PlanState.EXECUTING, "Holding", f"holds devices of {names} free", waits=True)
         return PlanStep(progress, holds, plan.needed, targets)
     used = [text for item in unwritten for text in item.in_the_way]
     if used:
-        progress = plan.progress(PlanState.BLOCKED, "InUse", f"in use: {', '.join(used)}")
-        return PlanStep(progress)
+        return _ended(plan, plan.progress(PlanState.BLOCKED, "InUse", f"in use: {', '.join(used)}"))
     unsettled = _unsettled(plan, unwritten)
     if unsettled:
         progress = plan.progress(PlanState.EXECUTING, "Settling", *unsettled)
         return PlanStep(progress, (), plan.needed, targets)
+    writes = _writes(((item, item.change.after) for item in unwritten), plan.record.changes.name)
+    nodes = sorted({item.node.name for item in unwritten})
+    text = f"the wanted layouts of {', '.join(nodes)} are written"
+    progress = plan.progress(PlanState.EXECUTING, "Cutting", text, f"GPUNode {nodes[0]}")
+    return PlanStep(progress, writes, plan.needed, targets)
+
+
+def _missing_holds(plan: _Plan, needed: Iterable[tuple[str, str]]) -> tuple[HoldNode, ...]:
+    """Return the holds to place: those that are missing, and those that end before the plan's own would."""
+    missing = []
+    for name, resource in sorted(needed):
+        node = plan.world.node(name)
+        hold = node.hold(resource) if node is not None else None
+        lasts = hold is not None and (hold.until is None or hold.until > plan.held_until - 1.0)
+        if node is not None and not lasts:  # the instants of a taint are whole seconds
+            missing.append(HoldNode(name, resource, plan.world.now, plan.held_until))
+    return tuple(missing)
+
+
+def _writes(
+    layouts: Iterable[tuple[ObservedChange, MIGLayout | None]], plan_hash: str
+) -> tuple[SetLayouts, ...]:
     by_node: dict[str, list[tuple[str, MIGLayout | None]]] = {}
-    for item in unwritten:
-        by_node.setdefault(item.node.name, []).append((item.gpu.id, item.change.after))
-    writes = (
-        SetLayouts(node, tuple(sorted(layouts)), plan.record.changes.name)
-        for node, layouts in by_node.items()
-    )
-    text = f"the wanted layouts of {', '.join(sorted(by_node))} are written"
-    progress = plan.progress(PlanState.EXECUTING, "Cutting", text, f"GPUNode {min(by_node)}")
-    return PlanStep(progress, tuple(writes), plan.needed, targets)
+    for item, layout in layouts:
+        by_node.setdefault(item.node.name, []).append((item.gpu.id, layout))
+    return tuple(SetLayouts(node, tuple(sorted(own)), plan_hash) for node, own in sorted(by_node.items()))
 
 
 def _unsettled(plan: _Plan, unwritten: Iterable[ObservedChange]) -> tuple[str, str] | None:
@@ -255,11 +310,10 @@ def _unsettled(plan: _Plan, unwritten: Iterable[ObservedChange]) -> tuple[str, s
         node = item.node
         for resource in sorted(item.change.closed):
             hold = node.hold(resource)
-            held_since = hold.since if hold is not None else world.now
+            held_since = max(hold.since, plan.record.since) if hold is not None else world.now
             if world.now < held_since + world.limits.settle_s:
                 return f"node {node.name} was closed just now", f"Node {node.name}"
-            claimed = dict(node.claimed).get(resource, 0)
-            if claimed > _used(node, resource):
+            if dict(node.claimed).get(resource, 0) > _allocated(node, resource):
                 text = f"a pod on node {node.name} asks for {resource}, and its device is not known yet"
                 return text, f"Node {node.name}"
         if not node.partition.is_current:
@@ -267,11 +321,15 @@ def _unsettled(plan: _Plan, unwritten: Iterable[ObservedChange]) -> tuple[str, s
     return None
 
 
-def _used(node: WorldNode, resource: str) -> int:
-    """Return how many devices of a resource the backend knows to be in use."""
-    used: Counter[str] = Counter()
+def _allocated(node: WorldNode, resource: str) -> int:
+    """Return how many devices of a resource the backend knows to be allocated to pods.
+
+    NVML knows the pods: a device that a process uses without one is no pod's.
+    """
+    allocated: Counter[str] = Counter()
     for gpu in node.partition.gpus:
         profiles = {item.start: item.profile for item in gpu.layout.slices}
-        for start in gpu.held_starts:
-            used[WHOLE if start is None else resource_name(profiles.get(start, ""))] += 1
-    return used[resource]
+        starts = {start for start, pod in gpu.held if pod or node.partition.backend != "nvml"}
+        for start in starts:
+            allocated[WHOLE if start is None else resource_name(profiles.get(start, ""))] += 1
+    return allocated[resource]

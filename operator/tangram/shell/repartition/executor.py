@@ -124,6 +124,8 @@ class Executor:
     async def perform(self, current: RepartitionRound) -> None:
         """Write what the step decides. Raises NotLeader; other refusals are logged and tried again."""
         await self._ensure_gpu_nodes(current)
+        if not self.plan_mirror.synced:
+            return  # what is underway is not known: a hold would be lifted that a plan needs
         if self._may_write_plans():
             await self._write_plans(current)
         for action in current.step.actions:
@@ -243,7 +245,8 @@ class Executor:
         node = current.nodes[action.node]
         taints = [taint for taint in node["taints"] if held_resource(taint) != action.resource]
         if isinstance(action, HoldNode):
-            value = hold_value(action.since, action.until)
+            # It closes the node from now on: the round may have taken long since it observed the world.
+            value = hold_value(max(action.since, self.now()), action.until)
             key = hold_taint(action.resource)
             taints.append({"key": key, "value": value, "effect": "NoSchedule"})
         patch = {

@@ -1,5 +1,6 @@
 """The world of the step function, from mirrored objects. Pure."""
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ def failed_changes(plans: FleetPlanObjects, now: float) -> tuple[FailedChanges, 
 
 def hold_value(since: float, until: float) -> str:
     """Return the value of a taint that holds a node: the instants between which it does, in epoch seconds."""
-    return f"{int(since)}{_SEPARATOR}{int(until)}"
+    return f"{math.ceil(since)}{_SEPARATOR}{math.ceil(until)}"
 
 
 def holds(node: Object) -> tuple[Hold, ...]:

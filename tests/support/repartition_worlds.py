@@ -1,0 +1,112 @@
+"""Worlds of the step function that repartitions GPUs, in few words: a layout is a text."""
+
+from dataclasses import replace
+
+from tangram.fleet import (
+    LayoutChange,
+    LayoutChanges,
+    MIGLayout,
+    MIGSlice,
+    NodePartition,
+    PartitionedGPU,
+    PoolPolicy,
+    offered_devices,
+)
+from tangram.repartition import (
+    Hold,
+    PlanRecord,
+    PlanState,
+    RepartitionLimits,
+    RepartitionStep,
+    RepartitionWorld,
+    WorldNode,
+    next_step,
+)
+
+NOW = 10_000.0
+POOL = "pool"
+LIMITS = RepartitionLimits()
+HALF, QUARTER, WHOLE = "nvidia.com/mig-2g.12gb", "nvidia.com/mig-1g.6gb", "nvidia.com/gpu"
+
+
+def layout(text: str) -> MIGLayout:
+    """Return the layout that a text names: `gpu`, `empty`, or `2g.12gb@0 2g.12gb@2`."""
+    if text == "gpu":
+        return MIGLayout()
+    parts = [part.partition("@") for part in text.split()] if text != "empty" else []
+    return MIGLayout(True, tuple(sorted(MIGSlice(int(start), profile) for profile, _, start in parts)))
+
+
+def gpu(name: str, text: str, *held: int | None, **fields: object) -> PartitionedGPU:
+    """Return a GPU; `held`: starts of the slices that a pod has, None for the GPU as a whole."""
+    own = {"held": tuple((start, "other/pod") for start in held)} | fields
+    return PartitionedGPU(name, layout(text), "A30", **own)  # type: ignore[arg-type]
+
+
+def node(
+    name: str,
+    *gpus: PartitionedGPU,
+    wanted: dict[str, str] | None = None,
+    holds: tuple[Hold, ...] = (),
+    claimed: dict[str, int] | None = None,
+    allocatable: dict[str, int] | None = None,
+    **fields: object,
+) -> WorldNode:
+    """Return a node that offers what its GPUs hold; applied if they are as wanted."""
+    targets = {gpu_id: layout(text) for gpu_id, text in (wanted or {}).items()}
+    is_applied = all(item.layout == targets.get(item.id, item.layout) for item in gpus)
+    partition = NodePartition(
+        name,
+        **{"backend": "nvml", "is_applied": is_applied, "is_current": True} | fields,  # type: ignore[arg-type]
+        gpus=gpus,
+        wanted=tuple(sorted(targets.items())),
+    )
+    counts = offered_devices({item.id: item.layout for item in gpus}) if allocatable is None else allocatable
+    return WorldNode(
+        name, partition, holds, tuple(sorted(counts.items())), tuple(sorted((claimed or {}).items()))
+    )
+
+
+def changes(*parts: tuple[str, str, str, str], disturbed: tuple[str, ...] = ()) -> LayoutChanges:
+    """Return changes from (node, GPU, layout before, layout after)."""
+    found = tuple(sorted(LayoutChange(n, g, layout(before), layout(after)) for n, g, before, after in parts))
+    return LayoutChanges(found, disturbed, POOL)
+
+
+def plan(
+    of: LayoutChanges, state: PlanState | None = PlanState.EXECUTING, name: str = "plan", **fields: object
+) -> PlanRecord:
+    """Return a recommended plan; one that is carried out has been for ten seconds."""
+    return PlanRecord(
+        name,
+        of,
+        **{"is_recommended": True, "since": NOW - 10.0} | fields,  # type: ignore[arg-type]
+        state=state,
+    )
+
+
+def hold(resource: str, age_s: float = 10.0, left_s: float | None = None) -> Hold:
+    """Return a hold that a plan placed after it had begun ten seconds ago, or one with `left_s` to go."""
+    until = NOW - 10.0 + LIMITS.cut_s + 60.0 if left_s is None else NOW + left_s
+    return Hold(resource, NOW - age_s, until)
+
+
+def world(
+    *nodes: WorldNode,
+    plans: tuple[PlanRecord, ...] = (),
+    policy: PoolPolicy | None = PoolPolicy.IDLE_ONLY,
+    **limits: object,
+) -> RepartitionWorld:
+    """Return a world with one GPUPool."""
+    policies = {} if policy is None else {POOL: policy}
+    return RepartitionWorld(NOW, nodes, plans, policies, replace(LIMITS, **limits))  # type: ignore[arg-type]
+
+
+def step(*nodes: WorldNode, **fields: object) -> RepartitionStep:
+    """Return the next step of a world."""
+    return next_step(world(*nodes, **fields))  # type: ignore[arg-type]
+
+
+def verdicts(result: RepartitionStep) -> dict[str, tuple[str, str]]:
+    """Return (state, reason) by plan."""
+    return {item.name: (str(item.state), item.reason) for item in result.progress}
