@@ -218,6 +218,15 @@ def test_an_agent_writes_the_status_of_its_own_node_and_no_other(agents):
     assert "status" not in other.gpu_node()
 
 
+@pytest.mark.parametrize("kind", ["GPUNode", "Node"])
+def test_an_agent_may_watch_its_objects_and_a_watch_without_a_list_begins_with_them(agents, kind):
+    with agents["node-a"].as_agent_of("node-a").watch(kind, None, lasts_s=5, silence_s=20.0) as lines:
+        event = json.loads(next(lines))
+
+    assert (event["type"], event["object"]["kind"]) == ("ADDED", kind)
+    assert event["object"]["metadata"]["name"] == "node-a"
+
+
 def test_an_agent_restarts_the_device_plugin_of_its_own_node_and_no_other(agents):
     agent, other = (agents["node-a"].as_agent_of(name) for name in ("node-a", "node-b"))
     (foreign,) = other.device_plugin_pods()

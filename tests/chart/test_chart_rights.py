@@ -141,9 +141,9 @@ PARTITION = {
     ("", "pods/eviction"): {"create"},
 }
 AGENT = {
-    ("tangram.dev", "gpunodes"): {"get"},
+    ("tangram.dev", "gpunodes"): {"get", "watch"},
     ("tangram.dev", "gpunodes/status"): {"patch"},
-    ("", "nodes"): {"get"},
+    ("", "nodes"): {"get", "watch"},
     ("", "pods"): {"list", "delete"},
 }
 OPERATION = {"patch": "UPDATE", "delete": "DELETE", "create": "CREATE"}  # of an admission request, by verb

@@ -2,7 +2,6 @@
 
 import itertools
 import logging
-import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -19,6 +18,7 @@ from tangram.partition.agent.driver_thread import DriverHangs
 from tangram.partition.agent.layout_work import layout_work
 from tangram.partition.agent.node_labels import conflict
 from tangram.partition.agent.node_status import node_status
+from tangram.partition.agent.round_trigger import RoundTrigger
 from tangram.partition.layouts import ObservedInstance, ObservedLayout, WantedLayout
 from tangram.partition.status.attempts import (
     FAILURES_BEFORE_QUARANTINE,
@@ -297,21 +297,80 @@ def test_a_command_that_ends_with_a_usage_error_leaves_the_log_of_its_caller_alo
 class EndlessAgent:
     """An agent whose rounds go as listed; then it is told to stop."""
 
-    def __init__(self, stopping, *rounds):
-        self.stopping, self.rounds = stopping, list(rounds)
+    def __init__(self, trigger, *rounds):
+        self.trigger, self.rounds = trigger, list(rounds)
+        self.from_copies, self.due_s = [], None
 
-    def round(self):
+    def round(self, *, from_copies=False):
+        self.from_copies.append(from_copies)
         result = self.rounds.pop(0)
         if not self.rounds:
-            self.stopping.set()
+            self.trigger.stop()
         if isinstance(result, Exception):
             raise result
         return result
 
 
 def test_the_process_outlives_an_api_that_fails_and_ends_with_a_driver_that_hangs():
-    stopping = threading.Event()
+    trigger = RoundTrigger()
+    assert run(EndlessAgent(trigger, ClusterFailure("x"), True, False), 0.01, trigger) == 0
 
-    assert run(EndlessAgent(stopping, ClusterFailure("x"), True, False), 0.01, stopping) == 0
-    stopping.clear()
-    assert run(EndlessAgent(stopping, False, DriverHangs("x")), 0.01, stopping) == EXIT_HANGS
+    trigger = RoundTrigger()
+    assert run(EndlessAgent(trigger, False, DriverHangs("x")), 0.01, trigger) == EXIT_HANGS
+
+
+def test_copies_stand_in_for_reads_only_after_a_wait_in_which_nothing_changed_or_failed():
+    trigger = RoundTrigger(least_s=0.0)
+    agent = EndlessAgent(trigger, False, True, False, ClusterFailure("x"), False, False)
+
+    assert run(agent, 0.01, trigger) == 0
+
+    assert agent.from_copies == [False, True, False, True, False, True]
+
+
+def test_a_change_begins_a_round_at_once():
+    trigger = RoundTrigger()
+    agent = EndlessAgent(trigger, False, False)
+    trigger.change()
+
+    assert run(agent, 600.0, trigger) == 0
+
+    assert agent.from_copies == [False, False]
+
+
+def test_a_wait_that_is_over_begins_a_round_before_the_interval_is():
+    trigger = RoundTrigger()
+    agent = EndlessAgent(trigger, False, False)
+    agent.due_s = 0.01
+
+    assert run(agent, 600.0, trigger) == 0
+
+
+def test_a_storm_of_changes_begins_few_rounds_and_the_last_change_one():
+    now = 0.0
+
+    def clock():
+        nonlocal now
+        now += 0.3
+        return now
+
+    trigger = RoundTrigger(clock)
+    waited = []
+    trigger._next_signal = lambda seconds: waited.append(seconds) or True
+
+    assert trigger.wait(15.0)
+    assert waited == [15.0]
+    assert trigger.wait(15.0)
+    assert waited[1] == 15.0
+    assert 0 < waited[2] < 1.0  # until a second after the last round that a change began
+
+
+def test_the_end_of_the_process_is_not_put_off_by_changes():
+    trigger = RoundTrigger()
+    trigger.change()
+    assert trigger.wait(0.0)
+    trigger.change()
+    trigger.stop()
+
+    assert trigger.wait(15.0)
+    assert trigger.is_stopping

@@ -99,9 +99,9 @@ class ControlledNode:
         with Admin(self.nvml) as admin:
             return [call for call in admin.calls() if any(verb in call["name"] for verb in CHANGING)]
 
-    def start(self):
+    def start(self, interval_s=0.2):
         command = [sys.executable, "-P", "-m", "tangram.partition.agent", "--node-name", NODE]
-        command += ["--kubeconfig", str(self.kubeconfig), "--interval-s", "0.2"]
+        command += ["--kubeconfig", str(self.kubeconfig), "--interval-s", str(interval_s)]
         command += ["--pod-resources-socket", str(self.kubelet.socket)]
         env = {**os.environ, **environment(self.nvml)}
         log = (self.folder / "agent.log").open("ab")
@@ -199,6 +199,20 @@ def test_the_first_cut_of_an_uncut_gpu_and_a_second_process_that_writes_nothing(
 
     assert node.gpu_node()["metadata"]["resourceVersion"] == written
     assert len(node.changes()) == changes
+
+
+def test_by_watches_alone_a_spec_is_carried_out_and_the_devices_on_offer_are_noticed(node):
+    node.start(interval_s=3600)
+    node.until(lambda: node.condition("Ready").get("status") == "True", "ready")
+    began = time.monotonic()
+    node.want(FOUR, THREE)
+    node.until(lambda: node.layout() == ["3g.40gb@4", "4g.40gb@0"], "cut")
+    node.follow_restart("plugin-1")
+
+    assert time.monotonic() - began < 60
+    label = json.dumps({"metadata": {"labels": {"nvidia.com/gpu.deploy.dcgm": "paused-for-mig-change"}}})
+    node.kubectl("patch", "node", NODE, "-p", label)
+    node.until(lambda: node.condition().get("reason") == "ComponentsPaused", "a label of the Node is noticed")
 
 
 def test_a_pod_that_holds_a_slice_blocks_its_destruction_until_it_is_gone(node):

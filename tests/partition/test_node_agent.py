@@ -1,5 +1,6 @@
 """What a node agent does to its GPUs, and what it says of them: the real pynvml on a simulated driver."""
 
+import json
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -10,8 +11,14 @@ from e2e.silicon.nvml.library import installed
 from tangram import __version__
 from tangram.packing.geometry.layouts import Placement
 from tangram.partition.agent.cluster import ClusterFailure
+from tangram.partition.agent.device_plugin import RESTART_S
 from tangram.partition.agent.driver_thread import DriverHangs
-from tangram.partition.status.attempts import FAILURES_BEFORE_QUARANTINE, LONGEST_BACK_OFF_S
+from tangram.partition.agent.loop import RESTART_ROUND_S
+from tangram.partition.status.attempts import (
+    FAILURES_BEFORE_QUARANTINE,
+    FIRST_BACK_OFF_S,
+    LONGEST_BACK_OFF_S,
+)
 from tests.support.node_agent import AgentNode, Killed
 
 H100 = "H100-80GB-SXM"
@@ -72,6 +79,96 @@ def test_in_steady_state_nothing_is_written_and_no_restart_changes_that(node):
         assert not node.agent().round()
 
     assert len(node.objects.log) == written
+
+
+def watched(node):
+    """The copies that watches show once they are up to date."""
+    return node.objects.obj, node.objects.node_obj
+
+
+def test_a_round_in_which_nothing_is_due_reads_watched_copies_and_calls_no_api_server(node):
+    node.want(FOUR, THREE)
+    node.settle()
+    agent = node.agent()
+    agent.copies = lambda: watched(node)
+    node.objects.api_fails = True  # a read would fail
+
+    assert not agent.round(from_copies=True)
+
+
+def test_what_a_round_by_copies_would_do_rests_on_the_objects_as_they_are(node):
+    node.want(FOUR, THREE)
+    node.settle()
+    spec = json.loads(json.dumps(node.objects.obj))
+    node.objects.write_spec({"gpus": []})  # the copies still show the spec before
+    agent = node.agent()
+    agent.copies = lambda: (spec | {"spec": {"gpus": [{"id": node.gpus[0], "migEnabled": False}]}}, spec)
+    made = len(node.changes())
+
+    agent.round(from_copies=True)
+
+    assert len(node.changes()) == made
+    assert node.objects.status["observedGeneration"] == 3
+
+
+def test_copies_that_lag_behind_the_own_status_write_nothing(node):
+    node.want(FOUR, THREE)
+    node.settle()
+    old = json.loads(json.dumps(node.objects.obj))
+    old["status"]["conditions"][0]["reason"] = "InUse"
+    written = len(node.objects.log)
+    agent = node.agent()
+    agent.copies = lambda: (old, node.objects.node_obj)
+
+    assert not agent.round(from_copies=True)
+
+    assert len(node.objects.log) == written
+
+
+def test_a_holder_is_published_by_a_round_that_began_with_copies(node):
+    node.want(FOUR, THREE)
+    node.settle()
+    node.kubelet.held = {("ml", "chat-0"): [node.device(THREE)]}
+    agent = node.agent()
+    agent.copies = lambda: watched(node)
+
+    agent.round(from_copies=True)
+
+    assert node.objects.status["gpus"][0]["instances"][1]["usage"] == "Held"
+
+
+def test_a_driver_that_hangs_in_a_round_by_copies_is_published(node):
+    node.settle()
+    node.driver_deadline_s = 0.5
+    node.fail("nvmlDeviceGetMigMode", hangs=True)
+    agent = node.agent()
+    agent.copies = lambda: watched(node)
+
+    with pytest.raises(DriverHangs):
+        agent.round(from_copies=True)
+
+    assert node.objects.condition("Ready")["reason"] == "DriverHangs"
+    node.link.released.set()
+
+
+def test_the_next_round_is_due_when_a_back_off_ends_and_soon_while_the_device_plugin_restarts(node):
+    node.want(FOUR)
+    node.fail("nvmlDeviceCreateGpuInstanceWithPlacement", "IN_USE")
+    agent = node.agent()
+    while node.objects.reason != "BackOff":
+        agent.round()
+    agent.round()
+    assert agent.due_s == FIRST_BACK_OFF_S
+
+    node.now += timedelta(seconds=agent.due_s)
+    node.objects.plugin_returns = False
+    while agent.round():
+        pass
+    assert (node.objects.reason, agent.due_s) == ("DevicePluginRestarting", RESTART_ROUND_S)
+
+    node.now += timedelta(seconds=RESTART_S)  # past the deadline, it is a matter for a person
+    agent.round()
+    assert agent.due_s is None
 
 
 def test_without_a_wanted_layout_nothing_is_touched_whatever_the_node_offers(node):

@@ -5,7 +5,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,6 +13,8 @@ from tangram.partition.agent.cluster import Cluster, ClusterFailure
 from tangram.partition.agent.driver_thread import DEADLINE_S, DriverHangs, DriverThread
 from tangram.partition.agent.loop import NodeAgent
 from tangram.partition.agent.pod_resources import SOCKET, PodResources
+from tangram.partition.agent.round_trigger import RoundTrigger
+from tangram.partition.agent.watch import NodeWatch
 from tangram.partition.nvml import NVMLDriver
 
 log = logging.getLogger(__name__)
@@ -42,25 +43,36 @@ def main(argv: list[str] | None = None) -> int:
     )
     pods = PodResources(arguments.pod_resources_socket)
     driver = DriverThread(NVMLDriver, arguments.driver_deadline_s)
-    stopping = threading.Event()
+    trigger = RoundTrigger()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
-    return run(NodeAgent(cluster, driver, pods, lambda: datetime.now(UTC)), arguments.interval_s, stopping)
+        signal.signal(number, lambda *_: trigger.stop())
+    watch = NodeWatch(cluster, arguments.node_name, trigger.change)
+    watch.start()
+    agent = NodeAgent(cluster, driver, pods, lambda: datetime.now(UTC), watch.copies)
+    return run(agent, arguments.interval_s, trigger)
 
 
-def run(agent: NodeAgent, interval_s: float, stopping: threading.Event) -> int:
-    """Do round after round. An operation that has begun is finished before the process ends."""
-    while not stopping.is_set():
+def run(agent: NodeAgent, interval_s: float, trigger: RoundTrigger) -> int:
+    """Do round after round. An operation that has begun is finished before the process ends.
+
+    A change of the objects begins a round at once, and a back-off when it is over. Else the kubelet and the
+    driver are read every `interval_s`, and the API server where no watch shows its objects.
+    """
+    from_copies = False
+    while not trigger.is_stopping:
         try:
-            goes_on = agent.round()
+            goes_on, has_failed = agent.round(from_copies=from_copies), False
         except ClusterFailure as error:
             log.warning("%s", error)
-            goes_on = False
+            goes_on, has_failed = False, True
         except DriverHangs as error:
             log.critical("%s: ending, so that another process calls it", error)
             return EXIT_HANGS
-        if not goes_on:
-            stopping.wait(interval_s)
+        if goes_on:
+            from_copies = False
+            continue
+        wait_s = interval_s if agent.due_s is None else min(agent.due_s, interval_s)
+        from_copies = not trigger.wait(wait_s) and not has_failed
     return 0
 
 

@@ -2,10 +2,11 @@
 
 An operation begins only after the status that announces it was written, and after its GPU and the holders of
 its devices were read again. Whatever ends the process, the next one goes on from the status and the driver.
+Where a watch shows both objects, a round in which nothing is due makes no call of the API.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Protocol
@@ -45,9 +46,11 @@ from tangram.partition.status.node_record import (
     former_status,
     parse_wanted,
 )
+from tangram.partition.status.times import parse_api_time
 
 log = logging.getLogger(__name__)
 
+RESTART_ROUND_S = 3.0  # between rounds while the device plugin restarts: its pod is not watched
 _READY = NodeConditionState("True", "Running", "the agent knows the GPUs of this node")
 
 
@@ -85,31 +88,73 @@ class AgentRound:
     status: dict[str, Any]
     plugin_pods: tuple[DevicePluginPod, ...] = ()
 
+    def due_s(self, now: datetime) -> float | None:
+        """Return the seconds until a wait of this node is over; None where it waits for no time."""
+        waits = [record.back_off_left_s(now) for record in self._waiting_records()]
+        applied = named(former_status(self.status).conditions, "Applied")
+        deadline = parse_api_time(applied.deadline) if applied and applied.reason == RESTARTING else None
+        if deadline is not None and now < deadline:
+            waits.append(RESTART_ROUND_S)
+        return min((wait for wait in waits if wait is not None), default=None)
+
+    def _waiting_records(self) -> Iterator[GPURecord]:
+        return (self.records[layout.gpu] for layout in self.wanted if layout.gpu in self.records)
+
 
 @dataclass(slots=True)
 class NodeAgent:
-    """The agent of one node. Clock, driver, kubelet and API are passed in."""
+    """The agent of one node. Clock, driver, kubelet and API are passed in.
+
+    `copies`: GPUNode and Node as watches show them; None where they do not.
+    """
 
     objects: NodeObjects
     driver: DriverThread
     pods: DeviceHolders
     clock: Callable[[], datetime]
+    copies: Callable[[], tuple[dict[str, Any], dict[str, Any]] | None] = lambda: None
+    due_s: float | None = field(default=None, init=False)  # from the end of the last round; None: no time
 
-    def round(self) -> bool:
+    def round(self, *, from_copies: bool = False) -> bool:
         """Do one round; return whether the next one may follow at once.
 
+        `from_copies`: nothing is known to have changed, so that watched copies may stand in for the objects.
         Raises `ClusterFailure` where the API fails, and `DriverHangs` once that is published.
         """
-        found = self._decide({})
+        self.due_s = None
+        found = self._unchanged() if from_copies else None
+        found = found or self._decide({})
         if found is None:
             return False
         if found.work.operation is None:
             self._delete_outdated(found)
+            self.due_s = found.due_s(self.clock())
             return False
         records = self._perform(found.work.operation, found)
         if records is not None:
             self._decide(records)
         return True
+
+    def _unchanged(self) -> AgentRound | None:
+        """Return a round by the watched copies if it has nothing to write or to do; else None.
+
+        Whatever a round writes or does rests on the objects as the API server holds them now.
+        """
+        copies = self.copies()
+        if copies is None:
+            return None
+        obj, node = copies
+        former = former_status(obj.get("status") or {})
+        last = named(former.conditions, "Applied")
+        if former.backend != "NVML" or last is None or last.reason in (APPLYING, RESTARTING):
+            return None
+        try:
+            observation = self._observe(tuple(former.gpus))
+        except DriverHangs as hang:
+            return self._decide({}, hang)
+        found = self._found(obj, node, former, observation, dict(former.records), self.clock())
+        is_idle = found.work.operation is None and found.status == obj.get("status")
+        return found if is_idle else None
 
     def _decide(self, changed: Mapping[str, GPURecord], hang: DriverHangs | None = None) -> AgentRound | None:
         """Observe, decide and publish; `changed`: records that are newer than those of the status.

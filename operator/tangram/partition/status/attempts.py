@@ -41,11 +41,16 @@ class GPURecord:
         return self.quarantine is None and not self.is_backing_off(now)
 
     def is_backing_off(self, now: datetime) -> bool:
-        """Whether the next attempt is due later. One further away than any back-off was written by another
-        clock, and is due.
+        """Whether the next attempt is due later."""
+        return self.back_off_left_s(now) is not None
+
+    def back_off_left_s(self, now: datetime) -> float | None:
+        """Return the seconds until the next attempt; None where it is due, or none is. One further away than
+        any back-off was written by another clock, and is due.
         """
         due = parse_api_time(self.attempts.next_try) if self.attempts else None
-        return due is not None and now < due <= now + timedelta(seconds=LONGEST_BACK_OFF_S)
+        left_s = None if due is None else (due - now).total_seconds()
+        return left_s if left_s is not None and 0 < left_s <= LONGEST_BACK_OFF_S else None
 
 
 def after_success(former: GPURecord) -> GPURecord:
