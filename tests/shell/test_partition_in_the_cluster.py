@@ -14,12 +14,12 @@ from e2e.silicon.nvml.state import Fault
 from tangram.cli.approve.consent import give_consent
 from tangram.cli.cluster.access import ClusterAccess
 from tangram.shell.objects.kinds import FLEET_PLANS, GPU_POOLS, NODES, PODS
-from tests.support.apiserver import NAMESPACES, UNGUARDED, LiveCluster, eventually, llm
+from tests.support.apiserver import UNGUARDED, LiveCluster, eventually, llm
 from tests.support.fault_proxy import Act, FaultProxy, Rule
 from tests.support.nvml_driver import nvml_state
-from tests.support.partitioned_node import OPERANDS, PartitionedNode, partitioned_node
+from tests.support.partitioned_node import PartitionedNode, partitioned_node
 
-pytestmark = [pytest.mark.apiserver, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.apiserver, pytest.mark.slow, pytest.mark.timeout(160)]
 PARTITION = {"enabled": True, "settleSeconds": 1, "deadlineSeconds": 60}
 
 
@@ -36,9 +36,6 @@ def pool(name: str, policy: str = "IdleOnly") -> dict[str, Any]:
 async def node(cluster: LiveCluster) -> AsyncIterator[PartitionedNode]:
     """A node with one uncut H100 in an IdleOnly pool; both have the name of the test's namespace."""
     name = cluster.namespace
-    with contextlib.suppress(Exception):
-        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": OPERANDS}}
-        await cluster.client.create(NAMESPACES, body, manager="test", guard=UNGUARDED)
     state = nvml_state("H100-80GB-SXM", {})
     async with partitioned_node(cluster, name, state, {"pool": name}) as made:
         yield made
@@ -270,3 +267,61 @@ async def test_an_operator_that_dies_at_a_write_is_followed(
 
 async def is_cut(node: PartitionedNode) -> bool:
     return node.layouts() != [["gpu"]]
+
+
+async def test_full_moves_a_replica_make_before_break(
+    cluster: LiveCluster, operator: Callable[..., Any]
+) -> None:
+    """Two models run on whole GPUs; then the policy allows moves: a third GPU is cut, and both move there."""
+    name = cluster.namespace
+    state = nvml_state("H100-80GB-SXM", {}, {}, {})
+    async with partitioned_node(cluster, name, state, {"pool": name}) as node:
+        await cluster.apply(pool(name, "Ignore"), GPU_POOLS)
+        operator(partition=PARTITION | {"moveDeadlineSeconds": 90})
+        await reported(node)
+        for model_name in ("first", "second"):
+            await cluster.apply(model(cluster, model_name))
+            await cluster.until(model_name, "Ready", "True", within_s=60)
+        assert node.layouts() == [["gpu"]] * 3
+        availability = Availability(cluster)
+        await cluster.apply(pool(name, "Full"), GPU_POOLS)
+        async with availability.watched():
+            await eventually(lambda: moved(cluster), 90, "both models run on slices")
+
+        assert availability.least == {"first": 1, "second": 1}
+        await ended(cluster, "Done")
+        assert node.errors == []
+
+
+class Availability:
+    """The least number of ready pods of each LLMDeployment while it is watched."""
+
+    def __init__(self, cluster: LiveCluster) -> None:
+        self.cluster = cluster
+        self.least: dict[str, int] = {}
+
+    @contextlib.asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        over = asyncio.Event()
+        task = asyncio.create_task(self._watch(over))
+        yield
+        over.set()
+        await task
+
+    async def _watch(self, over: asyncio.Event) -> None:
+        while not over.is_set():
+            ready: dict[str, int] = {}
+            for pod in await self.cluster.all(PODS):
+                owner = pod["metadata"]["labels"].get("tangram.dev/llmdeployment")
+                conditions = pod.get("status", {}).get("conditions") or ()
+                serves = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+                if owner and serves and not pod["metadata"].get("deletionTimestamp"):
+                    ready[owner] = ready.get(owner, 0) + 1
+            for owner in self.least.keys() | ready.keys():
+                self.least[owner] = min(self.least.get(owner, 99), ready.get(owner, 0))
+            await asyncio.sleep(0.05)
+
+
+async def moved(cluster: LiveCluster) -> bool:
+    live = [p for p in await cluster.all(PODS) if p["metadata"]["labels"].get("tangram.dev/profile")]
+    return len(live) == 2 and all(p["metadata"]["labels"]["tangram.dev/profile"] != "gpu" for p in live)

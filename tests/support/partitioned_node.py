@@ -28,7 +28,7 @@ from tangram.fleet.pod_requests import gpu_requests
 from tangram.fleet.shape import resource_name
 from tangram.shell.api_server.client import ApiError
 from tangram.shell.objects.kinds import GPU_NODES, NODES, PODS
-from tests.support.apiserver import UNGUARDED, LiveCluster, add_node, gpu_node
+from tests.support.apiserver import NAMESPACES, UNGUARDED, LiveCluster, add_node, gpu_node
 from tests.support.node_agent import Kubelet
 
 OPERANDS = "gpu-operator"
@@ -188,6 +188,9 @@ async def partitioned_node(
         Kubelet(folder / "kubelet.sock").serving() as kubelet,
     ):
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        with contextlib.suppress(ApiError):  # it exists
+            operands = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": OPERANDS}}
+            await client.create(NAMESPACES, operands, manager="plugin", guard=UNGUARDED)
         node = gpu_node(name, gpus=len(state.gpus))
         node["metadata"]["labels"] |= {"nvidia.com/gpu.count": str(len(state.gpus))} | labels
         await add_node(client, node)

@@ -10,6 +10,7 @@ from tangram.fleet import (
     NodePartition,
     PartitionedGPU,
     PoolPolicy,
+    ShapeKey,
     offered_devices,
 )
 from tangram.repartition import (
@@ -70,7 +71,7 @@ def node(
 def changes(*parts: tuple[str, str, str, str], disturbed: tuple[str, ...] = ()) -> LayoutChanges:
     """Return changes from (node, GPU, layout before, layout after)."""
     found = tuple(sorted(LayoutChange(n, g, layout(before), layout(after)) for n, g, before, after in parts))
-    return LayoutChanges(found, disturbed, POOL)
+    return LayoutChanges(found, tuple((owner, ShapeKey("A30", "1g.6gb")) for owner in disturbed), POOL)
 
 
 def plan(

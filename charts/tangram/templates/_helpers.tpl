@@ -252,6 +252,7 @@ partition:
   stopped: {{ .Values.partition.stopped }}
   settleSeconds: {{ .Values.partition.settleSeconds }}
   deadlineSeconds: {{ .Values.partition.deadlineSeconds }}
+  moveDeadlineSeconds: {{ .Values.partition.moveDeadlineSeconds }}
   nodes: {{ .Values.partition.nodes }}
   migManager:
     {{- toYaml .Values.partition.migManager | nindent 4 }}

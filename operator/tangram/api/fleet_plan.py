@@ -162,6 +162,17 @@ class PlannedChange(APIModel):
     after: PlannedMIGLayout = Field(description="The layout that it is given.")
 
 
+class DisturbedDeployment(APIModel):
+    """An LLMDeployment of which replicas move, with the shape that they are to have."""
+
+    owner: ShortText = Field(description="The LLMDeployment, as NAMESPACE/NAME.")
+    sku: ShortText = Field(description="GPU model of the shape.")
+    profile: Word = Field(description="MIG profile of the shape, or `gpu` for whole GPUs.")
+    tensor_parallel: Annotated[int, Field(ge=1, le=64)] = Field(
+        default=1, description="Whole GPUs that one replica takes."
+    )
+
+
 class FleetPlanSpec(APIModel):
     """The plan. It never changes, but for `approved`."""
 
@@ -174,8 +185,8 @@ class FleetPlanSpec(APIModel):
     change_display: ShortText | None = optional(
         'The changes as text, equal ones together: "2x gpu -> 3g.40gb@0 4g.40gb@4".'
     )
-    disturbed: tuple[ShortText, ...] = list_field(
-        MAX_ITEMS, "LLMDeployments of which replicas move for the changes, as NAMESPACE/NAME."
+    disturbed: tuple[DisturbedDeployment, ...] = list_field(
+        MAX_ITEMS, "LLMDeployments of which replicas move for the changes."
     )
     pool: ShortText | None = optional("GPUPool of the GPUs in `changes`: its migPolicy says who approves.")
     fleet_plan: Hash | None = optional("FleetPlan of the whole fleet that the changes lead to.")

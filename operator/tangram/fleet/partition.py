@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from tangram.fleet.shape import WHOLE_GPU, resource_name
+from tangram.fleet.shape import WHOLE_GPU, ShapeKey, resource_name
 
 HASH_DIGITS = 12
 _BY_INDEX = "index-"
@@ -125,9 +125,15 @@ class LayoutChanges:
     """Changes that depend on each other: they are consented to, and carried out, together."""
 
     changes: tuple[LayoutChange, ...]  # sorted by node and GPU
-    disturbed: tuple[str, ...] = ()  # LLMDeployments, as NAMESPACE/NAME, whose replicas move for it; sorted
+    # (LLMDeployment as NAMESPACE/NAME, shape that its replicas are to have) of those that move for it; sorted
+    moves: tuple[tuple[str, ShapeKey], ...] = ()
     pool: str = ""  # the GPUPool of its GPUs
     consent: bool = False  # whether a person has to approve it
+
+    @property
+    def disturbed(self) -> tuple[str, ...]:
+        """The LLMDeployments whose replicas move for it, sorted."""
+        return tuple(sorted({owner for owner, _ in self.moves}))
 
     @property
     def name(self) -> str:
@@ -149,6 +155,17 @@ class ComingDevices:
 
 
 @dataclass(frozen=True, slots=True, order=True)
+class ReplicaMove:
+    """An LLMDeployment of which replicas leave GPUs that are cut anew."""
+
+    owner_uid: str
+    shape: ShapeKey  # that its replicas are to have
+    surge: int = (
+        0  # replicas beside the desired ones: they take over from those that leave, on the same shape
+    )
+
+
+@dataclass(frozen=True, slots=True, order=True)
 class FailedChanges:
     """A plan of changes that failed lately: for a while the same is not tried again."""
 
@@ -166,6 +183,7 @@ class PartitionView:
     going: tuple[tuple[str, str, int], ...] = ()  # (node, resource, count) that no new replica gets; sorted
     targets: tuple[tuple[str, MIGLayout], ...] = ()  # (GPU, layout that it is being given), sorted
     failed: tuple[FailedChanges, ...] = ()  # sorted
+    moves: tuple[ReplicaMove, ...] = ()  # that are underway, by owner
     # LLMDeployment uid -> epoch seconds until which it waits for a plan of the fleet before it takes a device
     unplanned: tuple[tuple[str, float], ...] = ()
 

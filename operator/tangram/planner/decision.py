@@ -87,6 +87,8 @@ def _plan(snapshot: FleetSnapshot, intents: tuple[ParsedIntent, ...], now: float
     devices = observe_free_devices(snapshot, intents)
     growing = tuple(intent for intent in valid if intent.uid not in faulted and not intent.is_off)
     obstacles = observe_obstacles(snapshot, growing, devices, now)
+    moves = {move.owner_uid: move for move in snapshot.partition.moves}
+    demands = tuple(replace(d, move=moves.get(d.uid)) for d in demands)
     quotas = Quotas(snapshot)
     limits = replica_limits(demands, snapshot, obstacles, devices, quotas, now)
     demands = tuple(replace(d, limits=limits[d.uid]) for d in demands)

@@ -10,6 +10,7 @@ from tangram.repartition.world import (
     Action,
     Hold,
     HoldNode,
+    MarkPod,
     PlanProgress,
     PlanRecord,
     PlanState,
@@ -19,12 +20,15 @@ from tangram.repartition.world import (
     RepartitionWorld,
     SetLayouts,
     WorldNode,
+    WorldOwner,
+    WorldPod,
 )
 
 __all__ = [
     "Action",
     "Hold",
     "HoldNode",
+    "MarkPod",
     "PlanProgress",
     "PlanRecord",
     "PlanState",
@@ -34,5 +38,7 @@ __all__ = [
     "RepartitionWorld",
     "SetLayouts",
     "WorldNode",
+    "WorldOwner",
+    "WorldPod",
     "next_step",
 ]

@@ -56,6 +56,7 @@ def next_step(world: RepartitionWorld) -> RepartitionStep:
         coming=tuple(coming),
         going=tuple(going),
         targets=tuple(sorted(targets.items())),
+        moves=tuple(sorted({move for step in steps.values() for move in step.moves})),
     )
 
 

@@ -7,17 +7,11 @@ A plan that cannot go on is taken back in the same order: hold, settle, write th
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
-from tangram.fleet import (
-    LayoutChange,
-    MIGLayout,
-    PartitionedGPU,
-    PoolPolicy,
-    offered_devices,
-    resource_name,
-)
-from tangram.fleet.shape import WHOLE_GPU
+from tangram.fleet import MIGLayout, PoolPolicy, ReplicaMove, resource_name
+from tangram.repartition.moving import moving
+from tangram.repartition.observed_plan import WHOLE, ObservedChange, ObservedPlan, observed_plan
 from tangram.repartition.world import (
     Action,
     HoldNode,
@@ -29,9 +23,6 @@ from tangram.repartition.world import (
     WorldNode,
 )
 
-WHOLE = resource_name(WHOLE_GPU)
-RETREAT_S = 60.0  # after the end of a plan, until which what it has written is taken back
-
 
 @dataclass(frozen=True, slots=True)
 class PlanStep:
@@ -41,112 +32,12 @@ class PlanStep:
     actions: tuple[Action, ...] = ()
     holds: frozenset[tuple[str, str]] = frozenset()  # (node, resource) that it needs
     targets: tuple[tuple[str, MIGLayout], ...] = ()  # of its GPUs while it may still succeed
-
-
-@dataclass(frozen=True, slots=True)
-class ObservedChange:
-    """A change beside its GPU as it is."""
-
-    change: LayoutChange
-    node: WorldNode
-    gpu: PartitionedGPU
-
-    @property
-    def wanted(self) -> MIGLayout | None:
-        """The layout that the GPUNode wants of the GPU; None: none is."""
-        return dict(self.node.partition.wanted).get(self.change.gpu)
-
-    @property
-    def is_written(self) -> bool:
-        """Whether the GPUNode wants the new layout."""
-        return self.wanted == self.change.after
-
-    @property
-    def is_made(self) -> bool:
-        """Whether the GPU has the new layout, and its node offers the devices."""
-        return self.is_cut and self.is_written and (self.node.partition.is_applied or self._is_offered)
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether the GPU has the new layout."""
-        return self.gpu.layout == self.change.after
-
-    @property
-    def _is_offered(self) -> bool:
-        """Whether the node offers the new devices, though the backend is not done with its other GPUs."""
-        offered = offered_devices({gpu.id: gpu.layout for gpu in self.node.partition.gpus})
-        allocatable = dict(self.node.allocatable)
-        return all(
-            allocatable.get(resource, 0) >= offered[resource] for resource in self.change.after.devices
-        )
-
-    @property
-    def back(self) -> "ObservedChange":
-        """The change from the layout that the GPU has now to the one before the plan."""
-        change = self.change
-        return replace(self, change=LayoutChange(change.node, change.gpu, self.gpu.layout, change.before))
-
-    @property
-    def in_the_way(self) -> tuple[str, ...]:
-        """What uses slices that have to go, or a GPU of which the mode changes: texts."""
-        change, held = self.change, self.gpu.held_starts
-        if change.before.mig_enabled != change.after.mig_enabled:
-            return (f"GPU {change.gpu}",) if held else ()
-        leaving = set(change.before.slices) - set(change.after.slices)
-        return tuple(f"{going} of GPU {change.gpu}" for going in sorted(leaving) if going.start in held)
-
-
-@dataclass(slots=True)
-class _Plan:
-    """One plan while its step is decided."""
-
-    world: RepartitionWorld
-    record: PlanRecord
-    observed: tuple[ObservedChange, ...]
-    missing: tuple[LayoutChange, ...] = ()  # of which the node or the GPU is not there
-    needed: frozenset[tuple[str, str]] = field(init=False)  # holds
-
-    def __post_init__(self) -> None:
-        changes = self.record.changes.changes
-        self.needed = frozenset((change.node, resource) for change in changes for resource in change.closed)
-
-    @property
-    def policy(self) -> PoolPolicy | None:
-        return self.world.policies.get(self.record.changes.pool)
-
-    @property
-    def has_begun(self) -> bool:
-        return self.record.state is PlanState.EXECUTING
-
-    @property
-    def is_made(self) -> bool:
-        return not self.missing and all(item.is_made for item in self.observed)
-
-    @property
-    def has_written(self) -> bool:
-        return self.has_begun and any(item.is_written for item in self.observed)
-
-    @property
-    def until(self) -> float:
-        began = self.record.since if self.has_begun else self.world.now
-        return began + self.world.limits.cut_s
-
-    @property
-    def held_until(self) -> float:
-        """The end of its holds: later than its own, for what it has written to be taken back."""
-        return self.until + RETREAT_S
-
-    def progress(
-        self, state: PlanState, reason: str, message: str, waits_for: str = "", *, waits: bool = False
-    ) -> PlanProgress:
-        done = sum(item.is_made for item in self.observed)
-        until = self.until if waits or waits_for else None
-        return PlanProgress(self.record.name, state, reason, message, waits_for, until, done)
+    moves: tuple[ReplicaMove, ...] = ()  # of replicas that leave its GPUs
 
 
 def plan_step(world: RepartitionWorld, record: PlanRecord, *, may_begin: bool) -> PlanStep:
     """Return the next step of a plan that is not final. `may_begin`: no other plan keeps it from that."""
-    plan = _observed(world, record)
+    plan = observed_plan(world, record)
     if plan.is_made:
         return PlanStep(plan.progress(PlanState.DONE, "Applied", "every GPU has its new layout"))
     ended = _overdue(plan) or _consent(plan) or _lost(plan)
@@ -158,19 +49,7 @@ def plan_step(world: RepartitionWorld, record: PlanRecord, *, may_begin: bool) -
     return _executing(plan)
 
 
-def _observed(world: RepartitionWorld, record: PlanRecord) -> _Plan:
-    observed, missing = [], []
-    for change in record.changes.changes:
-        node = world.node(change.node)
-        gpu = node.partition.gpu(change.gpu) if node is not None else None
-        if node is None or gpu is None:
-            missing.append(change)
-        else:
-            observed.append(ObservedChange(change, node, gpu))
-    return _Plan(world, record, tuple(observed), tuple(missing))
-
-
-def _consent(plan: _Plan) -> PlanProgress | None:
+def _consent(plan: ObservedPlan) -> PlanProgress | None:
     """Return why a plan waits for consent or does not have it any more; None: it may go on."""
     record, world, policy = plan.record, plan.world, plan.policy
     if plan.has_written:
@@ -193,7 +72,7 @@ def _consent(plan: _Plan) -> PlanProgress | None:
     return None if ended is None else plan.progress(*ended)
 
 
-def _lost(plan: _Plan) -> PlanProgress | None:
+def _lost(plan: ObservedPlan) -> PlanProgress | None:
     """Return why a plan cannot go on; None: it can."""
     for change in plan.missing:
         text = f"GPU {change.gpu} of node {change.node} is not there any more"
@@ -211,15 +90,15 @@ def _lost(plan: _Plan) -> PlanProgress | None:
     return None
 
 
-def _overdue(plan: _Plan) -> PlanProgress | None:
+def _overdue(plan: ObservedPlan) -> PlanProgress | None:
     """Return that a plan took too long; None: it did not."""
     if not plan.has_begun or plan.world.now < plan.until:
         return None
-    message = "; ".join(_late(plan)) or f"not done within {plan.world.limits.cut_s:.0f} s"
+    message = "; ".join(_late(plan)) or f"not done within {plan.limit_s:.0f} s"
     return plan.progress(PlanState.FAILED, "DeadlineExceeded", message)
 
 
-def _ended(plan: _Plan, progress: PlanProgress) -> PlanStep:
+def _ended(plan: ObservedPlan, progress: PlanProgress) -> PlanStep:
     """Return the step of a plan that ends, or waits for consent.
 
     What it has written is taken back first, and it ends only once that is seen: whoever reads that it has
@@ -230,7 +109,7 @@ def _ended(plan: _Plan, progress: PlanProgress) -> PlanStep:
     if not left:
         return PlanStep(progress)
     is_late = plan.world.now >= plan.held_until
-    kept = [item for item in left if item.gpu.quarantine or item.in_the_way or is_late]
+    kept = [item for item in left if item.gpu.quarantine or item.users or is_late]
     back = [item for item in left if item not in kept]
     needed = plan.needed | {(item.node.name, resource) for item in back for resource in item.change.closed}
     holds = _missing_holds(plan, needed)
@@ -242,47 +121,67 @@ def _ended(plan: _Plan, progress: PlanProgress) -> PlanStep:
     return PlanStep(progress, (*holds, *_writes(layouts, "")), needed)
 
 
-def _late(plan: _Plan) -> Iterable[str]:
+def _late(plan: ObservedPlan) -> Iterable[str]:
     for item in plan.observed:
         if item.is_cut and not item.is_made:
             yield f"node {item.node.name} does not offer the devices of GPU {item.gpu.id}"
         elif not item.is_made:
-            why = item.gpu.failure or item.node.partition.problem or ", ".join(item.in_the_way)
+            why = (
+                item.gpu.failure
+                or item.node.partition.problem
+                or ", ".join(user.place for user in item.users)
+            )
             yield f"GPU {item.gpu.id} is not {item.change.after}" + (f": {why}" if why else "")
 
 
-def _executing(plan: _Plan) -> PlanStep:
+def _executing(plan: ObservedPlan) -> PlanStep:
+    """Return the next step of a plan that goes on: for each GPU by itself, as far as that is possible."""
     targets = tuple((item.gpu.id, item.change.after) for item in plan.observed)
     if not plan.has_begun:  # nothing is done before the FleetPlan says so: its deadline counts from then
         names = ", ".join(sorted({item.node.name for item in plan.observed}))
         progress = plan.progress(PlanState.EXECUTING, "Beginning", f"{names} are held next", waits=True)
         return PlanStep(progress, (), plan.needed, targets)
-    unwritten = [item for item in plan.observed if not item.is_written]
-    holds = _missing_holds(plan, plan.needed)
-    if not unwritten:
-        waiting = next(item for item in plan.observed if not item.is_made)
-        text = waiting.gpu.failure or f"the partition backend of node {waiting.node.name} cuts its GPUs"
-        progress = plan.progress(PlanState.EXECUTING, "Cutting", text, f"GPUNode {waiting.node.name}")
-        return PlanStep(progress, holds, plan.needed, targets)
-    if holds:
-        names = ", ".join(sorted({hold.node for hold in holds}))
-        progress = plan.progress(PlanState.EXECUTING, "Holding", f"holds devices of {names} free", waits=True)
-        return PlanStep(progress, holds, plan.needed, targets)
-    used = [text for item in unwritten for text in item.in_the_way]
-    if used:
-        return _ended(plan, plan.progress(PlanState.BLOCKED, "InUse", f"in use: {', '.join(used)}"))
-    unsettled = _unsettled(plan, unwritten)
-    if unsettled:
-        progress = plan.progress(PlanState.EXECUTING, "Settling", *unsettled)
-        return PlanStep(progress, (), plan.needed, targets)
-    writes = _writes(((item, item.change.after) for item in unwritten), plan.record.changes.name)
-    nodes = sorted({item.node.name for item in unwritten})
-    text = f"the wanted layouts of {', '.join(nodes)} are written"
-    progress = plan.progress(PlanState.EXECUTING, "Cutting", text, f"GPUNode {nodes[0]}")
-    return PlanStep(progress, writes, plan.needed, targets)
+    moves, actions, waits = moving(plan), list[Action](), list[tuple[str, str, str]]()
+    needed, cut = set[tuple[str, str]](), list[ObservedChange]()
+    for item in plan.observed:
+        strangers = () if item.is_written else [user for user in item.users if not moves.may_leave(user)]
+        if strangers:
+            text = ", ".join(user.place for user in strangers)
+            return _ended(plan, plan.progress(PlanState.BLOCKED, "InUse", f"in use: {text}"))
+        if item.is_made:
+            continue
+        closed = item.change.closed
+        due = {resource for resource in closed if item.is_written or moves.may_close(item, resource)}
+        needed |= {(item.node.name, resource) for resource in due}
+        holds = _missing_holds(plan, ((item.node.name, resource) for resource in due))
+        actions += holds
+        if item.is_written:
+            text = item.gpu.failure or f"the partition backend of node {item.node.name} cuts its GPUs"
+            waits.append(("Cutting", text, f"GPUNode {item.node.name}"))
+        elif holds:
+            waits.append(("Holding", f"holds devices of {item.node.name} free", ""))
+        elif item.users:
+            waits.append(moves.wait_for(item))
+            if due == closed and _unsettled(plan, (item,)) is None:
+                actions += moves.marks(item)
+        elif (unsettled := _unsettled(plan, (item,))) is not None:
+            waits.append(("Settling", *unsettled))
+        else:
+            text = f"the wanted layouts of {item.node.name} are written"
+            waits.append(("Cutting", text, f"GPUNode {item.node.name}"))
+            cut.append(item)
+    actions += _writes(((item, item.change.after) for item in cut), plan.record.changes.name)
+    waits = waits or [("Moving", f"replicas of {', '.join(plan.record.changes.disturbed)} move", "")]
+    reason, message, waits_for = min(waits, key=lambda wait: _FIRST.index(wait[0]))
+    progress = plan.progress(PlanState.EXECUTING, reason, message, waits_for, waits=True)
+    return PlanStep(progress, tuple(dict.fromkeys(actions)), frozenset(needed), targets, moves.underway)
 
 
-def _missing_holds(plan: _Plan, needed: Iterable[tuple[str, str]]) -> tuple[HoldNode, ...]:
+# The first of these that a GPU of a plan waits for is the reason of the plan.
+_FIRST = ("Holding", "Settling", "Cutting", "Moving", "Draining")
+
+
+def _missing_holds(plan: ObservedPlan, needed: Iterable[tuple[str, str]]) -> tuple[HoldNode, ...]:
     """Return the holds to place: those that are missing, and those that end before the plan's own would."""
     missing = []
     for name, resource in sorted(needed):
@@ -303,7 +202,7 @@ def _writes(
     return tuple(SetLayouts(node, tuple(sorted(own)), plan_hash) for node, own in sorted(by_node.items()))
 
 
-def _unsettled(plan: _Plan, unwritten: Iterable[ObservedChange]) -> tuple[str, str] | None:
+def _unsettled(plan: ObservedPlan, unwritten: Iterable[ObservedChange]) -> tuple[str, str] | None:
     """Return what is waited for before anything may be cut: (message, object)."""
     world = plan.world
     for item in unwritten:

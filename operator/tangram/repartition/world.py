@@ -10,6 +10,8 @@ from tangram.fleet import (
     MIGLayout,
     NodePartition,
     PoolPolicy,
+    ReplicaMove,
+    ShapeKey,
 )
 
 
@@ -40,6 +42,26 @@ class Hold:
     until: float | None = None  # epoch seconds; later it is lifted. None: a person placed it, and lifts it
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class WorldPod:
+    """A scheduled pod that holds devices of a node."""
+
+    name: str  # NAMESPACE/NAME
+    owner: str = ""  # its LLMDeployment as NAMESPACE/NAME; empty: it is of none
+    is_leaving: bool = False
+    is_marked: bool = False  # the first to go when its Deployment is scaled down
+
+
+@dataclass(frozen=True, slots=True)
+class WorldOwner:
+    """An LLMDeployment whose replicas may have to move."""
+
+    uid: str
+    desired: int  # replicas, without those that take over from others
+    available: int
+    shapes: frozenset[ShapeKey] = frozenset()  # of its replicas
+
+
 @dataclass(frozen=True, slots=True)
 class WorldNode:
     """One node."""
@@ -49,6 +71,11 @@ class WorldNode:
     holds: tuple[Hold, ...] = ()
     allocatable: tuple[tuple[str, int], ...] = ()  # (resource, devices that the node offers), sorted
     claimed: tuple[tuple[str, int], ...] = ()  # (resource, devices that scheduled pods ask for), sorted
+    pods: tuple[WorldPod, ...] = ()  # by name
+
+    def pod(self, name: str) -> WorldPod | None:
+        """Return one of its pods."""
+        return next((pod for pod in self.pods if pod.name == name), None)
 
     def hold(self, resource: str) -> Hold | None:
         """Return the hold for a resource."""
@@ -75,6 +102,7 @@ class RepartitionLimits:
     cut_s: float = 300.0  # from the beginning of a plan until it has failed
     nodes: int = 4  # nodes that are changed at once
     stopped: bool = False  # nothing begins, and what has not cut anything ends
+    move_s: float = 3600.0  # as `cut_s`, of a plan for which replicas move
 
 
 DEFAULT_LIMITS = RepartitionLimits()
@@ -89,6 +117,7 @@ class RepartitionWorld:
     plans: tuple[PlanRecord, ...] = ()  # those that are not final, the oldest first
     policies: Mapping[str, PoolPolicy] = field(default_factory=dict)  # by GPUPool
     limits: RepartitionLimits = DEFAULT_LIMITS
+    owners: Mapping[str, WorldOwner] = field(default_factory=dict)  # by NAMESPACE/NAME
 
     def node(self, name: str) -> WorldNode | None:
         """Return one node."""
@@ -122,7 +151,14 @@ class SetLayouts:
     plan: str  # hash of the plan that they follow
 
 
-Action = HoldNode | ReleaseNode | SetLayouts
+@dataclass(frozen=True, slots=True, order=True)
+class MarkPod:
+    """Make a pod the first to go when its Deployment is scaled down."""
+
+    pod: str  # NAMESPACE/NAME
+
+
+Action = HoldNode | ReleaseNode | SetLayouts | MarkPod
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,3 +183,4 @@ class RepartitionStep:
     coming: tuple[ComingDevices, ...] = ()
     going: tuple[tuple[str, str, int], ...] = ()  # (node, resource, devices that no new replica gets)
     targets: tuple[tuple[str, MIGLayout], ...] = ()  # (GPU, layout that it is being given)
+    moves: tuple[ReplicaMove, ...] = ()  # by owner

@@ -132,6 +132,8 @@ class PartitionSettings(_Section):
     """From the hold on a node until it is known to take no more pods."""
     deadline_seconds: PositiveFloat = 300
     """From the beginning of a change until it has failed, and the GPUs go back to their layouts before."""
+    move_deadline_seconds: PositiveFloat = 3600
+    """The same, where replicas move for a change: new ones start, and old ones finish their requests."""
     nodes: Annotated[int, Field(ge=1)] = 4
     """Nodes whose layouts change at once."""
     mig_manager: MIGManagerSettings = MIGManagerSettings()

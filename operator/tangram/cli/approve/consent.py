@@ -58,7 +58,7 @@ def _shown(spec: Object) -> list[str]:
         f" {_layout(change.get('before'))} -> {_layout(change.get('after'))}"
         for change in spec["changes"]
     ]
-    disturbed = spec.get("disturbed") or ()
+    disturbed = [str(each.get("owner")) for each in spec.get("disturbed") or ()]
     return [*lines, f"  replicas of {', '.join(disturbed)} move" if disturbed else "  no replica moves"]
 
 

@@ -6,7 +6,15 @@ from dataclasses import dataclass, field
 from tangram.capacity.sizing import Constraint, Rejection, ServingShape
 from tangram.eligibility.reasons import Reason
 from tangram.eligibility.shapes.serving_shapes import AssessedShapes
-from tangram.fleet import CheckpointFacts, Intent, Shape, Spread, Workload, replicas_for
+from tangram.fleet import (
+    CheckpointFacts,
+    Intent,
+    ReplicaMove,
+    Shape,
+    Spread,
+    Workload,
+    replicas_for,
+)
 from tangram.planner.observe.free_capacity import FreeDevices
 
 NO_LIMIT = 10**9
@@ -36,6 +44,7 @@ class PlacementDemand:
     desired: int  # replicas of `desired_shape` by the scaling law
     desired_shape: Shape | None = None  # None: the shape that it runs on
     is_refused: bool = False  # the API server refuses its Deployment, or an object that this needs
+    move: ReplicaMove | None = None  # its replicas leave GPUs that are cut anew
     limits: Mapping[Shape, ReplicaLimit] = field(default_factory=dict)
 
     @property

@@ -7,7 +7,7 @@ an LLMDeployment holds are assigned jointly, under shortage by priority.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tangram.capacity.sizing import ServingShape
 from tangram.eligibility.isolation import RoundStep, for_each
@@ -31,6 +31,7 @@ class PlacementTarget:
     desired: int  # replicas of it that the load needs
     replicas: int = 0  # of them that have a device
     waiting: int = 0  # of them for which GPUs are being cut
+    surge: int = 0  # replicas beside `replicas`, with a device: they take over from others that leave theirs
     max_replicas: int = NO_LIMIT  # that budget, quota and back-off allow now
     over_budget: str = ""  # the message, if the budget allows no more replicas
     limit: ReplicaLimit | None = None  # if it allows no more replicas
@@ -78,7 +79,8 @@ def placement_targets(
         for number, count in assignment.devices:
             devices.allocate(uid, groups[number], count)
         waiting = sum(count for number, count in assignment.devices if groups[number].coming)
-        targets[uid] = _target(choice, assignment, waiting, devices)
+        target = _target(choice, assignment, waiting, devices)
+        targets[uid] = replace(target, surge=_surge(choice.demand, target, devices))
     return targets
 
 
@@ -118,7 +120,7 @@ def _free_after_surge(choices: list[PlacementChoice], devices: FreeDevices) -> M
 def _placement_choice(
     demand: PlacementDemand, devices: FreeDevices, index: Mapping[DeviceGroup, int]
 ) -> PlacementChoice:
-    current = _current(demand, devices) or demand.too_slow_but_serving
+    current = _moved(demand) or _current(demand, devices) or demand.too_slow_but_serving
     cheaper = demand.cheaper_formats(current) if current is not None else ()
     if current is not None and not cheaper:
         option = _option(demand, current, devices, index, min_replicas=0)
@@ -131,6 +133,19 @@ def _placement_choice(
         pairs.append((candidate, _option(demand, candidate, devices, index, min_replicas=least)))
     pairs.sort(key=lambda pair: pair[1].desired * pair[1].price)  # stable: then by candidate
     return PlacementChoice(demand, tuple(c for c, _ in pairs), tuple(o for _, o in pairs), stays=False)
+
+
+def _moved(demand: PlacementDemand) -> ServingShape | None:
+    """Return the candidate to which its replicas move, in the format in which they run if that may be used.
+
+    None: they do not move.
+    """
+    if demand.move is None:
+        return None
+    running = {workload.shape.precision for workload in demand.workloads if workload.replicas}
+    candidates = [candidate for candidate in demand.usable if candidate.shape.key == demand.move.shape]
+    same_format = [candidate for candidate in candidates if candidate.shape.precision in running]
+    return next(iter(same_format or candidates), None)
 
 
 def _current(demand: PlacementDemand, devices: FreeDevices) -> ServingShape | None:
@@ -186,6 +201,20 @@ def _other_shapes_cost(demand: PlacementDemand, candidate: ServingShape) -> floa
     return sum(w.replicas * demand.shapes.price(w.shape) for w in others)
 
 
+def _surge(demand: PlacementDemand, target: PlacementTarget, devices: FreeDevices) -> int:
+    """Return how many replicas take over from others now, and take their devices from `devices`."""
+    if demand.move is None or target.candidate is None or not demand.move.surge:
+        return 0
+    shape = target.candidate.shape
+    running = max(0, demand.devices_held(shape, devices) - target.replicas)
+    missing = demand.move.surge - running
+    free = (group for group in devices.groups(demand.uid, shape) if not group.coming)
+    for group in free if missing > 0 else ():
+        added = devices.allocate(demand.uid, group, missing)
+        running, missing = running + added, missing - added
+    return min(running, demand.move.surge)
+
+
 def _target(
     choice: PlacementChoice, assignment: DeviceAssignment, waiting: int, devices: FreeDevices
 ) -> PlacementTarget:
@@ -203,12 +232,12 @@ def _target(
     return PlacementTarget(
         candidate,
         option.desired,
-        assignment.replicas - waiting,
-        waiting,
-        most,
-        over_budget,
-        limit,
-        assignment.failure,
+        replicas=assignment.replicas - waiting,
+        waiting=waiting,
+        max_replicas=most,
+        over_budget=over_budget,
+        limit=limit,
+        failure=assignment.failure,
     )
 
 

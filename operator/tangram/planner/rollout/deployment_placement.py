@@ -95,7 +95,8 @@ def _replicas(target: PlacementTarget, current: Workload | None) -> int:
     Kubernetes schedules the pods as soon as it can. Only new replicas need a device first. The budget does
     scale it down.
     """
-    return max(target.replicas, min(target.desired, target.max_replicas, current.replicas if current else 0))
+    present = current.replicas if current else 0
+    return max(target.replicas, min(target.desired, target.max_replicas, present)) + target.surge
 
 
 def _waits_for_minimum(

@@ -37,10 +37,16 @@ def layout_changes(
         if not all(gpu in observed for gpu in gpus if gpu in recut) or not all(map(_may_cut, used)):
             continue
         owners = {move.owner for move in packing.moves if move.source.gpu in gpus}
+        shapes = {
+            (choice.demand, part.shape)
+            for choice in packing.choices
+            for part in choice.parts
+            if choice.demand in owners and part.count
+        }
         changes.append(
             LayoutChanges(
                 tuple(sorted(_change(states[gpu], recut[gpu]) for gpu in gpus if gpu in recut)),
-                tuple(sorted(owners)),
+                tuple(sorted(shapes)),
                 min((pool.name for pool in used if pool is not None), default=""),
                 consent=any(pool is not None and pool.policy is PoolPolicy.RECOMMEND for pool in used),
             )

@@ -29,6 +29,7 @@ MODEL_URI_ANNOTATION = "tangram.dev/model-uri"
 ENGINE_IMAGE_ANNOTATION = "tangram.dev/engine-image"
 EVALUATION_ANNOTATION = "tangram.dev/evaluation"
 GENERATION_ANNOTATION = "tangram.dev/generation"
+DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"  # the pod with the lowest one goes first
 # How Karpenter, EKS, GKE and AKS mark a node that may be reclaimed at short notice; values in lower case.
 SPOT_LABELS = (
     ("karpenter.sh/capacity-type", "spot"),

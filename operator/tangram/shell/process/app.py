@@ -278,6 +278,7 @@ class Operator:
             RepartitionLimits(
                 settle_s=partition.settle_seconds,
                 cut_s=partition.deadline_seconds,
+                move_s=partition.move_deadline_seconds,
                 nodes=partition.nodes,
                 stopped=partition.stopped,
             ),

@@ -167,7 +167,9 @@ class Reconciler:
         repartition = None
         if self.executor is not None:
             recommended = self.recommendations.recommended()
-            repartition = self.executor.observe(observed.snapshot, observed.view, recommended, observed.now)
+            repartition = self.executor.observe(
+                observed.snapshot, observed.intents, observed.view, recommended, observed.now
+            )
             observed = replace(observed, snapshot=repartition.snapshot)
         self.recommendations.offer(observed.snapshot, observed.parsed, self.guard.bound())
         if self.executor is not None:

@@ -5,16 +5,17 @@ and carries a version or UID precondition; one that is refused is logged once an
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tangram.eligibility.devices.tolerations import held_resource, hold_taint
-from tangram.fleet import FleetSnapshot, LayoutChanges, MIGLayout, PartitionView, id_on_node
+from tangram.fleet import FleetSnapshot, Intent, LayoutChanges, MIGLayout, PartitionView, id_on_node
 from tangram.fleet.labels import MANAGED_BY, MANAGED_BY_LABEL
 from tangram.fleet.times import rfc3339
 from tangram.repartition import (
     HoldNode,
+    MarkPod,
     PlanProgress,
     PlanRecord,
     ReleaseNode,
@@ -27,16 +28,19 @@ from tangram.repartition import (
 from tangram.shell.api_server.client import ApiClient, ApiError, Guard
 from tangram.shell.api_server.retry_delays import RetrySchedule
 from tangram.shell.objects.kinds import (
+    DELETION_COST,
     FLEET_PLANS,
     GPU_NODES,
     NODES,
     OPERATOR_LABEL,
+    PODS,
     Object,
     key_of,
     uid_of,
 )
 from tangram.shell.repartition.plan_objects import plan_object, plan_status
 from tangram.shell.repartition.world import (
+    MARK,
     FleetPlanObjects,
     failed_changes,
     hold_value,
@@ -72,6 +76,7 @@ class RepartitionRound:
     step: RepartitionStep
     nodes: Mapping[str, Object]  # by name
     gpu_nodes: Mapping[str, Object]  # by name
+    pods: Mapping[str, Object]  # by NAMESPACE/NAME
     gpu_node_names: frozenset[str]  # of nodes that are to have one
     plans: FleetPlanObjects
     recommended: Recommended
@@ -97,11 +102,18 @@ class Executor:
         self._plan_expectations = Expectations(lambda _kind, _namespace: self.plan_mirror.store)
 
     def observe(
-        self, snapshot: FleetSnapshot, view: MirrorView, recommended: Recommended, now: float
+        self,
+        snapshot: FleetSnapshot,
+        intents: Iterable[Intent],
+        view: MirrorView,
+        recommended: Recommended,
+        now: float,
     ) -> RepartitionRound:
         """Return the round that `perform` writes, with the snapshot that knows what is being changed."""
         plans = plan_objects(p for p in self.plan_mirror.store if is_of_changes(p) and self._ours(p))
-        world = repartition_world(snapshot, view.nodes, plans, recommended.changes, self.limits, now)
+        world = repartition_world(
+            snapshot, intents, view.nodes, view.pods, plans, recommended.changes, self.limits, now
+        )
         step = next_step(world)
         partition = PartitionView(
             nodes=snapshot.partition.nodes,
@@ -109,6 +121,7 @@ class Executor:
             going=step.going,
             targets=step.targets,
             failed=failed_changes(plans, now),
+            moves=step.moves,
         )
         return RepartitionRound(
             snapshot=replace(snapshot, partition=partition),
@@ -116,6 +129,7 @@ class Executor:
             step=step,
             nodes={key_of(node)[1]: node for node in view.nodes},
             gpu_nodes={key_of(obj)[1]: obj for obj in view.gpu_nodes},
+            pods={"/".join(key_of(pod)): pod for pod in view.pods},
             gpu_node_names=frozenset(node.name for node in snapshot.nodes if node.sku is not None),
             plans=plans,
             recommended=recommended,
@@ -132,6 +146,8 @@ class Executor:
             match action:
                 case HoldNode() | ReleaseNode():
                     await self._try(f"node {action.node}", self._change_hold, action, current)
+                case MarkPod():
+                    await self._try(f"pod {action.pod}", self._mark_pod, current.pods[action.pod])
                 case SetLayouts():
                     await self._try(f"gpunode {action.node}", self._set_layouts, action, current)
 
@@ -258,6 +274,15 @@ class Executor:
         # Further holds on this node in this round start from the node as it is now.
         node["metadata"]["resourceVersion"] = stored["metadata"]["resourceVersion"]
         node["taints"] = taints
+
+    async def _mark_pod(self, pod: Object) -> None:
+        """Make a pod the first to go, by its UID: another one of its name is left alone."""
+        namespace, name = key_of(pod)
+        patch = {
+            "metadata": {"uid": uid_of(pod), "annotations": {DELETION_COST: MARK}},
+        }
+        stored = await self.client.merge(PODS, namespace, name, patch, manager=MANAGER, guard=self.guard)
+        self.expectations.expect_write(PODS, stored, self.clock())
 
     async def _set_layouts(self, action: SetLayouts, current: RepartitionRound) -> None:
         obj = current.gpu_nodes[action.node]

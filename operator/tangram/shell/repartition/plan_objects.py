@@ -10,6 +10,7 @@ from tangram.fleet import (
     LayoutChanges,
     MIGLayout,
     MIGSlice,
+    ShapeKey,
     fleet_wide_id,
     id_on_node,
 )
@@ -35,8 +36,16 @@ def plan_object(name: str, changes: LayoutChanges, fleet_plan: str, labels: dict
         "changeDisplay": change_display(changes),
         "pool": changes.pool,
     }
-    if changes.disturbed:
-        spec["disturbed"] = list(changes.disturbed)
+    if changes.moves:
+        spec["disturbed"] = [
+            {
+                "owner": owner,
+                "sku": shape.sku,
+                "profile": shape.profile,
+                "tensorParallel": shape.tensor_parallel,
+            }
+            for owner, shape in changes.moves
+        ]
     if fleet_plan:
         spec["fleetPlan"] = fleet_plan
     return {
@@ -73,7 +82,7 @@ def plan_record(obj: Object, recommended: frozenset[str]) -> PlanRecord:
                 for c in spec.changes
             )
         ),
-        tuple(sorted(spec.disturbed)),
+        tuple(sorted((d.owner, ShapeKey(d.sku, d.profile, d.tensor_parallel)) for d in spec.disturbed)),
         spec.pool or "",
     )
     status = obj.get("status") or {}

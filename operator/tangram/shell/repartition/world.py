@@ -9,7 +9,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from tangram.eligibility.devices.tolerations import held_resource
-from tangram.fleet import FailedChanges, FleetSnapshot, LayoutChanges, NodePartition
+from tangram.fleet import (
+    FailedChanges,
+    FleetSnapshot,
+    Intent,
+    LayoutChanges,
+    NodePartition,
+    Workload,
+)
 from tangram.fleet.times import epoch_or
 from tangram.repartition import (
     Hold,
@@ -18,11 +25,14 @@ from tangram.repartition import (
     RepartitionLimits,
     RepartitionWorld,
     WorldNode,
+    WorldOwner,
+    WorldPod,
 )
 from tangram.shell.objects.kinds import Object, key_of
 from tangram.shell.repartition.plan_objects import SUFFIX, fits, hash_of, plan_record
 
 RETRY_S = 900.0  # after a plan that failed or was blocked, before the same changes are tried again
+MARK = "-1000"  # deletion cost of a pod that is to go first
 _SEPARATOR = "-"  # between the two instants of a hold
 
 
@@ -80,13 +90,15 @@ def plan_objects(plans: Iterable[Object]) -> FleetPlanObjects:
 
 def repartition_world(
     snapshot: FleetSnapshot,
+    intents: Iterable[Intent],
     nodes: Iterable[Object],
+    pods: Iterable[Object],
     plans: FleetPlanObjects,
     recommended: tuple[LayoutChanges, ...],
     limits: RepartitionLimits,
     now: float,
 ) -> RepartitionWorld:
-    """Return the world. `nodes`: mirrored Nodes; `recommended`: the changes of the last recommendation."""
+    """Return the world. `nodes`, `pods`: mirrored; `recommended`: changes of the last recommendation."""
     claimed: dict[str, Counter[str]] = defaultdict(Counter)
     for claim in snapshot.claims:
         claimed[claim.node][claim.resource] += claim.count
@@ -94,6 +106,8 @@ def repartition_world(
     partitions = [partition for partition in snapshot.partition.nodes if partition.node in objects]
     names = {partition.node for partition in partitions}
     held = [name for name, node in objects.items() if name not in names and holds(node)]
+    deployments = {intent.uid: f"{intent.namespace}/{intent.name}" for intent in intents}
+    pods_of = _pods(snapshot, pods, deployments)
     world_nodes = [
         WorldNode(
             partition.node,
@@ -101,6 +115,7 @@ def repartition_world(
             holds(objects[partition.node]),
             _counts(objects[partition.node]["allocatable"]),
             tuple(sorted(claimed[partition.node].items())),
+            tuple(sorted(pods_of.get(partition.node, ()))),
         )
         for partition in (*partitions, *(NodePartition(name) for name in held))
     ]
@@ -109,8 +124,37 @@ def repartition_world(
         nodes=tuple(sorted(world_nodes, key=lambda node: node.name)),
         plans=(*_records(plans, recommended), *_new(plans, recommended, partitions, now)),
         policies={pool.name: pool.policy for pool in snapshot.pools},
+        owners=_owners(snapshot, deployments),
         limits=limits,
     )
+
+
+def _pods(
+    snapshot: FleetSnapshot, pods: Iterable[Object], names: Mapping[str, str]
+) -> Mapping[str, list[WorldPod]]:
+    """Return the pods with devices, by node."""
+    marked = {"/".join(key_of(pod)) for pod in pods if pod.get("deletionCost") == MARK}
+    by_node: dict[str, list[WorldPod]] = defaultdict(list)
+    for claim in snapshot.claims:
+        owner, is_leaving = names.get(claim.owner_uid or "", ""), claim.leaves_at is not None
+        by_node[claim.node].append(WorldPod(claim.pod, owner, is_leaving, claim.pod in marked))
+    return by_node
+
+
+def _owners(snapshot: FleetSnapshot, names: Mapping[str, str]) -> Mapping[str, WorldOwner]:
+    """Return the state of each LLMDeployment by NAMESPACE/NAME."""
+    desired, own = dict(snapshot.desired), defaultdict[str, list[Workload]](list)
+    for workload in snapshot.workloads:
+        own[workload.owner_uid].append(workload)
+    return {
+        name: WorldOwner(
+            uid,
+            desired.get(uid, max((workload.replicas for workload in own[uid]), default=0)),
+            sum(workload.available for workload in own[uid]),
+            frozenset(workload.shape.key for workload in own[uid] if workload.total or workload.replicas),
+        )
+        for uid, name in names.items()
+    }
 
 
 def _counts(allocatable: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:

@@ -11,6 +11,7 @@ from tangram.api.llm_deployment.replicas_set_by import reduced
 from tangram.fleet.labels import COMPONENT_LABEL, MANAGED_BY, MANAGED_BY_LABEL, NVIDIA_PREFIX, OWNER_LABEL
 from tangram.fleet.pod_requests import gpu_requests
 from tangram.shell.objects.kinds import (
+    DELETION_COST,
     LLM_DEPLOYMENTS,
     TEMPLATE_LABEL,
     VARIANT_LABEL,
@@ -198,6 +199,7 @@ def pod(obj: Object) -> Object | None:
             "ownerReferences": [controller] if controller else [],
         },
         "nodeName": obj.get("spec", {}).get("nodeName", ""),
+        **({"deletionCost": cost[:MAX_ID]} if (cost := annotations_of(obj).get(DELETION_COST)) else {}),
         "requests": requests,
         "phase": status.get("phase", ""),
         "conditions": [

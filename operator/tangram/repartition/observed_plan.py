@@ -1,0 +1,169 @@
+"""A plan of changes beside the world: each GPU that it changes, and who uses what has to go."""
+
+from dataclasses import dataclass, replace
+
+from tangram.fleet import (
+    LayoutChange,
+    MIGLayout,
+    PartitionedGPU,
+    PoolPolicy,
+    offered_devices,
+    resource_name,
+)
+from tangram.fleet.shape import WHOLE_GPU
+from tangram.repartition.world import (
+    PlanProgress,
+    PlanRecord,
+    PlanState,
+    RepartitionWorld,
+    WorldNode,
+    WorldPod,
+)
+
+WHOLE = resource_name(WHOLE_GPU)
+RETREAT_S = 60.0  # after the end of a plan, until which what it has written is taken back
+
+
+@dataclass(frozen=True, slots=True)
+class SliceUser:
+    """Who uses a slice, or a GPU as a whole."""
+
+    place: str  # text: the slice and its GPU
+    resource: str
+    pod: WorldPod | None = None  # None: it is not known
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedChange:
+    """A change beside its GPU as it is."""
+
+    change: LayoutChange
+    node: WorldNode
+    gpu: PartitionedGPU
+
+    @property
+    def wanted(self) -> MIGLayout | None:
+        """The layout that the GPUNode wants of the GPU; None: none is."""
+        return dict(self.node.partition.wanted).get(self.change.gpu)
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the GPUNode wants the new layout."""
+        return self.wanted == self.change.after
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the GPU has the new layout, and its node offers the devices."""
+        return self.is_cut and self.is_written and (self.node.partition.is_applied or self._is_offered)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the GPU has the new layout."""
+        return self.gpu.layout == self.change.after
+
+    @property
+    def _is_offered(self) -> bool:
+        """Whether the node offers the new devices, though the backend is not done with its other GPUs."""
+        offered = offered_devices({gpu.id: gpu.layout for gpu in self.node.partition.gpus})
+        allocatable = dict(self.node.allocatable)
+        return all(
+            allocatable.get(resource, 0) >= offered[resource] for resource in self.change.after.devices
+        )
+
+    @property
+    def back(self) -> "ObservedChange":
+        """The change from the layout that the GPU has now to the one before the plan."""
+        change = self.change
+        return replace(self, change=LayoutChange(change.node, change.gpu, self.gpu.layout, change.before))
+
+    @property
+    def users(self) -> tuple[SliceUser, ...]:
+        """Who uses slices that have to go, or a GPU of which the mode changes."""
+        change = self.change
+        changes_mode = change.before.mig_enabled != change.after.mig_enabled
+        leaving = {part.start: part for part in change.before.slices if part not in change.after.slices}
+        users = []
+        for start, pod in self.gpu.held:
+            if start is None and changes_mode:
+                users.append(SliceUser(f"GPU {self.gpu.id}", WHOLE, self.node.pod(pod)))
+            elif start in leaving:
+                part = leaving[start]
+                place = f"{part} of GPU {self.gpu.id}"
+                users.append(SliceUser(place, resource_name(part.profile), self.node.pod(pod)))
+        return tuple(sorted(users, key=lambda user: user.place))
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedPlan:
+    """One plan beside the GPUs that it changes."""
+
+    world: RepartitionWorld
+    record: PlanRecord
+    observed: tuple[ObservedChange, ...]
+    missing: tuple[LayoutChange, ...] = ()  # of which the node or the GPU is not there
+
+    @property
+    def needed(self) -> frozenset[tuple[str, str]]:
+        """The holds that it needs at most: (node, resource)."""
+        changes = self.record.changes.changes
+        return frozenset((change.node, resource) for change in changes for resource in change.closed)
+
+    @property
+    def policy(self) -> PoolPolicy | None:
+        """Policy of the GPUPool of its GPUs; None: the pool is gone."""
+        return self.world.policies.get(self.record.changes.pool)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether its FleetPlan says that it is carried out."""
+        return self.record.state is PlanState.EXECUTING
+
+    @property
+    def is_made(self) -> bool:
+        """Whether every GPU has its new layout, and every replica that moves its shape."""
+        owners = ((self.world.owners.get(owner), shape) for owner, shape in self.record.changes.moves)
+        arrived = all(owner is None or owner.shapes <= {shape} for owner, shape in owners)
+        return arrived and not self.missing and all(item.is_made for item in self.observed)
+
+    @property
+    def has_written(self) -> bool:
+        """Whether a GPUNode wants a layout of it."""
+        return self.has_begun and any(item.is_written for item in self.observed)
+
+    @property
+    def until(self) -> float:
+        """Its deadline."""
+        began = self.record.since if self.has_begun else self.world.now
+        return began + self.limit_s
+
+    @property
+    def limit_s(self) -> float:
+        """How long it may take."""
+        limits = self.world.limits
+        return limits.move_s if self.record.changes.moves else limits.cut_s
+
+    @property
+    def held_until(self) -> float:
+        """The end of its holds: later than its own, for what it has written to be taken back."""
+        return self.until + RETREAT_S
+
+    def progress(
+        self, state: PlanState, reason: str, message: str, waits_for: str = "", *, waits: bool = False
+    ) -> PlanProgress:
+        """Return its progress; a plan that waits has a deadline."""
+        done = sum(item.is_made for item in self.observed)
+        until = self.until if waits or waits_for else None
+        return PlanProgress(self.record.name, state, reason, message, waits_for, until, done)
+
+
+def observed_plan(world: RepartitionWorld, record: PlanRecord) -> ObservedPlan:
+    """Return a plan beside the GPUs that it changes."""
+    observed, missing = [], []
+    for change in record.changes.changes:
+        node = world.node(change.node)
+        gpu = node.partition.gpu(change.gpu) if node is not None else None
+        if node is None or gpu is None:
+            missing.append(change)
+        else:
+            observed.append(ObservedChange(change, node, gpu))
+    return ObservedPlan(world, record, tuple(observed), tuple(missing))
