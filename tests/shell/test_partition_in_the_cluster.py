@@ -325,3 +325,31 @@ class Availability:
 async def moved(cluster: LiveCluster) -> bool:
     live = [p for p in await cluster.all(PODS) if p["metadata"]["labels"].get("tangram.dev/profile")]
     return len(live) == 2 and all(p["metadata"]["labels"]["tangram.dev/profile"] != "gpu" for p in live)
+
+
+async def test_a_node_that_arrives_is_held_until_it_is_sliced(
+    cluster: LiveCluster, operator: Callable[..., Any]
+) -> None:
+    """A pod that asks for a whole GPU waits for any node: it does not get the one that is to be cut."""
+    name = cluster.namespace
+    await cluster.apply(pool(name), GPU_POOLS)
+    operator(partition=PARTITION)
+    requests = {"nvidia.com/gpu": "1"}
+    container = {"name": "main", "image": "foreign", "resources": {"limits": requests, "requests": requests}}
+    foreign = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "foreign", "namespace": name}}
+    foreign["spec"] = {"containers": [container], "nodeSelector": {"pool": name}}  # type: ignore[assignment]
+    await cluster.client.create(PODS, foreign, manager="somebody", guard=UNGUARDED)
+    await cluster.apply(model(cluster, "first"))
+    taint = {"key": "hold.tangram.dev/gpu", "value": "arriving", "effect": "NoSchedule"}
+
+    async with partitioned_node(
+        cluster, name, nvml_state("H100-80GB-SXM", {}), {"pool": name}, [taint]
+    ) as node:
+        await cluster.until("first", "Ready", "True", within_s=60)
+
+        assert node.layouts() != [["gpu"]]
+        waiting = await cluster.get(PODS, "foreign")
+        assert waiting is not None
+        assert not waiting["spec"].get("nodeName")
+        await ended(cluster, "Done")
+        await cluster.delete(PODS, "foreign")

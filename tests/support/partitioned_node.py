@@ -176,7 +176,11 @@ class PartitionedNode:
 
 @contextlib.asynccontextmanager
 async def partitioned_node(
-    cluster: LiveCluster, name: str, state: NvmlState, labels: dict[str, str]
+    cluster: LiveCluster,
+    name: str,
+    state: NvmlState,
+    labels: dict[str, str],
+    taints: list[dict[str, str]] | None = None,
 ) -> AsyncIterator[PartitionedNode]:
     """Add a node to the cluster; remove it at the end."""
     folder = Path(tempfile.mkdtemp(prefix="node"))  # a Unix socket's path must stay below 108 characters
@@ -193,7 +197,8 @@ async def partitioned_node(
             await client.create(NAMESPACES, operands, manager="plugin", guard=UNGUARDED)
         node = gpu_node(name, gpus=len(state.gpus))
         node["metadata"]["labels"] |= {"nvidia.com/gpu.count": str(len(state.gpus))} | labels
-        await add_node(client, node)
+        node["spec"] = {"taints": taints or []}
+        await add_node(client, node, len(taints or ()))
         made = PartitionedNode(cluster, name, nvml, state, kubelet, folder)
         stack.callback(made.stop_agent)
         task = asyncio.create_task(made.play(over))

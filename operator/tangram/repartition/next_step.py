@@ -3,6 +3,7 @@
 from collections import Counter
 
 from tangram.fleet import ComingDevices, MIGLayout, offered_devices
+from tangram.repartition.observed_plan import WHOLE
 from tangram.repartition.plan_step import PlanStep, plan_step
 from tangram.repartition.world import (
     Action,
@@ -33,6 +34,9 @@ def next_step(world: RepartitionWorld) -> RepartitionStep:
             claimed |= gpus
     actions: list[Action] = [action for step in steps.values() for action in step.actions]
     needed = {hold for step in steps.values() for hold in step.holds}
+    arriving = _arriving(world)
+    actions += (hold for hold in arriving.values() if hold is not None)
+    needed |= arriving.keys()
     placed = {(action.node, action.resource) for action in actions if isinstance(action, HoldNode)}
     actions += _releases(world, needed, placed)
     targets = {gpu: layout for step in steps.values() for gpu, layout in step.targets}
@@ -58,6 +62,19 @@ def next_step(world: RepartitionWorld) -> RepartitionStep:
         targets=tuple(sorted(targets.items())),
         moves=tuple(sorted({move for step in steps.values() for move in step.moves})),
     )
+
+
+def _arriving(world: RepartitionWorld) -> dict[tuple[str, str], HoldNode | None]:
+    """Return the holds of nodes that have just come, with what places them: no pod takes a whole GPU before
+    a plan knows it.
+    """
+    holds: dict[tuple[str, str], HoldNode | None] = {}
+    for node in world.nodes:
+        until = node.arriving_until
+        if until is not None and world.now < until:
+            is_closed = node.hold(WHOLE) is not None
+            holds[node.name, WHOLE] = None if is_closed else HoldNode(node.name, WHOLE, world.now, until)
+    return holds
 
 
 def _order(record: PlanRecord) -> tuple[bool, float, str]:

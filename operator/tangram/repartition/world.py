@@ -72,6 +72,8 @@ class WorldNode:
     allocatable: tuple[tuple[str, int], ...] = ()  # (resource, devices that the node offers), sorted
     claimed: tuple[tuple[str, int], ...] = ()  # (resource, devices that scheduled pods ask for), sorted
     pods: tuple[WorldPod, ...] = ()  # by name
+    # Epoch seconds until which a node that has just come waits for a plan that knows it; None: it does not.
+    arriving_until: float | None = None
 
     def pod(self, name: str) -> WorldPod | None:
         """Return one of its pods."""

@@ -19,7 +19,7 @@ from tangram.shell.decide.recommendation_worker import RecommendationResult, Rec
 from tangram.shell.decide.worker import WorkerFailed
 from tangram.shell.lead.lease import NotLeader
 from tangram.shell.measure.metrics import OperatorMetrics
-from tangram.shell.repartition.executor import Recommended
+from tangram.shell.repartition.world import Recommended
 from tangram.shell.report.fleet_plans import FleetPlans
 
 log = logging.getLogger(__name__)
@@ -70,6 +70,7 @@ class LastRecommendation:
     generations: Mapping[str, int]  # of its LLMDeployments, by UID
     result: RecommendationResult | None
     advice: Mapping[str, Advice]  # by UID
+    nodes: frozenset[str] = frozenset()  # of which the input knows the GPUs
 
 
 def relevant_part(snapshot: FleetSnapshot, intents: tuple[ParsedIntent, ...]) -> tuple[Any, ...]:
@@ -165,7 +166,10 @@ class RecommendationLoop:
     def recommended(self) -> Recommended:
         """Return the changes of MIG layouts in the last recommendation."""
         result = self._last.result if self._last else None
-        return Recommended() if result is None else Recommended(result.name, result.changes)
+        nodes = self._last.nodes if self._last else frozenset()
+        return (
+            Recommended("", (), nodes) if result is None else Recommended(result.name, result.changes, nodes)
+        )
 
     def unplanned(self, intents: Iterable[Intent], now: float) -> tuple[tuple[str, float], ...]:
         """Return the LLMDeployments of which no recommendation knows yet though one is due, by UID, each with
@@ -264,6 +268,7 @@ class RecommendationLoop:
             {intent.uid: intent.generation for intent in offered.intents},
             result,
             dict(result.advice) if result else {},
+            frozenset(node.node for node in offered.snapshot.partition.nodes if node.gpus),
         )
         self.changed()
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tangram.eligibility.devices.tolerations import held_resource, hold_taint
-from tangram.fleet import FleetSnapshot, Intent, LayoutChanges, MIGLayout, PartitionView, id_on_node
+from tangram.fleet import FleetSnapshot, Intent, MIGLayout, PartitionView, id_on_node
 from tangram.fleet.labels import MANAGED_BY, MANAGED_BY_LABEL
 from tangram.fleet.times import rfc3339
 from tangram.repartition import (
@@ -42,6 +42,7 @@ from tangram.shell.repartition.plan_objects import plan_object, plan_status
 from tangram.shell.repartition.world import (
     MARK,
     FleetPlanObjects,
+    Recommended,
     failed_changes,
     hold_value,
     plan_objects,
@@ -57,14 +58,6 @@ log = logging.getLogger(__name__)
 
 MANAGER = "tangram-partition"
 KEPT = 20  # FleetPlans of changes that are final
-
-
-@dataclass(frozen=True, slots=True)
-class Recommended:
-    """What the last recommendation changes."""
-
-    fleet_plan: str = ""  # name of the FleetPlan of the whole fleet
-    changes: tuple[LayoutChanges, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +105,7 @@ class Executor:
         """Return the round that `perform` writes, with the snapshot that knows what is being changed."""
         plans = plan_objects(p for p in self.plan_mirror.store if is_of_changes(p) and self._ours(p))
         world = repartition_world(
-            snapshot, intents, view.nodes, view.pods, plans, recommended.changes, self.limits, now
+            snapshot, intents, view.nodes, view.pods, plans, recommended, self.limits, now
         )
         step = next_step(world)
         partition = PartitionView(

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,12 @@ from tangram.fleet import (
     Intent,
     LayoutChanges,
     NodePartition,
+    PoolPolicy,
     Workload,
+    claiming_pools,
 )
 from tangram.fleet.times import epoch_or
+from tangram.packing import board
 from tangram.repartition import (
     Hold,
     PlanRecord,
@@ -33,7 +36,18 @@ from tangram.shell.repartition.plan_objects import SUFFIX, fits, hash_of, plan_r
 
 RETRY_S = 900.0  # after a plan that failed or was blocked, before the same changes are tried again
 MARK = "-1000"  # deletion cost of a pod that is to go first
+ARRIVAL_S = 600.0  # from the creation of a node, for which it waits for a plan that knows it
+ARRIVING = "arriving"  # value of a startup taint, which a node brings along
 _SEPARATOR = "-"  # between the two instants of a hold
+
+
+@dataclass(frozen=True, slots=True)
+class Recommended:
+    """What the last recommendation changes."""
+
+    fleet_plan: str = ""  # name of the FleetPlan of the whole fleet
+    changes: tuple[LayoutChanges, ...] = ()
+    nodes: frozenset[str] = frozenset()  # of which it knows the GPUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +81,36 @@ def holds(node: Object) -> tuple[Hold, ...]:
     for taint in node["taints"]:
         resource = held_resource(taint)
         if resource:
+            if taint.get("value") == ARRIVING:
+                created = _created(node)
+                placed.append(Hold(resource, created, created + ARRIVAL_S))
+                continue
             since, _, until = str(taint.get("value") or "").partition(_SEPARATOR)
             is_ours = since.isdecimal() and until.isdecimal() and len(since + until) < 40
             placed.append(Hold(resource, float(since), float(until)) if is_ours else Hold(resource))
     return tuple(sorted(placed, key=lambda hold: hold.resource))
+
+
+def _created(node: Object) -> float:
+    return epoch_or(node["metadata"].get("creationTimestamp"), 0.0)
+
+
+def _arriving_until(
+    snapshot: FleetSnapshot, nodes: Mapping[str, Object], planned: Set[str]
+) -> dict[str, float]:
+    """Return until when nodes that have just come wait for a plan, by name: those in GPUPools that are cut
+    without anybody's consent, of which the last recommendation does not know yet.
+    """
+    pools = {pool.name: pool for pool in snapshot.pools}
+    waiting = {}
+    for node in snapshot.nodes:
+        place = claiming_pools(node, snapshot.pools)
+        if node.sku is None or not place or node.name in planned or board(node.sku) is None:
+            continue
+        pool = pools[place[0]]
+        if pool.backend is not None and pool.policy in (PoolPolicy.IDLE_ONLY, PoolPolicy.FULL):
+            waiting[node.name] = _created(nodes[node.name]) + ARRIVAL_S
+    return waiting
 
 
 def plan_objects(plans: Iterable[Object]) -> FleetPlanObjects:
@@ -94,18 +134,20 @@ def repartition_world(
     nodes: Iterable[Object],
     pods: Iterable[Object],
     plans: FleetPlanObjects,
-    recommended: tuple[LayoutChanges, ...],
+    recommended: Recommended,
     limits: RepartitionLimits,
     now: float,
 ) -> RepartitionWorld:
     """Return the world. `nodes`, `pods`: mirrored; `recommended`: changes of the last recommendation."""
+    changes = recommended.changes
     claimed: dict[str, Counter[str]] = defaultdict(Counter)
     for claim in snapshot.claims:
         claimed[claim.node][claim.resource] += claim.count
     objects = {key_of(node)[1]: node for node in nodes}
     partitions = [partition for partition in snapshot.partition.nodes if partition.node in objects]
     names = {partition.node for partition in partitions}
-    held = [name for name, node in objects.items() if name not in names and holds(node)]
+    arriving = {} if limits.stopped else _arriving_until(snapshot, objects, recommended.nodes)
+    held = [n for n, node in objects.items() if n not in names and (holds(node) or n in arriving)]
     deployments = {intent.uid: f"{intent.namespace}/{intent.name}" for intent in intents}
     pods_of = _pods(snapshot, pods, deployments)
     world_nodes = [
@@ -116,13 +158,14 @@ def repartition_world(
             _counts(objects[partition.node]["allocatable"]),
             tuple(sorted(claimed[partition.node].items())),
             tuple(sorted(pods_of.get(partition.node, ()))),
+            arriving.get(partition.node),
         )
         for partition in (*partitions, *(NodePartition(name) for name in held))
     ]
     return RepartitionWorld(
         now=now,
         nodes=tuple(sorted(world_nodes, key=lambda node: node.name)),
-        plans=(*_records(plans, recommended), *_new(plans, recommended, partitions, now)),
+        plans=(*_records(plans, changes), *_new(plans, changes, partitions, now)),
         policies={pool.name: pool.policy for pool in snapshot.pools},
         owners=_owners(snapshot, deployments),
         limits=limits,

@@ -112,7 +112,7 @@ def node(obj: Object) -> Object:
         (c.get("status") for c in status.get("conditions") or () if c.get("type") == "Ready"), "Unknown"
     )
     return {
-        "metadata": _meta(obj) | {"labels": labels},
+        "metadata": _meta(obj, "creationTimestamp") | {"labels": labels},
         "unschedulable": bool(obj.get("spec", {}).get("unschedulable")),
         "taints": obj.get("spec", {}).get("taints") or [],
         "ready": ready == "True",

@@ -1,0 +1,76 @@
+"""Nodes that have just come: no pod takes a whole GPU before a plan knows them."""
+
+from dataclasses import replace
+
+from tangram.fleet import Claim, Node, NodePartition, PartitionView, Pool, PoolPolicy
+from tangram.fleet.times import rfc3339
+from tangram.repartition import Hold, HoldNode, ReleaseNode, RepartitionLimits, WorldNode, next_step
+from tangram.shell.repartition.world import (
+    ARRIVAL_S,
+    FleetPlanObjects,
+    Recommended,
+    holds,
+    repartition_world,
+)
+from tests.support.fleet import snapshot
+from tests.support.repartition_worlds import NOW, WHOLE, gpu, node, world
+
+LIMITS = RepartitionLimits()
+
+
+def arriving(*placed: Hold, until: float = NOW + 60, **fields: object) -> tuple:
+    there = replace(node("a", gpu("a0", "gpu"), holds=placed, **fields), arriving_until=until)
+    return next_step(world(there)).actions
+
+
+def test_a_node_that_comes_is_held_until_its_deadline():
+    assert arriving() == (HoldNode("a", WHOLE, NOW, NOW + 60),)
+    assert arriving(Hold(WHOLE, NOW - 5, NOW + 60)) == ()
+
+
+def test_the_hold_ends_with_the_deadline_and_once_a_plan_knows_the_node():
+    placed = Hold(WHOLE, NOW - 5, NOW + 60)
+    known = node("a", gpu("a0", "gpu"), holds=(placed,))
+
+    assert arriving(Hold(WHOLE, NOW - 60, NOW - 1), until=NOW - 1) == (ReleaseNode("a", WHOLE),)
+    assert next_step(world(known)).actions == (ReleaseNode("a", WHOLE),)
+
+
+def test_a_node_without_a_gpunode_is_held_too():
+    bare = WorldNode("a", NodePartition("a"), arriving_until=NOW + 60)
+
+    assert next_step(world(bare)).actions == (HoldNode("a", WHOLE, NOW, NOW + 60),)
+
+
+def test_a_startup_taint_is_a_hold_that_ends_some_time_after_the_node_was_made():
+    taint = {"key": "hold.tangram.dev/gpu", "value": "arriving", "effect": "NoSchedule"}
+    made = {"metadata": {"name": "a", "creationTimestamp": rfc3339(NOW)}, "taints": [taint]}
+
+    assert holds(made) == (Hold(WHOLE, NOW, NOW + ARRIVAL_S),)
+
+
+def held_until(pool: Pool, recommended: Recommended = Recommended(), **limits: object) -> float | None:  # noqa: B008
+    seen = Node("a", "H100-80GB-SXM", "NVIDIA-H100-80GB-HBM3", True, ((WHOLE, 1),), labels=(("pool", "x"),))
+    observed = snapshot(seen, pools=(pool,), claims=(Claim("a", WHOLE, 1, None),), partition=PartitionView())
+    made = {"metadata": {"name": "a", "creationTimestamp": rfc3339(NOW)}, "taints": [], "allocatable": {}}
+    nothing = FleetPlanObjects((), {})
+    found = repartition_world(observed, (), [made], [], nothing, recommended, replace(LIMITS, **limits), NOW)
+    return found.nodes[0].arriving_until if found.nodes else None
+
+
+def test_only_nodes_of_pools_that_are_cut_without_consent_are_held():
+    pool = Pool("x", (("pool", "x"),), backend="nvml")
+
+    assert held_until(pool) == NOW + ARRIVAL_S
+    assert held_until(replace(pool, policy=PoolPolicy.FULL)) == NOW + ARRIVAL_S
+    assert held_until(replace(pool, policy=PoolPolicy.RECOMMEND)) is None
+    assert held_until(replace(pool, policy=PoolPolicy.IGNORE)) is None
+    assert held_until(replace(pool, backend=None)) is None
+    assert held_until(replace(pool, selector=(("pool", "y"),))) is None
+
+
+def test_a_node_that_a_recommendation_knows_is_not_held_nor_is_any_after_a_full_stop():
+    pool = Pool("x", (("pool", "x"),), backend="nvml")
+
+    assert held_until(pool, Recommended(nodes=frozenset({"a"}))) is None
+    assert held_until(pool, stopped=True) is None
