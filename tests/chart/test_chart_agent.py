@@ -9,6 +9,7 @@ from tangram.partition.agent.cluster import DEADLINE_S as API_DEADLINE_S
 from tangram.partition.agent.command import NODE_NAME
 from tangram.partition.agent.command import _parser as agent_parser
 from tangram.partition.agent.driver_thread import DEADLINE_S as DRIVER_DEADLINE_S
+from tangram.partition.agent.metrics import PORT
 from tests.chart.test_chart_renders import EVERYTHING
 
 ENABLED = {"agent": {"enabled": True}}
@@ -44,6 +45,7 @@ def test_every_setting_that_the_chart_offers_reaches_the_agent(helm):
     assert str(arguments.pod_resources_socket) == "/data/kubelet/pod-resources/kubelet.sock"
     assert arguments.device_plugin_namespace == "kube-system"
     assert arguments.device_plugin_selector == "a=b,app.kubernetes.io/name=nvidia-device-plugin"
+    assert arguments.metrics_port == container["ports"][0]["containerPort"] == 9500
     assert container["image"] == "registry.example.com/team/tangram-agent:v8"
     assert container["imagePullPolicy"] == "Always"
     assert container["resources"]["requests"] == {"cpu": 1, "memory": "128Mi"}
@@ -56,6 +58,30 @@ def test_every_setting_that_the_chart_offers_reaches_the_agent(helm):
     assert daemon_set["spec"]["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": 3}
     assert daemon_set["metadata"]["namespace"] == "agents"
     assert objects.one("ServiceAccount", pod["serviceAccountName"])["metadata"]["namespace"] == "agents"
+
+
+def test_the_metrics_of_agents_are_scraped_by_a_monitor_or_by_annotations_or_not_at_all(helm):
+    def scraped(**metrics):
+        objects = helm.objects({"agent": {"enabled": True, "namespace": "agents", "metrics": metrics}})
+        template = objects.one("DaemonSet")["spec"]["template"]
+        annotations = template["metadata"].get("annotations", {})
+        ports = template["spec"]["containers"][0].get("ports", [])
+        return objects, annotations, [port["containerPort"] for port in ports]
+
+    objects, annotations, ports = scraped()
+    assert (annotations["prometheus.io/port"], ports, objects.of("PodMonitor")) == (str(PORT), [PORT], [])
+
+    objects, annotations, ports = scraped(podMonitor=True)
+    monitor = objects.one("PodMonitor")["spec"]
+    assert (annotations, ports) == ({}, [PORT])
+    labels = objects.one("DaemonSet")["spec"]["template"]["metadata"]["labels"]
+    assert monitor["selector"]["matchLabels"].items() <= labels.items()
+    assert monitor["namespaceSelector"] == {"matchNames": ["agents"]}
+    (endpoint,) = monitor["podMetricsEndpoints"]
+    assert (endpoint["port"], endpoint["honorLabels"]) == ("metrics", True)
+
+    objects, annotations, ports = scraped(port=0, podMonitor=True)
+    assert (annotations, ports, objects.of("PodMonitor")) == ({}, [], [])
 
 
 def test_the_agent_learns_its_node_from_its_pod(helm):

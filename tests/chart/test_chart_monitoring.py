@@ -31,6 +31,7 @@ def declared(path):
 
 def known():
     operator = declared(ROOT / "operator" / "tangram" / "shell" / "measure" / "metrics.py")
+    operator |= declared(ROOT / "operator" / "tangram" / "partition" / "agent" / "metrics.py")
     return operator | declared(ROOT / "engine" / "tangram_engine" / "serve" / "metrics.py")
 
 

@@ -57,6 +57,7 @@ EVERYTHING = {
             "namespace": "kube-system",
             "podLabels": {"app": None, "app.kubernetes.io/name": "nvidia-device-plugin", "a": "b"},
         },
+        "metrics": {"port": 9500, "podMonitor": True, "interval": "10s", "labels": {"release": "kps"}},
         "maxUnavailable": 3,
         "priorityClassName": "",
         "resources": {"requests": {"cpu": 1}},
@@ -272,8 +273,11 @@ def test_monitors_rules_and_dashboards_are_off_until_wanted(helm):
     assert not kinds & {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
     assert len(helm.objects().of("ConfigMap")) == 1
     everything = helm.objects(EVERYTHING)
-    for kind in ("ServiceMonitor", "PodMonitor", "PrometheusRule"):
+    for kind in ("ServiceMonitor", "PrometheusRule"):
         assert everything.one(kind)["metadata"]["labels"]["app.kubernetes.io/part-of"] == "tangram"
+    for name in ("tangram-tgm-engines", "tangram-tgm-agents"):
+        labels = everything.one("PodMonitor", name)["metadata"]["labels"]
+        assert (labels["app.kubernetes.io/part-of"], labels["release"]) == ("tangram", "kps")
     assert everything.one("ServiceMonitor")["metadata"]["labels"]["release"] == "kps"
     dashboards = everything.one("ConfigMap", "tangram-tgm-dashboards")
     assert dashboards["metadata"]["labels"]["grafana_dashboard"] == "1"
@@ -303,7 +307,7 @@ def test_the_pod_monitor_selects_the_pods_that_the_operator_makes(helm):
 def test_runbook_links_begin_with_what_was_asked(helm):
     rule = helm.objects(EVERYTHING).one("PrometheusRule")
     links = [r["annotations"]["runbook_url"] for group in rule["spec"]["groups"] for r in group["rules"]]
-    assert len(links) == 9
+    assert len(links) == 10
     assert all(link.startswith("https://wiki.example.com/tangram/Tangram") for link in links)
 
 

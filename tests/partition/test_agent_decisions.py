@@ -16,6 +16,7 @@ from tangram.partition.agent.command import EXIT_HANGS, main, run
 from tangram.partition.agent.device_plugin import DevicePluginPod, outdated, restart
 from tangram.partition.agent.driver_thread import DriverHangs
 from tangram.partition.agent.layout_work import layout_work
+from tangram.partition.agent.metrics import AgentMetrics
 from tangram.partition.agent.node_labels import conflict
 from tangram.partition.agent.node_status import node_status
 from tangram.partition.agent.round_trigger import RoundTrigger
@@ -300,6 +301,7 @@ class EndlessAgent:
     def __init__(self, trigger, *rounds):
         self.trigger, self.rounds = trigger, list(rounds)
         self.from_copies, self.due_s = [], None
+        self.metrics = AgentMetrics()
 
     def round(self, *, from_copies=False):
         self.from_copies.append(from_copies)

@@ -4,10 +4,12 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -99,9 +101,10 @@ class ControlledNode:
         with Admin(self.nvml) as admin:
             return [call for call in admin.calls() if any(verb in call["name"] for verb in CHANGING)]
 
-    def start(self, interval_s=0.2):
+    def start(self, interval_s=0.2, metrics_port=0):
         command = [sys.executable, "-P", "-m", "tangram.partition.agent", "--node-name", NODE]
         command += ["--kubeconfig", str(self.kubeconfig), "--interval-s", str(interval_s)]
+        command += ["--metrics-port", str(metrics_port)]
         command += ["--pod-resources-socket", str(self.kubelet.socket)]
         env = {**os.environ, **environment(self.nvml)}
         log = (self.folder / "agent.log").open("ab")
@@ -202,7 +205,9 @@ def test_the_first_cut_of_an_uncut_gpu_and_a_second_process_that_writes_nothing(
 
 
 def test_by_watches_alone_a_spec_is_carried_out_and_the_devices_on_offer_are_noticed(node):
-    node.start(interval_s=3600)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    node.start(interval_s=3600, metrics_port=port)
     node.until(lambda: node.condition("Ready").get("status") == "True", "ready")
     began = time.monotonic()
     node.want(FOUR, THREE)
@@ -210,6 +215,10 @@ def test_by_watches_alone_a_spec_is_carried_out_and_the_devices_on_offer_are_not
     node.follow_restart("plugin-1")
 
     assert time.monotonic() - began < 60
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+        shown = response.read().decode()
+    assert f'tangram_gpu_mig_enabled{{gpu="{node.gpu}",node="{NODE}"}} 1.0' in shown
+    assert 'kind="create-instance",result="done"' in shown
     label = json.dumps({"metadata": {"labels": {"nvidia.com/gpu.deploy.dcgm": "paused-for-mig-change"}}})
     node.kubectl("patch", "node", NODE, "-p", label)
     node.until(lambda: node.condition().get("reason") == "ComponentsPaused", "a label of the Node is noticed")

@@ -289,3 +289,72 @@ def test_a_call_that_hangs_holds_up_its_thread_only(link):
         link.released.set()
         thread.join(10)
     assert len(outcomes) == 1
+
+
+def sampled(device, instance=None):
+    sample = pynvml.nvmlGpmSampleAlloc()
+    if instance is None:
+        return pynvml.nvmlGpmSampleGet(device, sample)
+    return pynvml.nvmlGpmMigSampleGet(device, instance, sample)
+
+
+def measured(first, second, *metrics):
+    asked = pynvml.c_nvmlGpmMetricsGet_t()
+    asked.version, asked.numMetrics = pynvml.NVML_GPM_METRICS_GET_VERSION, len(metrics)
+    asked.sample1, asked.sample2 = first, second
+    for number, metric in enumerate(metrics):
+        asked.metrics[number].metricId = metric
+    answer = pynvml.nvmlGpmMetricsGet(asked)
+    return [(metric.nvmlReturn, metric.value) for metric in answer.metrics[: len(metrics)]]
+
+
+def test_gpm_tells_the_activity_of_a_gpu_and_of_its_instances_between_two_samples(link):
+    cut = gpu(2)
+    (one,) = [instance for instance in link.state.gpus[2].instances if instance.profile == "1g.10gb"]
+    device = next(uuid for uuid, each, _ in link.state.mig_devices(link.state.gpus[2]) if each == one)
+    before = sampled(cut, one.id)
+    link.change(operations.start_process, device)
+
+    activity = measured(
+        before, sampled(cut, one.id), pynvml.NVML_GPM_METRIC_SM_UTIL, pynvml.NVML_GPM_METRIC_FP64_UTIL
+    )
+
+    assert activity == [(pynvml.NVML_SUCCESS, 50.0), (pynvml.NVML_ERROR_NOT_SUPPORTED, 0.0)]
+    whole = measured(sampled(gpu(0)), sampled(gpu(0)), pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL)
+    assert whole == [(pynvml.NVML_SUCCESS, 0.0)]
+
+
+def test_gpm_refuses_samples_of_different_things_freed_ones_and_instances_that_are_not_there(link):
+    first, other = sampled(gpu(0)), sampled(gpu(2), link.state.gpus[2].instances[0].id)
+    with pytest.raises(pynvml.NVMLError_InvalidArgument):
+        measured(first, other, pynvml.NVML_GPM_METRIC_SM_UTIL)
+    with pytest.raises(pynvml.NVMLError_InvalidArgument):
+        sampled(gpu(2), 99)
+    with pytest.raises(pynvml.NVMLError_NotSupported):
+        sampled(gpu(0), 0)  # MIG is off
+    pynvml.nvmlGpmSampleFree(first)
+    with pytest.raises(pynvml.NVMLError_InvalidArgument):
+        pynvml.nvmlGpmSampleFree(first)
+    with pytest.raises(pynvml.NVMLError_InvalidArgument):
+        measured(first, sampled(gpu(0)), pynvml.NVML_GPM_METRIC_SM_UTIL)
+    asked = pynvml.c_nvmlGpmMetricsGet_t()
+    with pytest.raises(pynvml.NVMLError_ArgumentVersionMismatch):
+        pynvml.nvmlGpmMetricsGet(asked)
+
+
+def test_gpm_is_there_from_hopper_on(link):
+    assert pynvml.nvmlGpmQueryDeviceSupport(gpu(2)).isSupportedDevice
+
+    with installed(StateLink(nvml_state("A100-80GB-SXM", {}))):
+        pynvml.nvmlInit()
+        assert not pynvml.nvmlGpmQueryDeviceSupport(gpu(0)).isSupportedDevice
+        with pytest.raises(pynvml.NVMLError_NotSupported):
+            sampled(gpu(0))
+
+
+def test_utilization_is_told_of_a_gpu_without_mig(link):
+    link.change(operations.start_process, link.state.gpus[0].uuid)
+
+    assert pynvml.nvmlDeviceGetUtilizationRates(gpu(0)).gpu == 100
+    with pytest.raises(pynvml.NVMLError_NotSupported):
+        pynvml.nvmlDeviceGetUtilizationRates(gpu(2))

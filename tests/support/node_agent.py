@@ -233,7 +233,8 @@ class AgentNode:
     def agent(self) -> NodeAgent:
         """Start an agent: it knows nothing."""
         driver = DriverThread(lambda: NVMLDriver(self.bindings), self.driver_deadline_s)
-        return NodeAgent(self.objects, driver, PodResources(self.kubelet.socket), lambda: self.now)
+        pods = PodResources(self.kubelet.socket)
+        return NodeAgent(self.objects, driver, pods, lambda: self.now, pause=lambda _seconds: None)
 
     def settle(self, rounds: int = 40) -> None:
         """Let a new agent do rounds until it waits and writes nothing more; a second passes between them."""

@@ -13,8 +13,9 @@
 | `in_process` | a state in the same process, for `library` |
 | `listings` | the state in the form of `nvidia-smi mig` |
 
-Not simulated: vGPU, MPS and graphics processes, GPM and field values, device nodes of /dev/nvidia-caps, CDI
-specs, the driver's locks, and profiles whose memory or SM count no public source states.
+Not simulated: vGPU, MPS and graphics processes, field values, metrics of GPM other than the activity of SMs
+and memory, device nodes of /dev/nvidia-caps, CDI specs, the driver's locks, and profiles whose memory or SM
+count no public source states.
 
 Sources: nvml.h (return codes, struct fields), the MIG User Guide (placements, activation of MIG mode, what
 survives a reboot), operator/tangram/catalog/mig_profiles.yaml (profiles of each board).

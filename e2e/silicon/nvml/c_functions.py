@@ -46,6 +46,8 @@ class NvmlLibrary:
         self._initialized = 0
         self._lock = threading.Lock()
         self._event_sets: dict[int, EventSet] = {}
+        self.samples: dict[int, dict[str, Any] | None] = {}  # of GPM, by handle; None: not taken yet
+        self._newest_sample = 0
         self._texts: dict[int, ctypes.Array[ctypes.c_char]] = {}
 
     def call(self, name: str, *arguments: Any) -> tuple[ReturnCode, Any]:
@@ -120,6 +122,29 @@ class NvmlLibrary:
         """Forget an event set."""
         known = self._event_sets.pop(event_set, None)
         return ReturnCode.INVALID_ARGUMENT if known is None else ReturnCode.SUCCESS
+
+    def create_sample(self) -> int:
+        """Return the handle of a new sample of GPM, which is empty."""
+        self._newest_sample += 1
+        number = 0x7D00_0000_0000 + 16 * self._newest_sample
+        self.samples[number] = None
+        return number
+
+    def free_sample(self, number: int) -> ReturnCode:
+        """Forget a sample."""
+        known = number in self.samples
+        self.samples.pop(number, None)
+        return ReturnCode.SUCCESS if known else ReturnCode.INVALID_ARGUMENT
+
+    def take_sample(self, name: str, device: int, *arguments: int) -> ReturnCode:
+        """Fill a sample: (device, GPU instance if it is of one, sample)."""
+        *instance, number = arguments
+        if number not in self.samples:
+            return ReturnCode.INVALID_ARGUMENT
+        code, value = self.call(name, device, *instance)
+        if code is ReturnCode.SUCCESS:
+            self.samples[number] = value
+        return code
 
 
 # One C function: its parameters' types, and what it does with the addresses that it gets.
@@ -347,6 +372,67 @@ def _event_set_free(library: NvmlLibrary, event_set: Any) -> ReturnCode:
     return library.free_event_set(event_set or 0)
 
 
+def _utilization(library: NvmlLibrary, device: int | None, address: int | None) -> ReturnCode:
+    if address is None:
+        return ReturnCode.INVALID_ARGUMENT
+    code, value = library.call("nvmlDeviceGetUtilizationRates", device or 0)
+    if code is ReturnCode.SUCCESS:
+        rates = library.structs.c_nvmlUtilization_t.from_address(address)
+        rates.gpu, rates.memory = value
+    return code
+
+
+def _gpm_sample_alloc(library: NvmlLibrary, address: int | None) -> ReturnCode:
+    if address is None:
+        return ReturnCode.INVALID_ARGUMENT
+    _write(address, c_void_p, library.create_sample())
+    return ReturnCode.SUCCESS
+
+
+def _gpm_sample_free(library: NvmlLibrary, sample: int | None) -> ReturnCode:
+    return library.free_sample(sample or 0)
+
+
+def _gpm_sample_get(library: NvmlLibrary, device: int | None, *arguments: Any) -> ReturnCode:
+    name = "nvmlGpmMigSampleGet" if len(arguments) > 1 else "nvmlGpmSampleGet"
+    return library.take_sample(name, device or 0, *(one or 0 for one in arguments))
+
+
+def _gpm_support(library: NvmlLibrary, device: int | None, address: int | None) -> ReturnCode:
+    if address is None:
+        return ReturnCode.INVALID_ARGUMENT
+    support = library.structs.c_nvmlGpmSupport_t.from_address(address)
+    if support.version != library.structs.NVML_GPM_SUPPORT_VERSION:
+        return ReturnCode.ARGUMENT_VERSION_MISMATCH
+    code, value = library.call("nvmlGpmQueryDeviceSupport", device or 0)
+    if code is ReturnCode.SUCCESS:
+        _fill(support, value)
+    return code
+
+
+def _gpm_metrics_get(library: NvmlLibrary, address: int | None) -> ReturnCode:
+    """The mean of two samples of the same GPU or GPU instance; each metric has a code of its own."""
+    if address is None:
+        return ReturnCode.INVALID_ARGUMENT
+    asked = library.structs.c_nvmlGpmMetricsGet_t.from_address(address)
+    if asked.version != library.structs.NVML_GPM_METRICS_GET_VERSION:
+        return ReturnCode.ARGUMENT_VERSION_MISMATCH
+    addresses = [ctypes.cast(one, c_void_p).value or 0 for one in (asked.sample1, asked.sample2)]
+    first, second = (library.samples.get(one) for one in addresses)
+    if first is None or second is None or first["of"] != second["of"] or addresses[0] == addresses[1]:
+        return ReturnCode.INVALID_ARGUMENT
+    names = {
+        library.structs.NVML_GPM_METRIC_SM_UTIL: "sm",
+        library.structs.NVML_GPM_METRIC_DRAM_BW_UTIL: "memory",
+    }
+    for metric in asked.metrics[: asked.numMetrics]:
+        name = names.get(metric.metricId)
+        metric.nvmlReturn = int(ReturnCode.NOT_SUPPORTED if name is None else ReturnCode.SUCCESS)
+        if name is not None:
+            metric.value = (first[name] + second[name]) / 2
+    return ReturnCode.SUCCESS
+
+
 _PROFILE = "nvmlDeviceGetGpuInstanceProfileInfo"
 _COMPUTE_PROFILE = "nvmlGpuInstanceGetComputeInstanceProfileInfo"
 _GPU_PLACEMENT, _COMPUTE_PLACEMENT = "c_nvmlGpuInstancePlacement_t", "c_nvmlComputeInstancePlacement_t"
@@ -381,10 +467,13 @@ FUNCTIONS: dict[str, tuple[tuple[Any, ...], Body]] = {
         (HANDLE, OUT),
         _struct("nvmlDeviceGetMemoryInfo", "c_nvmlMemory_v2_t", "nvmlMemory_v2"),
     ),
-    "nvmlDeviceGetUtilizationRates": (
-        (HANDLE, OUT),
-        _struct("nvmlDeviceGetUtilizationRates", "c_nvmlUtilization_t"),
-    ),
+    "nvmlDeviceGetUtilizationRates": ((HANDLE, OUT), _utilization),
+    "nvmlGpmQueryDeviceSupport": ((HANDLE, OUT), _gpm_support),
+    "nvmlGpmSampleAlloc": ((OUT,), _gpm_sample_alloc),
+    "nvmlGpmSampleFree": ((HANDLE,), _gpm_sample_free),
+    "nvmlGpmSampleGet": ((HANDLE, HANDLE), _gpm_sample_get),
+    "nvmlGpmMigSampleGet": ((HANDLE, c_uint, HANDLE), _gpm_sample_get),
+    "nvmlGpmMetricsGet": ((OUT,), _gpm_metrics_get),
     "nvmlDeviceGetComputeRunningProcesses_v3": (
         _PROCESSES,
         _processes("nvmlDeviceGetComputeRunningProcesses"),

@@ -338,6 +338,32 @@ def _utilization(context: _Context, number: int) -> list[int]:
     return [100 if _processes_of(context, device) else 0, 0]
 
 
+def _gpm_support(context: _Context, number: int) -> dict[str, int]:
+    """GPM exists from Hopper on (nvml.h)."""
+    _device(context, number)
+    return {"isSupportedDevice": int(_has_gpm(context))}
+
+
+def _has_gpm(context: _Context) -> bool:
+    return float(context.state.board.compute_capability) >= 9.0
+
+
+def _gpm_sample(context: _Context, number: int, instance_id: int | None = None) -> dict[str, Any]:
+    """A sample: of what, and how busy it is. What a GPU with MIG on gives as a whole, no source says."""
+    gpu = _gpu(context, number)
+    if not _has_gpm(context) or (instance_id is None) == gpu.mig_mode:
+        raise CallFailed(ReturnCode.NOT_SUPPORTED, "no GPM, or of the other kind")
+    instance = next((one for one in gpu.instances if one.id == instance_id), None)
+    if instance is None and instance_id is not None:
+        raise CallFailed(ReturnCode.INVALID_ARGUMENT, f"no GPU instance {instance_id}")
+    processes = context.state.processes_on(gpu, instance)
+    return {
+        "of": [gpu.serial, None if instance is None else instance.serial],
+        "sm": min(sum(one.sm_percent for one in processes), 100.0),
+        "memory": min(sum(one.memory_percent for one in processes), 100.0),
+    }
+
+
 def _compute_processes(context: _Context, number: int) -> list[list[int]]:
     """Pid, bytes, GPU instance and compute instance; of a GPU with MIG on, those of all its MIG devices."""
     return [
@@ -663,6 +689,9 @@ CALLS: dict[str, Callable[..., Any]] = {
     "nvmlDeviceGetArchitecture": _architecture,
     "nvmlDeviceGetMemoryInfo": _memory_info,
     "nvmlDeviceGetUtilizationRates": _utilization,
+    "nvmlGpmQueryDeviceSupport": _gpm_support,
+    "nvmlGpmSampleGet": _gpm_sample,
+    "nvmlGpmMigSampleGet": _gpm_sample,
     "nvmlDeviceGetComputeRunningProcesses": _compute_processes,
     "nvmlDeviceGetGraphicsRunningProcesses": _no_processes,
     "nvmlDeviceGetMPSComputeRunningProcesses": _no_processes,

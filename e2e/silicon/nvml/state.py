@@ -78,6 +78,8 @@ class GpuProcess:
     gpu_instance: int | None = None
     compute_instance: int | None = None
     memory_mib: int = 0
+    sm_percent: float = 100.0  # how busy it keeps the SMs, and the memory, of its GPU or GPU instance
+    memory_percent: float = 50.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,28 +102,28 @@ class NVMLDriver:
         self._functions = functions
 
     def __enter__(self) -> Self:
-        self._call("nvmlInit")
+        self.call("nvmlInit")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._call("nvmlShutdown")
+        self.call("nvmlShutdown")
 
     def version(self) -> str:
         """Return the version of the driver."""
-        return str(self._call("nvmlSystemGetDriverVersion"))
+        return str(self.call("nvmlSystemGetDriverVersion"))
 
     def gpus(self) -> tuple[str, ...]:
         """Return the UUIDs of all GPUs, by their index."""
-        indexes = range(self._call("nvmlDeviceGetCount"))
-        handles = [self._call("nvmlDeviceGetHandleByIndex", index) for index in indexes]
-        return tuple(str(self._call("nvmlDeviceGetUUID", handle)) for handle in handles)
+        indexes = range(self.call("nvmlDeviceGetCount"))
+        handles = [self.call("nvmlDeviceGetHandleByIndex", index) for index in indexes]
+        return tuple(str(self.call("nvmlDeviceGetUUID", handle)) for handle in handles)
 
     def observe(self, gpu: str) -> ObservedLayout:
         """Return what is there on one GPU. Raises `NVMLFailure`: half an answer is never returned."""
         device = self._device(gpu)
-        product = str(self._call("nvmlDeviceGetName", device))
+        product = str(self.call("nvmlDeviceGetName", device))
         modes = self._unless_absent("nvmlDeviceGetMigMode", device)  # None: MIG cannot cut this board
         enabled, pending = (mode == pynvml.NVML_DEVICE_MIG_ENABLE for mode in modes or (0, 0))
         profiles = self._profiles(device) if modes else ()
@@ -131,7 +131,7 @@ class NVMLDriver:
         instances = self._observed_instances(device, profiles, processes) if enabled else ()
         return ObservedLayout(
             gpu=gpu,
-            index=self._call("nvmlDeviceGetIndex", device),
+            index=self.call("nvmlDeviceGetIndex", device),
             product=product,
             board=_board(product, profiles) if modes else None,
             mig_enabled=enabled,
@@ -139,6 +139,13 @@ class NVMLDriver:
             instances=tuple(sorted(instances)),
             processes=tuple(sorted(processes.get(None, ()))),
         )
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Make one call. Raises `NVMLFailure`."""
+        try:
+            return getattr(self._functions, name)(*arguments)
+        except pynvml.NVMLError as error:
+            raise NVMLFailure(name, error.value) from error
 
     def apply(self, operation: LayoutOperation) -> None:
         """Do one operation; where its effect is there already, nothing. Raises `NVMLFailure`.
@@ -155,12 +162,12 @@ class NVMLDriver:
 
     def _set_mode(self, device: Any, *, enabled: bool) -> None:
         mode = pynvml.NVML_DEVICE_MIG_ENABLE if enabled else pynvml.NVML_DEVICE_MIG_DISABLE
-        current, pending = self._call("nvmlDeviceGetMigMode", device)
+        current, pending = self.call("nvmlDeviceGetMigMode", device)
         if current == pending == mode:
             return
         if current != mode and any(self._processes(device).values()):
             raise NVMLFailure("nvmlDeviceSetMigMode", pynvml.NVML_ERROR_IN_USE)
-        activation = self._call("nvmlDeviceSetMigMode", device, mode)
+        activation = self.call("nvmlDeviceSetMigMode", device, mode)
         if (
             activation != pynvml.NVML_SUCCESS
         ):  # the mode is pending: other clients are there, or a reset is due
@@ -174,14 +181,14 @@ class NVMLDriver:
         if self._processes_of(instance, computes, self._processes(device), self._mig_devices(device)):
             raise NVMLFailure("nvmlGpuInstanceDestroy", pynvml.NVML_ERROR_IN_USE)
         for compute in computes:
-            self._call("nvmlComputeInstanceDestroy", compute.handle)
-        self._call("nvmlGpuInstanceDestroy", instance.handle)
+            self.call("nvmlComputeInstanceDestroy", compute.handle)
+        self.call("nvmlGpuInstanceDestroy", instance.handle)
 
     def _create(self, device: Any, placement: Placement) -> None:
         instance = self._find(device, placement)
         handle = self._create_gpu_instance(device, placement) if instance is None else instance.handle
         if not self._compute_instances(handle):
-            self._call("nvmlGpuInstanceCreateComputeInstance", handle, self._whole_compute_profile(handle))
+            self.call("nvmlGpuInstanceCreateComputeInstance", handle, self._whole_compute_profile(handle))
 
     def _create_gpu_instance(self, device: Any, placement: Placement) -> Any:
         profile = next((p for p in self._profiles(device) if p.name == placement.profile), None)
@@ -189,7 +196,7 @@ class NVMLDriver:
         if profile is None or size is None:
             raise NVMLFailure("nvmlDeviceCreateGpuInstanceWithPlacement", pynvml.NVML_ERROR_INVALID_ARGUMENT)
         at = pynvml.c_nvmlGpuInstancePlacement_t(placement.start, size)
-        return self._call("nvmlDeviceCreateGpuInstanceWithPlacement", device, profile.id, ctypes.byref(at))
+        return self.call("nvmlDeviceCreateGpuInstanceWithPlacement", device, profile.id, ctypes.byref(at))
 
     def _whole_compute_profile(self, gpu_instance: Any) -> int:
         """Return the id of the profile of compute instances that takes all of a GPU instance: the largest."""
@@ -212,7 +219,7 @@ class NVMLDriver:
             handles = [_of(mig_devices, instance, compute) for compute in computes]
             yield ObservedInstance(
                 placement=instance.placement,
-                devices=tuple(str(self._call("nvmlDeviceGetUUID", handle)) for handle in handles),
+                devices=tuple(str(self.call("nvmlDeviceGetUUID", handle)) for handle in handles),
                 whole=[compute.compute for compute in computes] == [instance.profile.compute],
                 processes=tuple(sorted(self._processes_of(instance, computes, processes, mig_devices))),
                 memory_mib=instance.profile.memory_mib,
@@ -267,16 +274,16 @@ class NVMLDriver:
         if self._unless_absent(call, device, profile, None, ctypes.byref(count)) is None or not count.value:
             return {}
         placements = (pynvml.c_nvmlGpuInstancePlacement_t * count.value)()
-        self._call(call, device, profile, placements, ctypes.byref(count))
+        self.call(call, device, profile, placements, ctypes.byref(count))
         return {placement.start: placement.size for placement in placements[: count.value]}
 
     def _gpu_instances(self, device: Any, profiles: Iterable[_DriverProfile]) -> Iterator[_GPUInstance]:
         for profile in profiles:
             handles = (pynvml.c_nvmlGpuInstance_t * profile.most)()
             count = ctypes.c_uint(profile.most)
-            self._call("nvmlDeviceGetGpuInstances", device, profile.id, handles, ctypes.byref(count))
+            self.call("nvmlDeviceGetGpuInstances", device, profile.id, handles, ctypes.byref(count))
             for handle in handles[: count.value]:
-                info = self._call("nvmlGpuInstanceGetInfo", handle)
+                info = self.call("nvmlGpuInstanceGetInfo", handle)
                 yield _GPUInstance(handle, info.id, Placement(info.placement.start, profile.name), profile)
 
     def _compute_profiles(self, gpu_instance: Any) -> Iterator[Any]:
@@ -293,24 +300,24 @@ class NVMLDriver:
             handles = (pynvml.c_nvmlComputeInstance_t * profile.instanceCount)()
             count = ctypes.c_uint(profile.instanceCount)
             call = "nvmlGpuInstanceGetComputeInstances"
-            self._call(call, gpu_instance, profile.id, handles, ctypes.byref(count))
+            self.call(call, gpu_instance, profile.id, handles, ctypes.byref(count))
             for handle in handles[: count.value]:
-                number = self._call("nvmlComputeInstanceGetInfo", handle).id
+                number = self.call("nvmlComputeInstanceGetInfo", handle).id
                 found[number] = _ComputeInstance(handle, number, profile.sliceCount)
         return [found[number] for number in sorted(found)]
 
     def _mig_devices(self, device: Any) -> dict[tuple[int, int], Any]:
         """Return the handles of MIG devices by GPU instance and compute instance."""
         devices = {}
-        for index in range(self._call("nvmlDeviceGetMaxMigDeviceCount", device)):
+        for index in range(self.call("nvmlDeviceGetMaxMigDeviceCount", device)):
             try:
-                handle = self._call("nvmlDeviceGetMigDeviceHandleByIndex", device, index)
+                handle = self.call("nvmlDeviceGetMigDeviceHandleByIndex", device, index)
             except NVMLFailure as failure:
                 if failure.code in {pynvml.NVML_ERROR_NOT_FOUND, *_ABSENT}:  # the numbering has gaps
                     continue
                 raise
-            gpu_instance = self._call("nvmlDeviceGetGpuInstanceId", handle)
-            devices[gpu_instance, self._call("nvmlDeviceGetComputeInstanceId", handle)] = handle
+            gpu_instance = self.call("nvmlDeviceGetGpuInstanceId", handle)
+            devices[gpu_instance, self.call("nvmlDeviceGetComputeInstanceId", handle)] = handle
         return devices
 
     def _processes(self, device: Any) -> Processes:
@@ -323,28 +330,22 @@ class NVMLDriver:
     def _running(self, device: Any) -> list[Any]:
         """Return the processes with a context on a GPU or on a MIG device."""
         return [
-            *self._call("nvmlDeviceGetComputeRunningProcesses_v3", device),
+            *self.call("nvmlDeviceGetComputeRunningProcesses_v3", device),
             *(self._unless_absent("nvmlDeviceGetGraphicsRunningProcesses_v3", device) or ()),
             *(self._unless_absent("nvmlDeviceGetMPSComputeRunningProcesses_v3", device) or ()),
         ]
 
     def _device(self, gpu: str) -> Any:
-        return self._call("nvmlDeviceGetHandleByUUID", gpu)
+        return self.call("nvmlDeviceGetHandleByUUID", gpu)
 
     def _unless_absent(self, name: str, *arguments: Any) -> Any:
         """Return the result of a call; None where the driver says that there is no such thing."""
         try:
-            return self._call(name, *arguments)
+            return self.call(name, *arguments)
         except NVMLFailure as failure:
             if failure.code in _ABSENT:
                 return None
             raise
-
-    def _call(self, name: str, *arguments: Any) -> Any:
-        try:
-            return getattr(self._functions, name)(*arguments)
-        except pynvml.NVMLError as error:
-            raise NVMLFailure(name, error.value) from error
 
 
 def _of(mig_devices: Mapping[tuple[int, int], Any], instance: _GPUInstance, compute: _ComputeInstance) -> Any:

@@ -12,6 +12,7 @@ from tangram.partition.agent.api_access import APIAccessError, find_access
 from tangram.partition.agent.cluster import Cluster, ClusterFailure
 from tangram.partition.agent.driver_thread import DEADLINE_S, DriverHangs, DriverThread
 from tangram.partition.agent.loop import NodeAgent
+from tangram.partition.agent.metrics import PORT, AgentMetrics, MetricsServer
 from tangram.partition.agent.pod_resources import SOCKET, PodResources
 from tangram.partition.agent.round_trigger import RoundTrigger
 from tangram.partition.agent.watch import NodeWatch
@@ -48,7 +49,13 @@ def main(argv: list[str] | None = None) -> int:
         signal.signal(number, lambda *_: trigger.stop())
     watch = NodeWatch(cluster, arguments.node_name, trigger.change)
     watch.start()
-    agent = NodeAgent(cluster, driver, pods, lambda: datetime.now(UTC), watch.copies)
+    metrics = AgentMetrics(arguments.node_name)
+    if arguments.metrics_port:
+        try:
+            MetricsServer(arguments.metrics_port, metrics.registry).start()
+        except OSError as error:
+            log.warning("no metrics: port %d: %s", arguments.metrics_port, error)
+    agent = NodeAgent(cluster, driver, pods, lambda: datetime.now(UTC), watch.copies, metrics)
     return run(agent, arguments.interval_s, trigger)
 
 
@@ -68,6 +75,7 @@ def run(agent: NodeAgent, interval_s: float, trigger: RoundTrigger) -> int:
         except DriverHangs as error:
             log.critical("%s: ending, so that another process calls it", error)
             return EXIT_HANGS
+        agent.metrics.count_round(has_failed=has_failed)
         if goes_on:
             from_copies = False
             continue
@@ -96,6 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--pod-resources-socket", type=Path, default=SOCKET, help="of the kubelet (default: %(default)s)")
     add("--interval-s", type=float, default=15.0, help="seconds between rounds (default: %(default)s)")
     add("--driver-deadline-s", type=float, default=DEADLINE_S, help="seconds (default: %(default)s)")
+    add("--metrics-port", type=int, default=PORT, help="of /metrics; 0: none (default: %(default)s)")
     plugin = "nvidia-device-plugin-daemonset"  # of the GPU Operator
     add("--device-plugin-namespace", default="gpu-operator", help="(default: %(default)s)")
     add("--device-plugin-selector", default=f"app={plugin}", help="label selector (default: %(default)s)")

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from queue import Empty, SimpleQueue
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from tangram.partition.difference import LayoutOperation
 from tangram.partition.layouts import ObservedLayout
@@ -24,6 +24,9 @@ class GPUDriver(Protocol):
 
     def observe(self, gpu: str) -> ObservedLayout:
         """Return what is there on one GPU."""
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Make one call of NVML."""
 
     def apply(self, operation: LayoutOperation) -> None:
         """Do one operation."""

@@ -6,6 +6,7 @@ Where a watch shows both objects, a round in which nothing is due makes no call 
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -26,9 +27,11 @@ from tangram.partition.agent.device_plugin import (
 )
 from tangram.partition.agent.driver_thread import DriverHangs, DriverThread, GPUDriver
 from tangram.partition.agent.layout_work import LayoutWork, layout_work
+from tangram.partition.agent.metrics import AgentMetrics
 from tangram.partition.agent.node_labels import conflict
 from tangram.partition.agent.node_status import node_status
 from tangram.partition.agent.pod_resources import DeviceAllocations, PodResourcesFailure
+from tangram.partition.device_usage import DeviceUsage, device_usage
 from tangram.partition.difference import LayoutOperation, difference
 from tangram.partition.layouts import ObservedLayout, WantedLayout
 from tangram.partition.nvml import NVMLFailure
@@ -50,6 +53,7 @@ from tangram.partition.status.times import parse_api_time
 
 log = logging.getLogger(__name__)
 
+GPM_WINDOW_S = 0.2  # between two samples; at least 0.1
 RESTART_ROUND_S = 3.0  # between rounds while the device plugin restarts: its pod is not watched
 _READY = NodeConditionState("True", "Running", "the agent knows the GPUs of this node")
 
@@ -86,6 +90,7 @@ class AgentRound:
     records: Mapping[str, GPURecord]
     work: LayoutWork
     status: dict[str, Any]
+    observation: NodeObservation
     plugin_pods: tuple[DevicePluginPod, ...] = ()
 
     def due_s(self, now: datetime) -> float | None:
@@ -113,6 +118,8 @@ class NodeAgent:
     pods: DeviceHolders
     clock: Callable[[], datetime]
     copies: Callable[[], tuple[dict[str, Any], dict[str, Any]] | None] = lambda: None
+    metrics: AgentMetrics = field(default_factory=AgentMetrics)
+    pause: Callable[[float], None] = time.sleep
     due_s: float | None = field(default=None, init=False)  # from the end of the last round; None: no time
 
     def round(self, *, from_copies: bool = False) -> bool:
@@ -125,9 +132,11 @@ class NodeAgent:
         found = self._unchanged() if from_copies else None
         found = found or self._decide({})
         if found is None:
+            self.metrics.show((), {}, {})
             return False
         if found.work.operation is None:
             self._delete_outdated(found)
+            self._measure(found)
             self.due_s = found.due_s(self.clock())
             return False
         records = self._perform(found.work.operation, found)
@@ -245,7 +254,27 @@ class NodeAgent:
             observation.failures if observation.is_known else former.gpus,
             now,
         )
-        return AgentRound(str(obj["metadata"]["resourceVersion"]), wanted, records, work, status, pods)
+        return AgentRound(
+            str(obj["metadata"]["resourceVersion"]), wanted, records, work, status, observation, pods
+        )
+
+    def _measure(self, found: AgentRound) -> None:
+        """Show the GPUs, and what they use: once nothing is left to do, so that no operation waits for it."""
+        layouts, usages = found.observation.layouts.values(), dict[str, DeviceUsage]()
+        if layouts:
+            try:
+                usages.update(
+                    self.driver.run(
+                        lambda driver: device_usage(driver, layouts, lambda: self.pause(GPM_WINDOW_S))
+                    )
+                )
+            except NVMLFailure as failure:
+                log.info("the usage of the GPUs is not known: %s", failure)
+            except DriverHangs as hang:
+                self._decide({}, hang)
+        known = {layout.gpu: False for layout in layouts}
+        quarantined = {gpu: record.quarantine is not None for gpu, record in found.records.items()}
+        self.metrics.show(layouts, found.observation.holders, {**known, **quarantined}, usages)
 
     def _delete_outdated(self, found: AgentRound) -> None:
         current = named(former_status(found.status).conditions, "Applied")
@@ -260,7 +289,9 @@ class NodeAgent:
         record = found.records.get(operation.gpu, GPURecord())
         log.info("%s", operation)
         try:
-            is_done = self.driver.run(lambda driver: self._apply(driver, operation, wanted))
+            with self.metrics.operation(operation.kind) as timing:
+                is_done = self.driver.run(lambda driver: self._apply(driver, operation, wanted))
+                timing.result = "done" if is_done else "obsolete"
         except NVMLFailure as error:
             failure = _failure(str(operation), error)
         except PodResourcesFailure as error:
