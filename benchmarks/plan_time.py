@@ -14,6 +14,8 @@ others on the machine matter little:
     steady           the same once more: what a quiet fleet costs each round
     one more         an LLMDeployment that is like no other
     one grows        the scaling law wants more replicas of one
+    being cut        like `one more`, while a GPU of each node of two SKUs is cut into two slices
+    next step        the step function of these cuts: a plan for each GPU, holds, wanted layouts
 
 Exit status 1 if the median of any is above the limit, or that of `one more` is above --limit-one.
 """
@@ -36,13 +38,47 @@ from typing import Any
 
 from benchmarks.sizing_time import machine
 from tangram.catalog import Architecture, known_model, known_models
-from tangram.fleet import CheckpointFacts, FactsKey, FleetSnapshot, Intent, Node, Objective, Traffic
+from tangram.fleet import (
+    CheckpointFacts,
+    FactsKey,
+    FleetSnapshot,
+    Intent,
+    LayoutChange,
+    LayoutChanges,
+    MIGLayout,
+    MIGSlice,
+    Node,
+    NodePartition,
+    Objective,
+    PartitionedGPU,
+    PartitionView,
+    PoolPolicy,
+    Traffic,
+)
 from tangram.fleet.lengths import around
 from tangram.planner import plan
+from tangram.repartition import (
+    PlanRecord,
+    PlanState,
+    RepartitionLimits,
+    RepartitionWorld,
+    WorldNode,
+    next_step,
+)
 from tests.support.fleet import IMAGE, NOW, Cluster, intent
 
 SEED = 7
-CASES = ("solver's import", "first", "again", "all running", "steady", "one more", "one grows")
+CASES = (
+    "solver's import",
+    "first",
+    "again",
+    "all running",
+    "steady",
+    "one more",
+    "one grows",
+    "being cut",
+    "next step",
+)
 LARGEST = 40e9  # bytes of weights: what fits a GPU of 48 GB
 FAMILIES = {
     (False, False): "LlamaForCausalLM",
@@ -150,6 +186,12 @@ def once(deployments: int, nodes: int) -> dict[str, Any]:
     running = next(w for w in cluster.observed.workloads if w.available)
     more = ((running.owner_uid, running.replicas + 2),)
     timed("one grows", replace(cluster.observed, desired=more), some)
+    world = cut_world(cluster.observed)
+    start = time.process_time()
+    step = next_step(world)
+    seconds["next step"] = time.process_time() - start
+    view = PartitionView(coming=step.coming, going=step.going, targets=step.targets)
+    timed("being cut", replace(cluster.observed, partition=view), (*some, newest))
     served = sum(decision.placed > 0 for decision in first.decisions)
     shapes = len({decision.shape for decision in first.decisions})
     rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -178,6 +220,23 @@ def wanted(count: int) -> tuple[list[Intent], tuple[tuple[FactsKey, CheckpointFa
             )
         )
     return found, tuple((FactsKey("ns", f"image:///m/{name}", IMAGE), models[name]) for name in names)
+
+
+def cut_world(observed: FleetSnapshot) -> RepartitionWorld:
+    """Return a world in which the first GPU of each node of two SKUs is cut into two slices."""
+    nodes, plans = [], []
+    for node in observed.nodes:
+        gpus = [
+            PartitionedGPU(f"{node.name}/index-{i}", MIGLayout(), node.sku) for i in range(node.gpus or 0)
+        ]
+        nodes.append(WorldNode(node.name, NodePartition(node.name, "nvml", "", True, True, tuple(gpus))))
+        if node.sku in ("H100-80GB-SXM", "A100-80GB-SXM"):
+            after = MIGLayout(True, (MIGSlice(0, "3g.40gb"), MIGSlice(4, "3g.40gb")))
+            change = LayoutChange(node.name, gpus[0].id, MIGLayout(), after)
+            of = LayoutChanges((change,), pool="pool")
+            plans.append(PlanRecord(of.name, of, True, state=PlanState.EXECUTING, since=NOW))
+    limits = RepartitionLimits(nodes=len(nodes))
+    return RepartitionWorld(NOW, tuple(nodes), tuple(plans), {"pool": PoolPolicy.FULL}, limits)
 
 
 def facts_of(model: Architecture | None) -> CheckpointFacts | None:
