@@ -299,7 +299,7 @@ def test_a_backend_that_knows_no_pods_is_believed_that_the_device_of_a_pod_is_in
     used = node(
         "a",
         gpu("a0", HALVES, held=((2, ""),)),
-        holds=(hold(HALF),),
+        holds=(hold(HALF, left_s=LIMITS.managed_s + 60.0),),
         claimed={HALF: 1},
         backend="mig-manager",
     )

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
 
+from e2e.cluster import binaries
+from e2e.cluster.apiserver import free_port
 from e2e.silicon.nvml.connection import Admin
 from e2e.silicon.nvml.state import Fault
 from tangram.cli.approve.consent import give_consent
 from tangram.cli.cluster.access import ClusterAccess
-from tangram.shell.objects.kinds import FLEET_PLANS, GPU_POOLS, NODES, PODS
-from tests.support.apiserver import UNGUARDED, LiveCluster, eventually, llm
+from tangram.shell.objects.kinds import FLEET_PLANS, GPU_POOLS, NODES, PODS, Kind
+from tests.support.apiserver import CRDS, UNGUARDED, LiveCluster, eventually, llm
 from tests.support.fault_proxy import Act, FaultProxy, Rule
 from tests.support.nvml_driver import nvml_state
-from tests.support.partitioned_node import PartitionedNode, partitioned_node
+from tests.support.partitioned_node import OPERANDS, PartitionedNode, partitioned_node
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.slow, pytest.mark.timeout(160)]
 PARTITION = {"enabled": True, "settleSeconds": 1, "deadlineSeconds": 60}
@@ -353,3 +356,76 @@ async def test_a_node_that_arrives_is_held_until_it_is_sliced(
         assert not waiting["spec"].get("nodeName")
         await ended(cluster, "Done")
         await cluster.delete(PODS, "foreign")
+
+
+POLICY_CRD = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "clusterpolicies.nvidia.com"},
+    "spec": {
+        "group": "nvidia.com",
+        "scope": "Cluster",
+        "names": {"kind": "ClusterPolicy", "plural": "clusterpolicies", "singular": "clusterpolicy"},
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+                },
+            }
+        ],
+    },
+}
+MANAGED = PARTITION | {
+    "migManager": {"enabled": True, "editClusterPolicy": True, "configSyncSeconds": 2, "deadlineSeconds": 120}
+}
+
+
+@pytest.fixture
+def plain_api(plane: Any) -> Iterator[str]:
+    """The API server without TLS, for the stand-in of mig-manager."""
+    port = free_port()
+    command = [
+        str(binaries.need("kubectl")),
+        "--kubeconfig",
+        str(plane.kubeconfig),
+        "proxy",
+        f"--port={port}",
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    yield f"http://127.0.0.1:{port}"
+    process.terminate()
+    process.wait(20)
+
+
+@pytest.mark.parametrize("faults", [{}, pytest.param({"stuck": 1}, marks=pytest.mark.faults)])
+async def test_mig_manager_cuts_a_gpu_beside_one_that_serves(
+    cluster: LiveCluster, operator: Callable[..., Any], plain_api: str, faults: dict[str, int]
+) -> None:
+    name = cluster.namespace
+    await cluster.client.apply(CRDS, POLICY_CRD, manager="nvidia", force=True, guard=UNGUARDED)
+    kind = Kind("nvidia.com", "v1", "clusterpolicies", "ClusterPolicy", namespaced=False)
+    await eventually(lambda: cluster.client.served(kind), what="ClusterPolicies are served")
+    policy = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "cluster-policy"}}
+    await cluster.client.apply(kind, policy | {"spec": {}}, manager="nvidia", force=True, guard=UNGUARDED)
+    deployed = ("mig-manager", "device-plugin", "gpu-feature-discovery", "dcgm-exporter", "dcgm", "nvsm")
+    labels = {"pool": name, "nvidia.com/mig.config": "all-disabled", "nvidia.com/mig.config.state": "success"}
+    labels |= {f"nvidia.com/gpu.deploy.{each}": "true" for each in deployed}
+    managed = pool(name)
+    managed["spec"]["backend"] = "MIGManager"
+
+    state = nvml_state("H100-80GB-SXM", {}, {})
+    async with partitioned_node(cluster, name, state, labels, managed=True) as node:
+        node.start_mig_manager(plain_api, f"{OPERANDS}/tangram-mig-config", **faults)
+        await cluster.apply(managed, GPU_POOLS)
+        operator(partition=MANAGED)
+        await reported(node)
+        await cluster.apply(model(cluster, "first"))
+
+        await cluster.until("first", "Ready", "True", within_s=120)
+
+        assert sorted(node.layouts())[0] != ["gpu"]
+        await ended(cluster, "Done")
+        assert node.errors == []

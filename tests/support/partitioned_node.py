@@ -51,6 +51,7 @@ class PartitionedNode:
     errors: list[str] = field(default_factory=list)  # pods for which there was no device
     starts: int = 0  # of the device plugin
     agent: subprocess.Popen[bytes] | None = None
+    managed: bool = False  # by mig-manager, which has no agent; it offers the devices itself
 
     def state(self) -> NvmlState:
         """Return the state of the driver."""
@@ -84,8 +85,17 @@ class PartitionedNode:
             self.agent = subprocess.Popen(command, env=env, cwd=self.folder, stdout=log, stderr=log)
         return self.agent
 
+    def start_mig_manager(self, api: str, config_map: str, **faults: int) -> None:
+        """Start the stand-in of mig-manager. `api`: address of the API server, without TLS."""
+        command = [sys.executable, "-P", "-m", "e2e.silicon.mig_manager", "--node", self.name, "--api", api]
+        command += ["--nvml", str(self.nvml), "--config-map", config_map, "--lag-s", "0.5"]
+        command += ["--step-s", "0.05", "--faults", json.dumps(faults)]
+        env = {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+        with (self.folder / "agent.log").open("ab") as log:
+            self.agent = subprocess.Popen(command, env=env, cwd=self.folder, stdout=log, stderr=log)
+
     def stop_agent(self) -> None:
-        """Kill the agent."""
+        """Kill the agent, or mig-manager."""
         if self.agent is not None and self.agent.poll() is None:
             self.agent.kill()
             self.agent.wait(20)
@@ -110,7 +120,10 @@ class PartitionedNode:
         """Be kubelet and DaemonSet of the device plugin until `over`."""
         while not over.is_set():
             with contextlib.suppress(ApiError, OSError):
-                await self._play_plugin()
+                if self.managed:
+                    self.offered = self.devices()
+                else:
+                    await self._play_plugin()
                 await self._play_pods()
             await asyncio.sleep(POLL_S)
 
@@ -181,6 +194,8 @@ async def partitioned_node(
     state: NvmlState,
     labels: dict[str, str],
     taints: list[dict[str, str]] | None = None,
+    *,
+    managed: bool = False,
 ) -> AsyncIterator[PartitionedNode]:
     """Add a node to the cluster; remove it at the end."""
     folder = Path(tempfile.mkdtemp(prefix="node"))  # a Unix socket's path must stay below 108 characters
@@ -199,14 +214,16 @@ async def partitioned_node(
         node["metadata"]["labels"] |= {"nvidia.com/gpu.count": str(len(state.gpus))} | labels
         node["spec"] = {"taints": taints or []}
         await add_node(client, node, len(taints or ()))
-        made = PartitionedNode(cluster, name, nvml, state, kubelet, folder)
+        made = PartitionedNode(cluster, name, nvml, state, kubelet, folder, managed=managed)
         stack.callback(made.stop_agent)
         task = asyncio.create_task(made.play(over))
-        made.start_agent()
+        if not managed:
+            made.start_agent()
         try:
             yield made
         finally:
-            log = (folder / "agent.log").read_text()[-4000:]
+            file = folder / "agent.log"
+            log = file.read_text()[-4000:] if file.exists() else ""
             print(f"--- agent of {name}\n{log}\n{json.dumps(await made.gpu_node(), indent=1)[-6000:]}")  # noqa: T201
             await cluster.empty()
             over.set()

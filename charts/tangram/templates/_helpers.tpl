@@ -255,6 +255,14 @@ partition:
   moveDeadlineSeconds: {{ .Values.partition.moveDeadlineSeconds }}
   nodes: {{ .Values.partition.nodes }}
   migManager:
-    {{- toYaml .Values.partition.migManager | nindent 4 }}
+    {{- with .Values.partition.migManager }}
+    enabled: {{ .enabled }}
+    namespace: {{ .namespace }}
+    configMapName: {{ .configMapName }}
+    clusterPolicyName: {{ .clusterPolicyName }}
+    editClusterPolicy: {{ .editClusterPolicy }}
+    configSyncSeconds: {{ .configSyncSeconds }}
+    deadlineSeconds: {{ .deadlineSeconds }}
+    {{- end }}
 logFormat: {{ .Values.operator.logFormat }}
 {{- end }}

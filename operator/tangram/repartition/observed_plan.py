@@ -140,7 +140,9 @@ class ObservedPlan:
     def limit_s(self) -> float:
         """How long it may take."""
         limits = self.world.limits
-        return limits.move_s if self.record.changes.moves else limits.cut_s
+        is_managed = any(item.node.partition.backend == "mig-manager" for item in self.observed)
+        times = (limits.cut_s, limits.move_s * bool(self.record.changes.moves), limits.managed_s * is_managed)
+        return max(times)
 
     @property
     def held_until(self) -> float:

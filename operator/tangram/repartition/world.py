@@ -105,6 +105,7 @@ class RepartitionLimits:
     nodes: int = 4  # nodes that are changed at once
     stopped: bool = False  # nothing begins, and what has not cut anything ends
     move_s: float = 3600.0  # as `cut_s`, of a plan for which replicas move
+    managed_s: float = 1800.0  # as `cut_s`, where mig-manager cuts
 
 
 DEFAULT_LIMITS = RepartitionLimits()

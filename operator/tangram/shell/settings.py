@@ -119,6 +119,10 @@ class MIGManagerSettings(_Section):
     """Name of the ClusterPolicy that is to name it."""
     edit_cluster_policy: StrictBool = False
     """Whether the operator makes the ClusterPolicy name it."""
+    config_sync_seconds: PositiveFloat = 150
+    """How long the kubelet takes until mig-manager sees a changed ConfigMap."""
+    deadline_seconds: PositiveFloat = 1800
+    """Like partition.deadlineSeconds, for changes through mig-manager."""
 
 
 class PartitionSettings(_Section):

@@ -85,6 +85,11 @@ def with_entry(entries: Mapping[str, Any], counts: NodeCounts, used: Iterable[st
     raise ConfigTooLarge(f"{len(added) - len(unused)} entries in use take more than {MAX_TEXT_BYTES} bytes")
 
 
+def first_text() -> str:
+    """Return the text of the ConfigMap before any layout is wanted: what nodes without a layout have."""
+    return _text(_BASE)
+
+
 def _text(entries: Mapping[str, Any]) -> str:
     document = {"version": "v1", _MIG_CONFIGS: dict(entries)}
     return yaml.dump(document, Dumper=_EntryDumper, sort_keys=False, default_flow_style=None)

@@ -14,6 +14,7 @@ from tangram.partition.mig_manager.config_entries import (
     ALL_DISABLED,
     CONFIG_KEY,
     MIGConfig,
+    first_text,
     parse_entries,
     with_entry,
 )
@@ -62,6 +63,22 @@ class MIGConfigMap:
         )
         return self.config
 
+    async def create(self) -> bool:
+        """Create the ConfigMap where there is none, so that ClusterPolicy may name it; whether it was."""
+        if self._live is not None or self._policy is None:
+            return False
+        await self.client.create(CONFIG_MAPS, self._object(first_text()), manager=MANAGER, guard=self.guard)
+        return True
+
+    def _object(self, text: str) -> Object:
+        labels = {MANAGED_BY_LABEL: MANAGED_BY}
+        return {
+            "apiVersion": CONFIG_MAPS.api_version,
+            "kind": CONFIG_MAPS.kind,
+            "metadata": {"name": self.name, "namespace": self.namespace, "labels": labels},
+            "data": {CONFIG_KEY: text},
+        }
+
     async def add(self, layouts: Iterable[NodeCounts], used: Iterable[str]) -> None:
         """Add the entries of layouts. Raises `ConfigTooLarge`; ApiError 409 where it has changed since."""
         names, entries, text = set(used), self.config.entries, ""
@@ -69,15 +86,8 @@ class MIGConfigMap:
             text = with_entry(entries, counts, names)
             read = parse_entries({CONFIG_KEY: text})
             entries = entries if isinstance(read, str) else read
-        meta: Object = {"name": self.name, "namespace": self.namespace}
-        obj: Object = {"apiVersion": CONFIG_MAPS.api_version, "kind": CONFIG_MAPS.kind, "metadata": meta}
         if self._live is None:
-            obj = {
-                **obj,
-                "metadata": {**meta, "labels": {MANAGED_BY_LABEL: MANAGED_BY}},
-                "data": {CONFIG_KEY: text},
-            }
-            await self.client.create(CONFIG_MAPS, obj, manager=MANAGER, guard=self.guard)
+            await self.client.create(CONFIG_MAPS, self._object(text), manager=MANAGER, guard=self.guard)
             return
         patch = {
             "metadata": {"resourceVersion": self._live["metadata"]["resourceVersion"]},

@@ -79,6 +79,7 @@ class ManagedLayouts:
 
         `nodes`, `pods`: all of the cluster. Raises NotLeader; other refusals are logged once and retried.
         """
+        self.unfinished = False
         by_name = {node["metadata"]["name"]: node for node in nodes}
         due = [obj for obj in gpu_nodes if key_of(obj)[1] in managed and key_of(obj)[1] in by_name]
         self._forget(set(by_name))
@@ -88,6 +89,7 @@ class ManagedLayouts:
             config = await self._config_map.read(by_name.values())
             if self.edits_cluster_policy and await self._config_map.name_in_policy():
                 log.info("ClusterPolicy %s names the ConfigMap %s now", config.policy, config.name)
+                self.unfinished = True
                 return  # the next round reads it
         except ApiError as error:
             self._record(_CONFIG, error)
@@ -101,7 +103,7 @@ class ManagedLayouts:
         if not is_written:
             steps = [each for each in steps if not isinstance(each.done.action, WriteEntry)]
         _, finished = await write_in_turn(steps, lambda _step: "", self._perform, self.clock)
-        self.unfinished = not finished
+        self.unfinished |= not finished
 
     def _steps(
         self, due: list[Object], nodes: dict[str, Object], pods: tuple[Object, ...], config: MIGConfig
@@ -132,7 +134,7 @@ class ManagedLayouts:
             if isinstance(each.done.action, WriteEntry)
         }
         if not adding:
-            return True
+            return await self._create_config_map()
         try:
             await self._config_map.add(dict.fromkeys(adding.values()), used)
         except (ApiError, ConfigTooLarge) as error:
@@ -143,6 +145,17 @@ class ManagedLayouts:
         log.info("ConfigMap %s: added the entries of %s", self.config_map, ", ".join(adding))
         for name in adding:
             self._succeeded(_action_key(name))
+        return True
+
+    async def _create_config_map(self) -> bool:
+        """Create the ConfigMap before any layout is wanted, so that a ClusterPolicy may name it."""
+        try:
+            if await self._config_map.create():
+                log.info("ConfigMap %s/%s is created", self.namespace, self.config_map)
+                self.unfinished = True
+        except ApiError as error:
+            if error.status != 409:
+                self._record(_CONFIG, error)
         return True
 
     def _step(

@@ -16,6 +16,7 @@ from aiohttp import web
 
 import tangram
 from tangram.credentials import Credentials
+from tangram.partition.mig_manager.decision import MIGManagerTimes
 from tangram.repartition import RepartitionLimits
 from tangram.shell.api_server.client import ApiClient
 from tangram.shell.api_server.retry_delays import RetrySchedule
@@ -262,6 +263,7 @@ class Operator:
             config_map=partition.mig_manager.config_map_name,
             cluster_policy=partition.mig_manager.cluster_policy_name,
             edits_cluster_policy=partition.mig_manager.edit_cluster_policy,
+            times=MIGManagerTimes(config_sync_s=partition.mig_manager.config_sync_seconds),
             failed=faults.record,
         )
 
@@ -279,6 +281,7 @@ class Operator:
                 settle_s=partition.settle_seconds,
                 cut_s=partition.deadline_seconds,
                 move_s=partition.move_deadline_seconds,
+                managed_s=partition.mig_manager.deadline_seconds,
                 nodes=partition.nodes,
                 stopped=partition.stopped,
             ),

@@ -202,6 +202,8 @@ class Reconciler:
             if (place := claiming_pools(node, snapshot.pools)) and backends[place[0]] == "mig-manager"
         }
         await self.managed.round(view.gpu_nodes, view.nodes, view.pods, names)
+        if self.managed.unfinished:
+            self.mark_dirty()
 
     async def _begin_term(self, term: int) -> None:
         """List everything anew: another operator may have written since the last term."""
