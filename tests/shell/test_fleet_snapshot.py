@@ -1,6 +1,7 @@
 """From mirrored objects to the snapshot that the planner reads."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -374,6 +375,77 @@ def test_capacity_above_allocatable_counts_as_unhealthy() -> None:
         (("nvidia.com/gpu", 3),),
         (("nvidia.com/gpu", 1),),
     )
+
+
+def gpu_node_object(instances: tuple[str, ...], **changes: Any) -> Any:
+    """The GPUNode of node n1, whose one GPU has these instances (none: it is not cut)."""
+    found = [{"profile": profile, "start": start, "usage": "Free"} for start, profile in enumerate(instances)]
+    gpu = {
+        "id": "GPU-00000000-0000-4000-8000-000000000001",
+        "index": 0,
+        "product": "NVIDIA H100 80GB HBM3",
+        "sku": "H100-80GB-SXM",
+        "migMode": "Enabled" if instances else "Disabled",
+        "usage": "Free",
+        "instances": found,
+    }
+    since = {"lastTransitionTime": "2026-01-01T00:00:00Z", "since": "2026-01-01T00:00:00Z"}
+    ready = {
+        "type": "Ready",
+        "status": "True",
+        "reason": "Running",
+        "message": "",
+        "observedGeneration": 1,
+        **since,
+    }
+    status = {"backend": "NVML", "nodeUID": "node-uid", "gpus": [gpu], "conditions": [ready], **changes}
+    return {"metadata": {"name": "n1", "uid": "g", "generation": 1}, "spec": {}, "status": status}
+
+
+def cut_node(capacity: dict[str, str], allocatable: dict[str, str]) -> Any:
+    raw = gpu_node("n1", 1)
+    raw["metadata"] |= {"uid": "node-uid"}
+    raw["metadata"]["labels"] |= {"nvidia.com/gpu.count": "1"}
+    for counts in ("capacity", "allocatable"):
+        del raw["status"][counts]["nvidia.com/gpu"]
+    raw["status"]["capacity"] |= capacity
+    raw["status"]["allocatable"] |= allocatable
+    return kept_fields.node(raw)
+
+
+STALE = {"nvidia.com/gpu": "1", "nvidia.com/mig-1g.10gb": "2"}
+
+
+@pytest.mark.parametrize(
+    ("partition", "unhealthy", "left_out"),
+    [
+        (gpu_node_object(("1g.10gb", "1g.10gb")), (("nvidia.com/mig-1g.10gb", 1),), "Unhealthy"),
+        # Without one, or with one that does not know, the devices may be there, beside each other.
+        (None, (("nvidia.com/gpu", 1), ("nvidia.com/mig-1g.10gb", 1)), "MixedGPUs"),
+        (
+            gpu_node_object(("1g.10gb", "1g.10gb"), nodeUID="another"),
+            (("nvidia.com/gpu", 1), ("nvidia.com/mig-1g.10gb", 1)),
+            "MixedGPUs",
+        ),
+        (
+            gpu_node_object(("1g.10gb", "1g.10gb"), backend="MIGManager"),  # it is not applied yet
+            (("nvidia.com/gpu", 1), ("nvidia.com/mig-1g.10gb", 1)),
+            "MixedGPUs",
+        ),
+    ],
+    ids=["known layout", "no GPUNode", "status about another node", "mig-manager at work"],
+)
+def test_devices_of_a_former_layout_are_not_unhealthy_where_the_layout_is_known(
+    partition: Any, unhealthy: Any, left_out: str
+) -> None:
+    mirrored = cut_node(STALE, {"nvidia.com/gpu": "0", "nvidia.com/mig-1g.10gb": "1"})
+    view = MirrorView(nodes=(mirrored,), gpu_nodes=(partition,) if partition else ())
+
+    (found,) = fleet_snapshot(view, SETTINGS, 0).nodes
+
+    assert found.unhealthy == unhealthy
+    assert [note.reason for note in found.left_out] == [left_out]
+    assert found.usable == (left_out == "Unhealthy")
 
 
 def test_the_gpu_of_a_sidecar_is_claimed() -> None:

@@ -1,10 +1,11 @@
 """Build the `FleetSnapshot` of a planning round from the mirrored objects, in a fixed order. Pure."""
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import replace
 
 from tangram.api import parse_pool
-from tangram.eligibility.devices.device_rules import NodeFacts
+from tangram.eligibility.devices.device_rules import NodeFacts, device_count, is_gpu
 from tangram.eligibility.devices.node_devices import gpu_node
 from tangram.fleet import (
     Evaluation,
@@ -12,10 +13,12 @@ from tangram.fleet import (
     Inspection,
     InvalidPool,
     Node,
+    NodePartition,
     PartitionView,
     Pool,
     QuotaLimit,
     declared_skus,
+    offered_devices,
 )
 from tangram.fleet.quantity import parse_quantity
 from tangram.shell.objects.kinds import SPOT_LABELS, Object, key_of, labels_of
@@ -37,8 +40,9 @@ def fleet_snapshot(
     valid_pools, invalid_pools = _pools(view, on_skipped)
     owners, jobs = view.owners(), fleet_jobs(view, now, on_skipped)
     held = claims(view, on_skipped)
+    partitions = node_partitions(view, held, on_skipped)
     return FleetSnapshot(
-        nodes=_nodes(view, settings, valid_pools, on_skipped),
+        nodes=_nodes(view, settings, valid_pools, partitions, on_skipped),
         claims=held,
         workloads=workloads(view, now, on_skipped),
         facts=recorded_facts(view, on_skipped),
@@ -48,7 +52,7 @@ def fleet_snapshot(
         services=tuple(sorted(key_of(obj) for obj in view.services if is_owned(obj, owners))),
         pools=valid_pools,
         invalid_pools=invalid_pools,
-        partition=PartitionView(node_partitions(view, held, on_skipped)),
+        partition=PartitionView(partitions),
         quotas=quotas(view, on_skipped),
         pod_needs=settings.pod_needs,
         priority_classes=parsed_priority_classes(view, on_skipped),
@@ -59,13 +63,26 @@ def fleet_snapshot(
 
 
 def _nodes(
-    view: MirrorView, settings: Settings, pools: tuple[Pool, ...], on_skipped: SkipHandler
+    view: MirrorView,
+    settings: Settings,
+    pools: tuple[Pool, ...],
+    partitions: tuple[NodePartition, ...],
+    on_skipped: SkipHandler,
 ) -> tuple[Node, ...]:
-    nodes = convert_each(view.nodes, lambda obj: node(obj, settings.tolerations, pools), on_skipped)
-    return tuple(sorted(nodes, key=lambda node: node.name))
+    known = {partition.node: partition for partition in partitions}
+
+    def node_of(obj: Object) -> Node:
+        return node(obj, settings.tolerations, pools, known.get(key_of(obj)[1]))
+
+    return tuple(sorted(convert_each(view.nodes, node_of, on_skipped), key=lambda node: node.name))
 
 
-def node(obj: Object, tolerations: tuple[Object, ...], pools: tuple[Pool, ...] = ()) -> Node:
+def node(
+    obj: Object,
+    tolerations: tuple[Object, ...],
+    pools: tuple[Pool, ...] = (),
+    partition: NodePartition | None = None,
+) -> Node:
     """Return a node with its GPU model and the devices that engines may use. Engines have `tolerations`
     beside their usual ones.
 
@@ -75,7 +92,7 @@ def node(obj: Object, tolerations: tuple[Object, ...], pools: tuple[Pool, ...] =
         name=obj["metadata"]["name"],
         labels=labels_of(obj),
         allocatable=obj["allocatable"],
-        capacity=obj.get("capacity") or {},
+        capacity=_existing(obj.get("capacity") or {}, partition),
         taints=tuple(obj["taints"]),
         unschedulable=obj["unschedulable"],
         ready=obj["ready"],
@@ -84,6 +101,25 @@ def node(obj: Object, tolerations: tuple[Object, ...], pools: tuple[Pool, ...] =
     selected = {key for pool in pools for key, _ in pool.selector}
     spot = any(facts.label(key).lower() == value for key, value in SPOT_LABELS)
     return replace(gpu_node(facts, tolerations, selected), spot=spot)
+
+
+def _existing(capacity: Mapping[str, object], partition: NodePartition | None) -> dict[str, object]:
+    """Return the capacity without devices that no GPU of the node has.
+
+    The kubelet keeps devices of a former layout in the capacity for five minutes
+    (kubernetes/pkg/kubelet/cm/devicemanager/endpoint.go, endpointStopGracePeriod). They are not unhealthy.
+    """
+    if partition is None or partition.problem or not partition.gpus:
+        return dict(capacity)
+    if partition.backend != "nvml" and not partition.is_applied:
+        return dict(capacity)  # mig-manager's layouts are known once the node offers their devices
+    existing = offered_devices({gpu.id: gpu.layout for gpu in partition.gpus})
+    return {
+        resource: count
+        if not is_gpu(resource) or (devices := device_count(count)) is None
+        else min(devices, existing[resource])
+        for resource, count in capacity.items()
+    }
 
 
 def _pools(view: MirrorView, on_skipped: SkipHandler) -> tuple[tuple[Pool, ...], tuple[InvalidPool, ...]]:
