@@ -178,6 +178,40 @@ def test_a_written_layout_is_waited_for_behind_its_holds():
     assert result.actions == ()
 
 
+def test_the_device_plugin_may_start_again_once_the_gpu_is_cut_and_offers_nothing():
+    cut = {"allocatable": {HALF: 0}, "wanted": {"a": "2g.12gb@0"}, "is_applied": False}
+    record = plan(changes(("n", "a", "gpu", "2g.12gb@0")))
+    held = {"holds": (hold(WHOLE),), **cut}
+    assert step(node("n", gpu("a", "2g.12gb@0"), **held), plans=(record,)).actions == (
+        ReleaseNode("n", WHOLE),
+    )
+    # and its node is not held again, whatever it waits for
+    assert step(node("n", gpu("a", "2g.12gb@0"), **cut), plans=(record,)).actions == ()
+
+
+@pytest.mark.parametrize(
+    ("now", "fields"),
+    [
+        ("gpu", {"allocatable": {}}),  # not cut yet: the device plugin may come back with the GPU as a whole
+        ("2g.12gb@0", {"allocatable": {WHOLE: 1}}),  # the node still offers what is gone
+    ],
+)
+def test_a_hold_stays_while_pods_could_get_what_goes(now, fields):
+    record = plan(changes(("n", "a", "gpu", "2g.12gb@0")))
+    wanted = {"wanted": {"a": "2g.12gb@0"}, "is_applied": False}
+    held = node("n", gpu("a", now), holds=(hold(WHOLE),), **wanted, **fields)
+    assert step(held, plans=(record,)).actions == ()
+
+
+@pytest.mark.parametrize("allocatable", [{}, {WHOLE: 1}])
+def test_mig_manager_cuts_while_the_device_plugin_is_down(allocatable):
+    record = plan(changes(("n", "a", "gpu", "2g.12gb@0")))
+    fields = {"wanted": {"a": "2g.12gb@0"}, "is_applied": False, "backend": "mig-manager"}
+    held = node("n", gpu("a", "gpu"), holds=(hold(WHOLE),), allocatable=allocatable, **fields)
+    released = () if allocatable else (ReleaseNode("n", WHOLE),)
+    assert step(held, plans=(record,)).actions == released
+
+
 def test_the_failure_of_the_last_attempt_is_told():
     failing = node("a", gpu("a0", "gpu", failure="mode: IN_USE"), wanted={"a0": HALVES}, holds=(hold(WHOLE),))
 
@@ -414,7 +448,7 @@ def test_a_gpu_that_has_its_new_layout_keeps_it_when_the_plan_fails():
 
     assert verdicts(result) == {"plan": ("Failed", "DeadlineExceeded")}
     assert result.progress[0].message == "node a does not offer the devices of GPU a0"
-    assert result.actions == ()
+    assert result.actions == (ReleaseNode("a", WHOLE),)  # else its device plugin could never start
 
 
 def test_a_quarantined_gpu_is_left_as_it_is_and_the_others_go_back():

@@ -95,7 +95,8 @@ def _releases(
             key = node.name, hold.resource
             if hold.until is None or key in placed:
                 continue
-            if hold.until <= world.now or (key not in needed and is_at_rest):
+            is_needless = is_at_rest or node.is_closed_without_hold(hold.resource)
+            if hold.until <= world.now or (key not in needed and is_needless):
                 releases.append(ReleaseNode(*key))
     return releases
 

@@ -152,6 +152,8 @@ def _executing(plan: ObservedPlan) -> PlanStep:
             continue
         closed = item.change.closed
         due = {resource for resource in closed if item.is_written or moves.may_close(item, resource)}
+        if item.is_written:
+            due = {resource for resource in due if not item.node.is_closed_without_hold(resource)}
         needed |= {(item.node.name, resource) for resource in due}
         holds = _missing_holds(plan, ((item.node.name, resource) for resource in due))
         actions += holds

@@ -83,6 +83,17 @@ class WorldNode:
         """Return the hold for a resource."""
         return next((hold for hold in self.holds if hold.resource == resource), None)
 
+    def is_closed_without_hold(self, resource: str) -> bool:
+        """Whether new pods stay away without a hold: its GPUs are cut, and its device plugin is down.
+
+        With a hold, a device plugin would stay away, too, unless it tolerates holds: NVIDIA's does not.
+        """
+        wanted = dict(self.partition.wanted)
+        is_cut = all(gpu.layout == wanted.get(gpu.id, gpu.layout) for gpu in self.partition.gpus)
+        # mig-manager's layouts are seen once the device plugin is back. While it cuts, it keeps it down.
+        is_cut = is_cut or self.partition.backend == "mig-manager"
+        return is_cut and not dict(self.allocatable).get(resource)
+
 
 @dataclass(frozen=True, slots=True)
 class PlanRecord:
