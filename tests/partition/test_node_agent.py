@@ -13,13 +13,13 @@ from tangram.packing.geometry.layouts import Placement
 from tangram.partition.agent.cluster import ClusterFailure
 from tangram.partition.agent.device_plugin import RESTART_S
 from tangram.partition.agent.driver_thread import DriverHangs
-from tangram.partition.agent.loop import RESTART_ROUND_S
+from tangram.partition.agent.loop import FREED_PAUSE_S, FREED_TRIES, RESTART_ROUND_S
 from tangram.partition.status.attempts import (
     FAILURES_BEFORE_QUARANTINE,
     FIRST_BACK_OFF_S,
     LONGEST_BACK_OFF_S,
 )
-from tests.support.node_agent import AgentNode, Killed
+from tests.support.node_agent import START, AgentNode, Killed
 
 H100 = "H100-80GB-SXM"
 FOUR, THREE, TWO = Placement(0, "4g.40gb"), Placement(4, "3g.40gb"), Placement(4, "2g.20gb")
@@ -574,6 +574,41 @@ def test_a_driver_that_is_not_loaded_is_a_condition(node):
 
     assert node.objects.condition("Ready")["reason"] == "DriverUnavailable"
     assert node.objects.condition()["status"] == "Unknown"
+
+
+def test_the_device_plugin_is_ended_where_it_keeps_the_mig_mode_from_changing(node):
+    node.want(FOUR)
+    node.fail("nvmlDeviceSetMigMode", "IN_USE", times=3)  # until its process has ended
+
+    node.settle()
+
+    assert node.layout() == ["4g.40gb@0"]
+    names = [entry for entry in node.objects.log if entry[0] == "deleted" or "SetMigMode" in entry[1]]
+    assert names[:2] == [("nvml", "nvmlDeviceSetMigMode"), ("deleted", "plugin-0")]
+    assert "attempts" not in node.objects.status["gpus"][0]
+    assert node.objects.reason == "AsWanted"
+
+
+def test_a_client_that_keeps_the_mig_mode_from_changing_without_device_plugin_is_a_failure(node):
+    node.want(FOUR)
+    node.fail("nvmlDeviceSetMigMode", "IN_USE", times=0)
+
+    node.settle()
+
+    assert node.layout() == []
+    assert node.objects.status["gpus"][0]["attempts"]["error"] == "IN_USE"
+    assert node.changes().count("DeviceSetMigMode") == FREED_TRIES + 1
+    assert (node.now - START).total_seconds() >= FREED_TRIES * FREED_PAUSE_S
+
+
+def test_an_instance_in_use_ends_no_device_plugin(node):
+    node.want(FOUR)
+    node.fail("nvmlDeviceCreateGpuInstanceWithPlacement", "IN_USE")
+
+    node.agent().round()
+    node.agent().round()
+
+    assert not [entry for entry in node.objects.log if entry[0] == "deleted"]
 
 
 def test_an_operation_that_hangs_is_recorded_and_ends_the_process(node):

@@ -234,7 +234,11 @@ class AgentNode:
         """Start an agent: it knows nothing."""
         driver = DriverThread(lambda: NVMLDriver(self.bindings), self.driver_deadline_s)
         pods = PodResources(self.kubelet.socket)
-        return NodeAgent(self.objects, driver, pods, lambda: self.now, pause=lambda _seconds: None)
+        return NodeAgent(self.objects, driver, pods, lambda: self.now, pause=self.sleep)
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += timedelta(seconds=seconds)
 
     def settle(self, rounds: int = 40) -> None:
         """Let a new agent do rounds until it waits and writes nothing more; a second passes between them."""

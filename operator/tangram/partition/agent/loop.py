@@ -7,7 +7,7 @@ Where a watch shows both objects, a round in which nothing is due makes no call 
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Protocol
@@ -55,6 +55,8 @@ log = logging.getLogger(__name__)
 
 GPM_WINDOW_S = 0.2  # between two samples; at least 0.1
 RESTART_ROUND_S = 3.0  # between rounds while the device plugin restarts: its pod is not watched
+FREED_TRIES, FREED_PAUSE_S = 40, 0.5  # for the MIG mode, once the device plugin was told to end
+
 _READY = NodeConditionState("True", "Running", "the agent knows the GPUs of this node")
 
 
@@ -290,7 +292,7 @@ class NodeAgent:
         log.info("%s", operation)
         try:
             with self.metrics.operation(operation.kind) as timing:
-                is_done = self.driver.run(lambda driver: self._apply(driver, operation, wanted))
+                is_done = self._applied(operation, wanted)
                 timing.result = "done" if is_done else "obsolete"
         except NVMLFailure as error:
             failure = _failure(str(operation), error)
@@ -306,6 +308,37 @@ class NodeAgent:
             return {operation.gpu: after_success(record)} if is_first_success else None
         log.warning("%s", failure.message)
         return {operation.gpu: after_failure(operation.gpu, record, failure, self.clock())}
+
+    def _applied(self, operation: LayoutOperation, wanted: WantedLayout) -> bool:
+        """Apply the operation; where another client holds a GPU whose mode changes, without device plugin."""
+        try:
+            return self.driver.run(lambda driver: self._apply(driver, operation, wanted))
+        except NVMLFailure as failure:
+            pods = self.objects.device_plugin_pods() if _is_held_open(operation, failure) else []
+            if not pods:
+                raise
+            return self._applied_without_plugin(operation, wanted, pods)
+
+    def _applied_without_plugin(
+        self, operation: LayoutOperation, wanted: WantedLayout, pods: Iterable[DevicePluginPod]
+    ) -> bool:
+        """End the device plugin, and apply the operation before another pod of it holds the GPU again.
+
+        It watches the GPUs for errors, and the driver changes the mode of no GPU that a client holds
+        (docs.nvidia.com/datacenter/tesla/mig-user-guide, Enable MIG Mode). Its DaemonSet starts another pod.
+        """
+        for pod in pods:
+            log.info("%s is held by another client: deleting %s", operation.gpu, pod)
+            self.objects.delete_pod(pod)
+        for _ in range(FREED_TRIES - 1):
+            self.pause(FREED_PAUSE_S)
+            try:
+                return self.driver.run(lambda driver: self._apply(driver, operation, wanted))
+            except NVMLFailure as failure:
+                if not _is_held_open(operation, failure):
+                    raise
+        self.pause(FREED_PAUSE_S)
+        return self.driver.run(lambda driver: self._apply(driver, operation, wanted))
 
     def _apply(self, driver: GPUDriver, operation: LayoutOperation, wanted: WantedLayout) -> bool:
         """Apply the operation to what is there now; False where it is not the next one any more."""
@@ -363,6 +396,11 @@ def _updated(
 
 def _failure(tried: str, error: NVMLFailure) -> OperationFailure:
     return OperationFailure(tried, error.error, str(error), error.code, error.is_retryable, _is_lost(error))
+
+
+def _is_held_open(operation: LayoutOperation, failure: NVMLFailure) -> bool:
+    """Whether the mode of a GPU does not change because another client of the driver has it open."""
+    return operation.kind == "set-mode" and failure.code == pynvml.NVML_ERROR_IN_USE
 
 
 def _is_lost(error: NVMLFailure) -> bool:
