@@ -84,8 +84,8 @@ e2e: setup tools ## What a person lives through, on a real cluster on this machi
 	$(BIN)/pytest -m cluster --timeout 900 --budget 900 e2e tests/cluster_provider
 
 .PHONY: campaign
-campaign: setup ## Thousands of packings against other optimisers; mutants of the decisions against the tests
-	$(BIN)/pytest -m campaign --timeout 3600 tests/packing
+campaign: setup ## Packings against other optimisers; orders of repartitioning; mutants of the decisions against the tests
+	$(BIN)/pytest -m campaign --timeout 3600 tests/packing tests/repartition
 	$(BIN)/python -m tests.mutation -o build/mutation.json
 
 .PHONY: test-faults

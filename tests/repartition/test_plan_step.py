@@ -207,7 +207,8 @@ def test_a_hold_stays_while_pods_could_get_what_goes(now, fields):
 def test_mig_manager_cuts_while_the_device_plugin_is_down(allocatable):
     record = plan(changes(("n", "a", "gpu", "2g.12gb@0")))
     fields = {"wanted": {"a": "2g.12gb@0"}, "is_applied": False, "backend": "mig-manager"}
-    held = node("n", gpu("a", "gpu"), holds=(hold(WHOLE),), allocatable=allocatable, **fields)
+    holds = (hold(WHOLE, left_s=LIMITS.managed_s + 60.0),)
+    held = node("n", gpu("a", "gpu"), holds=holds, allocatable=allocatable, **fields)
     released = () if allocatable else (ReleaseNode("n", WHOLE),)
     assert step(held, plans=(record,)).actions == released
 
@@ -298,7 +299,7 @@ def test_a_gpu_in_use_blocks_the_plan_and_the_hold_is_lifted():
 
 
 def test_a_slice_in_use_that_stays_blocks_nothing():
-    result = begun(halves(2, holds=(hold(HALF),), claimed={HALF: 1}), of=RECUT)
+    result = begun(halves(2, holds=(hold(HALF),), claimed={"other/pod": HALF}), of=RECUT)
 
     assert result.actions == (SetLayouts("a", (("a0", layout(MIXED)),), RECUT.name),)
 
@@ -317,14 +318,26 @@ def test_a_slice_in_use_blocks_a_change_of_the_mode():
 
 
 def test_a_pod_whose_device_is_not_known_yet_is_waited_for():
-    result = begun(halves(holds=(hold(HALF),), claimed={HALF: 1}), of=RECUT)
+    result = begun(halves(holds=(hold(HALF),), claimed={"other/pod": HALF}), of=RECUT)
 
     assert verdicts(result) == {"plan": ("Executing", "Settling")}
     assert (result.progress[0].waits_for, result.actions) == ("Node a", ())
 
 
+def test_a_slice_of_a_pod_that_has_just_ended_is_not_the_device_of_the_next_one():
+    result = begun(halves(2, holds=(hold(HALF),), claimed={"other/next": HALF}), of=RECUT)
+
+    assert verdicts(result) == {"plan": ("Executing", "Settling")}
+
+
+def test_pods_for_other_devices_are_not_waited_for():
+    result = begun(halves(holds=(hold(HALF),), claimed={"other/pod": WHOLE}), of=RECUT)
+
+    assert verdicts(result) == {"plan": ("Executing", "Cutting")}
+
+
 def test_a_slice_that_a_process_uses_is_not_the_device_of_a_bound_pod():
-    used = node("a", gpu("a0", HALVES, held=((2, ""),)), holds=(hold(HALF),), claimed={HALF: 1})
+    used = node("a", gpu("a0", HALVES, held=((2, ""),)), holds=(hold(HALF),), claimed={"other/pod": HALF})
 
     assert verdicts(begun(used, of=RECUT)) == {"plan": ("Executing", "Settling")}
 
@@ -334,7 +347,7 @@ def test_a_backend_that_knows_no_pods_is_believed_that_the_device_of_a_pod_is_in
         "a",
         gpu("a0", HALVES, held=((2, ""),)),
         holds=(hold(HALF, left_s=LIMITS.managed_s + 60.0),),
-        claimed={HALF: 1},
+        claimed={"other/pod": HALF},
         backend="mig-manager",
     )
 
@@ -426,11 +439,19 @@ def test_a_new_slice_that_a_pod_uses_already_is_left_as_it_is():
 
 
 def test_a_gpu_that_cannot_be_taken_back_in_time_is_left_as_it_is():
-    silent = uncut(wanted={"a0": HALVES}, is_current=False)
+    silent = uncut(wanted={"a0": HALVES}, is_current=False, holds=(hold(WHOLE, left_s=30.0),))
+
+    result = overdue(silent, late_s=30.0)
+
+    assert result.actions == (SetLayouts("a", (("a0", None),), ""),)
+
+
+def test_no_hold_ends_before_the_backend_knows_what_it_is_to_leave():
+    silent = uncut(wanted={"a0": HALVES}, is_current=False, holds=(hold(WHOLE, left_s=0.0),))
 
     result = overdue(silent, late_s=60.0)
 
-    assert SetLayouts("a", (("a0", None),), "") in result.actions
+    assert result.actions == (HoldNode("a", WHOLE, NOW, NOW + 30.0),)
 
 
 def test_a_backend_that_does_not_know_the_spec_yet_is_waited_for_before_the_layout_is_taken_back():

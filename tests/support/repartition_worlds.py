@@ -49,11 +49,14 @@ def node(
     *gpus: PartitionedGPU,
     wanted: dict[str, str] | None = None,
     holds: tuple[Hold, ...] = (),
-    claimed: dict[str, int] | None = None,
+    claimed: dict[str, str] | None = None,
     allocatable: dict[str, int] | None = None,
     **fields: object,
 ) -> WorldNode:
-    """Return a node that offers what its GPUs hold; applied if they are as wanted."""
+    """Return a node that offers what its GPUs hold; applied if they are as wanted.
+
+    `claimed`: resources by the pods that ask for a device of them.
+    """
     targets = {gpu_id: layout(text) for gpu_id, text in (wanted or {}).items()}
     is_applied = all(item.layout == targets.get(item.id, item.layout) for item in gpus)
     partition = NodePartition(
@@ -63,9 +66,8 @@ def node(
         wanted=tuple(sorted(targets.items())),
     )
     counts = offered_devices({item.id: item.layout for item in gpus}) if allocatable is None else allocatable
-    return WorldNode(
-        name, partition, holds, tuple(sorted(counts.items())), tuple(sorted((claimed or {}).items()))
-    )
+    claims = tuple(sorted((resource, pod, 1) for pod, resource in (claimed or {}).items()))
+    return WorldNode(name, partition, holds, tuple(sorted(counts.items())), claims)
 
 
 def changes(*parts: tuple[str, str, str, str], disturbed: tuple[str, ...] = ()) -> LayoutChanges:

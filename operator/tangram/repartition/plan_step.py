@@ -11,7 +11,13 @@ from dataclasses import dataclass
 
 from tangram.fleet import MIGLayout, PoolPolicy, ReplicaMove, resource_name
 from tangram.repartition.moving import moving
-from tangram.repartition.observed_plan import WHOLE, ObservedChange, ObservedPlan, observed_plan
+from tangram.repartition.observed_plan import (
+    RETREAT_S,
+    WHOLE,
+    ObservedChange,
+    ObservedPlan,
+    observed_plan,
+)
 from tangram.repartition.world import (
     Action,
     HoldNode,
@@ -108,13 +114,18 @@ def _ended(plan: ObservedPlan, progress: PlanProgress) -> PlanStep:
     left = [item.back for item in plan.observed if item.is_written and not item.is_cut and plan.has_begun]
     if not left:
         return PlanStep(progress)
-    is_late = plan.world.now >= plan.held_until
+    is_late = plan.world.now >= plan.until + RETREAT_S / 2
     kept = [item for item in left if item.gpu.quarantine or item.users or is_late]
     back = [item for item in left if item not in kept]
     needed = plan.needed | {(item.node.name, resource) for item in back for resource in item.change.closed}
-    holds = _missing_holds(plan, needed)
+    if is_late:  # the backend may be at work on what it is to leave: no hold ends before it knows
+        holds = _missing_holds(plan, needed, plan.world.now + RETREAT_S / 2, RETREAT_S / 4)
+    else:
+        holds = _missing_holds(plan, needed, plan.held_until)
     if holds or _unsettled(plan, back):
         back = []
+    if holds:
+        kept = []
     layouts = [(item, None) for item in kept] + [(item, item.change.after) for item in back]
     waits_for = f"GPUNode {min(item.node.name for item in left)}"
     progress = plan.progress(PlanState.EXECUTING, "TakingBack", progress.message, waits_for)
@@ -155,7 +166,7 @@ def _executing(plan: ObservedPlan) -> PlanStep:
         if item.is_written:
             due = {resource for resource in due if not item.node.is_closed_without_hold(resource)}
         needed |= {(item.node.name, resource) for resource in due}
-        holds = _missing_holds(plan, ((item.node.name, resource) for resource in due))
+        holds = _missing_holds(plan, ((item.node.name, resource) for resource in due), plan.held_until)
         actions += holds
         if item.is_written:
             text = item.gpu.failure or f"the partition backend of node {item.node.name} cuts its GPUs"
@@ -183,15 +194,20 @@ def _executing(plan: ObservedPlan) -> PlanStep:
 _FIRST = ("Holding", "Settling", "Cutting", "Moving", "Draining")
 
 
-def _missing_holds(plan: ObservedPlan, needed: Iterable[tuple[str, str]]) -> tuple[HoldNode, ...]:
-    """Return the holds to place: those that are missing, and those that end before the plan's own would."""
+def _missing_holds(
+    plan: ObservedPlan, needed: Iterable[tuple[str, str]], until: float, early_s: float = 1.0
+) -> tuple[HoldNode, ...]:
+    """Return the holds to place: those that are missing, and those that end `early_s` before `until`.
+
+    The instants of a taint are whole seconds.
+    """
     missing = []
     for name, resource in sorted(needed):
         node = plan.world.node(name)
         hold = node.hold(resource) if node is not None else None
-        lasts = hold is not None and (hold.until is None or hold.until > plan.held_until - 1.0)
-        if node is not None and not lasts:  # the instants of a taint are whole seconds
-            missing.append(HoldNode(name, resource, plan.world.now, plan.held_until))
+        lasts = hold is not None and (hold.until is None or hold.until > until - early_s)
+        if node is not None and not lasts:
+            missing.append(HoldNode(name, resource, plan.world.now, until))
     return tuple(missing)
 
 
@@ -214,7 +230,7 @@ def _unsettled(plan: ObservedPlan, unwritten: Iterable[ObservedChange]) -> tuple
             held_since = max(hold.since, plan.record.since) if hold is not None else world.now
             if world.now < held_since + world.limits.settle_s:
                 return f"node {node.name} was closed just now", f"Node {node.name}"
-            if dict(node.claimed).get(resource, 0) > _allocated(node, resource):
+            if _is_unknown(node, resource):
                 text = f"a pod on node {node.name} asks for {resource}, and its device is not known yet"
                 return text, f"Node {node.name}"
         if not node.partition.is_current:
@@ -222,15 +238,20 @@ def _unsettled(plan: ObservedPlan, unwritten: Iterable[ObservedChange]) -> tuple
     return None
 
 
-def _allocated(node: WorldNode, resource: str) -> int:
-    """Return how many devices of a resource the backend knows to be allocated to pods.
+def _is_unknown(node: WorldNode, resource: str) -> bool:
+    """Whether a pod on a node asks for a resource, and the backend does not know its device yet.
 
-    NVML knows the pods: a device that a process uses without one is no pod's.
+    NVML knows the pods: a device of another pod that has just ended, or of a process, is not the one.
     """
-    allocated: Counter[str] = Counter()
+    knows_pods = node.partition.backend == "nvml"
+    known: Counter[str] = Counter()
     for gpu in node.partition.gpus:
-        profiles = {item.start: item.profile for item in gpu.layout.slices}
-        starts = {start for start, pod in gpu.held if pod or node.partition.backend != "nvml"}
-        for start in starts:
-            allocated[WHOLE if start is None else resource_name(profiles.get(start, ""))] += 1
-    return allocated[resource]
+        resources: dict[int | None, str] = {s.start: resource_name(s.profile) for s in gpu.layout.slices}
+        for start, pod in set(gpu.held):
+            if resources.get(start, WHOLE) == resource:
+                known[pod if knows_pods else ""] += 1
+    claimed: Counter[str] = Counter()
+    for claim_resource, pod, count in node.claimed:
+        if claim_resource == resource:
+            claimed[pod if knows_pods else ""] += count
+    return any(count > known[pod] for pod, count in claimed.items())

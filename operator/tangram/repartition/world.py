@@ -70,7 +70,8 @@ class WorldNode:
     partition: NodePartition
     holds: tuple[Hold, ...] = ()
     allocatable: tuple[tuple[str, int], ...] = ()  # (resource, devices that the node offers), sorted
-    claimed: tuple[tuple[str, int], ...] = ()  # (resource, devices that scheduled pods ask for), sorted
+    # (resource, scheduled pod as NAMESPACE/NAME, devices that it asks for), sorted
+    claimed: tuple[tuple[str, str, int], ...] = ()
     pods: tuple[WorldPod, ...] = ()  # by name
     # Epoch seconds until which a node that has just come waits for a plan that knows it; None: it does not.
     arriving_until: float | None = None

@@ -58,6 +58,7 @@ log = logging.getLogger(__name__)
 
 MANAGER = "tangram-partition"
 KEPT = 20  # FleetPlans of changes that are final
+ROUND_S = 30.0  # after which what a round decided is not written any more: a hold could end in between
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +137,9 @@ class Executor:
         if self._may_write_plans():
             await self._write_plans(current)
         for action in current.step.actions:
+            if self.now() > current.world.now + ROUND_S:
+                log.warning("the writes of a round take long: the next one decides what is left of them")
+                return
             match action:
                 case HoldNode() | ReleaseNode():
                     await self._try(f"node {action.node}", self._change_hold, action, current)

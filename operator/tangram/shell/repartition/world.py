@@ -1,7 +1,7 @@
 """The world of the step function, from mirrored objects. Pure."""
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
@@ -140,9 +140,9 @@ def repartition_world(
 ) -> RepartitionWorld:
     """Return the world. `nodes`, `pods`: mirrored; `recommended`: changes of the last recommendation."""
     changes = recommended.changes
-    claimed: dict[str, Counter[str]] = defaultdict(Counter)
+    claimed = defaultdict[str, list[tuple[str, str, int]]](list)
     for claim in snapshot.claims:
-        claimed[claim.node][claim.resource] += claim.count
+        claimed[claim.node].append((claim.resource, claim.pod, claim.count))
     objects = {key_of(node)[1]: node for node in nodes}
     partitions = [partition for partition in snapshot.partition.nodes if partition.node in objects]
     names = {partition.node for partition in partitions}
@@ -156,7 +156,7 @@ def repartition_world(
             partition,
             holds(objects[partition.node]),
             _counts(objects[partition.node]["allocatable"]),
-            tuple(sorted(claimed[partition.node].items())),
+            tuple(sorted(claimed[partition.node])),
             tuple(sorted(pods_of.get(partition.node, ()))),
             arriving.get(partition.node),
         )
