@@ -121,6 +121,15 @@ def test_people_get_llmdeployments_with_the_clusters_own_roles(helm):
         ("tangram.dev", plural): {"get", "list", "watch"}
         for plural in ("llmdeployments", "llmdeployments/scale", "gpupools", "fleetplans")
     }
+    objects = helm.objects({"partition": {"enabled": True}})
+    assert rights(objects, "tangram-view")["tangram.dev", "gpunodes"] == {"get", "list", "watch"}
+    approve = objects.one("ClusterRole", "tangram-approve")
+    assert not any(key.startswith(prefix) for key in approve["metadata"]["labels"])
+    assert rights(objects, "tangram-approve") == {
+        ("tangram.dev", "fleetplans"): {"get", "list", "watch", "patch"},
+        ("tangram.dev", "gpunodes"): {"get", "list", "watch"},
+        ("tangram.dev", "gpupools"): {"get", "list", "watch"},
+    }
     assert not helm.objects({"rbac": {"aggregateRoles": False}}).of("ClusterRole")[2:]
 
 
@@ -138,7 +147,6 @@ PARTITION = {
     ("tangram.dev", "gpunodes"): {"get", "list", "watch", "create", "patch", "delete"},
     ("", "nodes"): {"get", "patch"},
     ("", "pods"): {"patch"},
-    ("", "pods/eviction"): {"create"},
 }
 AGENT = {
     ("tangram.dev", "gpunodes"): {"get", "watch"},
@@ -191,11 +199,10 @@ def test_the_operator_that_changes_layouts_has_exactly_the_rights_that_it_needs_
     assert rights(helm.objects(PARTITIONED), *bound) == expected
 
 
-def test_with_watched_namespaces_pods_elsewhere_are_neither_changed_nor_evicted(helm):
+def test_with_watched_namespaces_pods_elsewhere_are_not_changed(helm):
     objects = helm.objects({**PARTITIONED, "watchNamespaces": ["team-a"]})
     everywhere = rights(objects, "tangram-fleet")
     assert everywhere[("", "pods")] == {"list", "watch"}
-    assert ("", "pods/eviction") not in everywhere
 
 
 def test_mig_manager_takes_one_config_map_and_reading_one_cluster_policy(helm):
