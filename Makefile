@@ -8,6 +8,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 # The chart asks for images of its own appVersion unless told otherwise.
 TAG    ?= $(shell sed -n 's/^appVersion: *"\{0,1\}\([^"]*\)"\{0,1\}/\1/p' charts/tangram/Chart.yaml)
+# Of `make first-cut`; `make e2e` needs no more than the cut lasts.
+REQUESTS ?= 10000
 # Of each stage of `make bench-gpu`.
 GPU_SECONDS ?= 240
 # Test processes side by side, up to 2 GiB each; 0: none but pytest itself, for a debugger.
@@ -82,6 +84,10 @@ test: check tools ## All tests: unit, engine, real API server, whole local clust
 .PHONY: e2e
 e2e: setup tools ## What a person lives through, on a real cluster on this machine
 	$(BIN)/pytest -m cluster --timeout 900 --budget 900 e2e tests/cluster_provider
+
+.PHONY: first-cut
+first-cut: setup tools ## Cut a GPU for new models under 10,000 requests on a real cluster; print how long it takes
+	FIRST_CUT_REQUESTS=$(REQUESTS) $(BIN)/pytest -m cluster --timeout 3600 --capture no e2e/tests/test_first_cut.py
 
 .PHONY: campaign
 campaign: setup ## Packings against other optimisers; orders of repartitioning; mutants of the decisions against the tests

@@ -83,6 +83,10 @@ class Local:
             raise ClusterError("the first node carries the way to Services; lose another one")
         node.stop(self._node(self._plan(), index), grace_s=0)
 
+    def folder_of_node(self, path: str) -> Path:
+        """The folder that the first node sees at `path` instead of the machine's: /var/lib/kubelet."""
+        return self._node(self._plan()).private(path)
+
     def status(self) -> Status:
         if not self._facts.exists():
             return Status(up=False, parts={"cluster": "not there"})

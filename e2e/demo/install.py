@@ -60,8 +60,9 @@ def script(kube: Kube, name: str, source: Path, namespace: str) -> str:
 
 def tangram(kube: Kube, images: Mapping[str, str], *, values: Sequence[Path] = (VALUES,)) -> str:
     """`helm install`, or upgrade when it is there; waits until the operator is available."""
-    settings = {**image_values("operator", images["operator"]), **image_values("engine", images["engine"])}
-    sets = [f"--set-string={key}={value}" for key, value in settings.items()]
+    named = [component for component in ("operator", "engine", "agent") if component in images]
+    settings = [pair for one in named for pair in image_values(one, images[one]).items()]
+    sets = [f"--set-string={key}={value}" for key, value in settings]
     files = [f"--values={file}" for file in values]
     kube.helm(
         *("upgrade", "--install", RELEASE, str(ROOT / "charts/tangram"), "--namespace", SYSTEM),
@@ -95,23 +96,42 @@ def model(kube: Kube, *, timeout_s: int = 180) -> str:
 
 
 def load(
-    kube: Kube, image: str, *, seconds: int, concurrency: int = CLIENTS, tokens: int = 64, name: str = "load"
+    kube: Kube,
+    image: str,
+    *,
+    seconds: int,
+    concurrency: int = CLIENTS,
+    tokens: int = 64,
+    name: str = "load",
+    model: str = NAME,
+    requests: int = 0,
 ) -> None:
-    """Start a bounded load as a Job inside the cluster, so that it spreads over the replicas."""
+    """Start a bounded load as a Job inside the cluster, so that it spreads over the replicas.
+
+    It ends after `seconds` or with `end_load`, and not before it has made so many `requests`.
+    """
     kube.kubectl("delete", "job", name, "--ignore-not-found", "--wait")
     kube.apply(script(kube, f"{name}-script", ROOT / "e2e/demo/load.py", "default"))
     kube.apply(
         LOAD_JOB.format(
-            name=name, image=image, model=NAME, seconds=seconds, concurrency=concurrency, tokens=tokens
+            name=name,
+            image=image,
+            model=model,
+            seconds=seconds,
+            concurrency=concurrency,
+            tokens=tokens,
+            requests=requests,
         )
     )
 
 
-def end_load(kube: Kube, *, after_s: int = 0, name: str = "load") -> None:
+def end_load(kube: Kube, *, after_s: int = 0, name: str = "load", within_s: int = 60) -> None:
     """Let a load come to its end before its time: requests that have begun are served."""
     end = f"import os, signal, time; time.sleep({after_s}); os.kill(1, signal.SIGTERM)"
     kube.kubectl("exec", f"job/{name}", "--", "/opt/venv/bin/python", "-c", end)
-    kube.kubectl("wait", "--for=condition=complete", f"job/{name}", "--timeout=60s")
+    kube.kubectl(
+        "wait", "--for=condition=complete", f"job/{name}", f"--timeout={within_s}s", timeout=within_s + 10
+    )
 
 
 LOAD_JOB = """
@@ -129,7 +149,7 @@ spec:
           image: {image}
           imagePullPolicy: IfNotPresent
           command: [/opt/venv/bin/python, /load/load.py, --url=http://{model}, --model={model}]
-          args: [--seconds={seconds}, --concurrency={concurrency}, --tokens={tokens}]
+          args: [--seconds={seconds}, --concurrency={concurrency}, --tokens={tokens}, --requests={requests}]
           resources: {{requests: {{cpu: 20m}}, limits: {{memory: 128Mi}}}}
           volumeMounts: [{{name: script, mountPath: /load}}]
       volumes:

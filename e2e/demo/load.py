@@ -69,7 +69,7 @@ def read_stream(response: http.client.HTTPResponse, began: float) -> Outcome:
 
 def worker(args: argparse.Namespace, over: threading.Event, results: list[Outcome]) -> None:
     turn = 0
-    while not over.is_set():
+    while not over.is_set() or len(results) < args.requests:
         outcome = one_request(args.url, args.model, PROMPTS[turn % len(PROMPTS)], args.tokens)
         results.append(outcome)
         turn += 1
@@ -84,6 +84,7 @@ def main() -> None:
     parser.add_argument("--concurrency", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--requests", type=int, default=0, help="the load does not end before so many")
     args = parser.parse_args()
     results: list[Outcome] = []
     over = threading.Event()

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import venv
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,10 +16,11 @@ from e2e.cluster.base import ClusterError
 from e2e.cluster.baseimage import ensure_base_image
 from e2e.cluster.provider import Cluster, Provider
 from e2e.demo import install
-from e2e.demo.graph import Say, Step
+from e2e.demo.graph import Say, Step, stderr_line
 from e2e.kube import Kube
 
 IMAGES = ("engine", "operator", "silicon", "prometheus")
+_AGENT = ("Dockerfile", "requirements", "operator/tangram")
 SOURCES = {
     "engine": (
         *("Dockerfile", "requirements", "engine/tangram_engine", "models/tangram-tiny"),
@@ -28,6 +29,8 @@ SOURCES = {
     "operator": ("Dockerfile", "requirements", "operator/tangram"),
     "silicon": ("e2e/images", "requirements", "e2e/silicon", "operator/tangram/catalog"),
     "prometheus": ("e2e/images",),
+    "agent": _AGENT,
+    "agent-of-simulated-driver": (*_AGENT, "e2e/images", "e2e/silicon"),
 }
 
 
@@ -51,6 +54,12 @@ class Stage:
     def install_tangram(self, **other_images: str) -> str:
         """Install or upgrade Tangram, with other images than those that were built if some are named."""
         return install.tangram(self.cluster(), {**self.references, **other_images}, values=self.values)
+
+    def add_image(self, target: str, say: Say = stderr_line) -> str:
+        """Build an image that the demo does without, and bring it to the cluster; returns its reference."""
+        self._build(target, say)
+        self._load(target, say)
+        return self.references[target]
 
     def steps(self) -> list[Step]:
         """Everything from nothing to Prometheus and Tangram running; what can go side by side does."""
@@ -103,7 +112,7 @@ class Stage:
             builder=builder,
             registry=self.registry,
             tag=source_tag(SOURCES[target]),
-            environ={**(images.FEW_KERNELS if target == "engine" else {}), **os.environ},
+            environ={**self._arguments(target), **os.environ},
             progress=say,
         )
         if (
@@ -111,6 +120,11 @@ class Stage:
         ):  # the slow half of loading, while the cluster's programs are still built
             images.export_to_layout(self.references[target], say)
         return self.references[target]
+
+    def _arguments(self, target: str) -> Mapping[str, str]:
+        if target == "engine":
+            return images.FEW_KERNELS
+        return {"AGENT_IMAGE": self.references["agent"]} if target == "agent-of-simulated-driver" else {}
 
     def _up(self, say: Say) -> str:
         up = self.provider.up(say)

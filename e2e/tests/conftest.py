@@ -41,19 +41,19 @@ def kube(stage: Stage, request: pytest.FixtureRequest) -> Iterator[Kube]:
         "it would end their model"
     )
     line = stage.cluster()
-    _clear(line)
+    clear(line)
     yield line
-    _clear(line)
+    clear(line)
 
 
 @pytest.fixture(scope="module")
 def own_model(stage: Stage) -> Iterator[Kube]:
     """The cluster with the example's model Ready and nothing else, started anew for each module."""
     line = stage.cluster()
-    _clear(line)
+    clear(line)
     install.model(line)
     yield line
-    _clear(line)
+    clear(line)
 
 
 @pytest.fixture
@@ -97,7 +97,8 @@ def _try(kube: Kube, look: tuple[str, ...]) -> str:
         return str(error)
 
 
-def _clear(kube: Kube) -> None:
+def clear(kube: Kube) -> None:
+    """End all LLMDeployments and Jobs in the default namespace, and wait for their pods."""
     kube.kubectl("delete", "llmdep,job", "--all", "-n", "default", "--wait", "--timeout=60s")
     wait_until(lambda: not pods(kube), 60, "engine pods to end")
 
