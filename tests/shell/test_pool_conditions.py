@@ -100,6 +100,10 @@ def test_allocatable_and_free_devices_are_counted_by_resource() -> None:
     assert (status_block["nodes"], status_block["gpus"]) == (3, 8 + 2 + 8)
 
 
+def test_a_pool_whose_nodes_offer_nothing_has_no_map_of_devices() -> None:
+    assert not {"allocatable", "free"} & status(node(offered={})).keys()
+
+
 def test_pods_that_hold_more_than_a_node_offers_leave_zero_free_devices() -> None:
     status_block = status(node("a", {GPU: 1}, capacity={GPU: 2}), claims=(Claim("a", GPU, 2, None),))
 

@@ -99,7 +99,11 @@ def _gpu_count(node: Node) -> int:
 
 
 def _devices(nodes: Iterable[Node], claimed: Mapping[tuple[str, str], int]) -> Object:
-    """Return the devices that the nodes offer, and those that are free for new pods, by resource."""
+    """Return the devices that the nodes offer, and those that are free for new pods, by resource.
+
+    Without any, both are left out: of a map whose last key goes, server-side apply leaves null, which the
+    schema refuses.
+    """
     offered, free = Counter[str](), Counter[str]()
     for node in nodes:
         if not offers(node):
@@ -107,7 +111,8 @@ def _devices(nodes: Iterable[Node], claimed: Mapping[tuple[str, str], int]) -> O
         for resource, count in node.allocatable:
             offered[resource] += count
             free[resource] += max(0, count - claimed.get((node.name, resource), 0)) if node.usable else 0
-    return {"allocatable": _bounded(offered), "free": _bounded(free)}
+    counts = {"allocatable": _bounded(offered), "free": _bounded(free)}
+    return {key: value for key, value in counts.items() if value}
 
 
 def _bounded(counts: Mapping[str, int]) -> dict[str, int]:
