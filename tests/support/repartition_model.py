@@ -103,6 +103,7 @@ class NodeState(NamedTuple):
     is_current: bool = True  # the status is about the present spec and boot
     is_applied: bool = True
     plugin_due: bool = False  # the device plugin has to start anew
+    plugin_down: bool = False  # its pod was deleted, and the next one has not started
     announced: tuple[int, int] = (NONE, 0)  # (GPU, its layout afterwards): what the agent does next
     # (resource, age in ticks, ticks left or NONE, whether the scheduler has seen a hold for it), sorted
     holds: tuple[tuple[int, int, int, bool], ...] = ()
@@ -533,9 +534,11 @@ class Model:
                 (f"agent {node} announces", reported._replace(nodes=_put(reported.nodes, node, announced)))
             )
         elif item.plugin_due:
-            found.append((f"agent {node} restarts the device plugin", self._restart_plugin(state, node)))
+            found.append((f"agent {node} deletes the device plugin", self._end_plugin(state, node)))
+        elif item.plugin_down and not item.holds:  # it tolerates no hold
+            found.append((f"the device plugin of node {node} starts", self._start_plugin(state, node)))
         else:
-            is_applied = all(
+            is_applied = not item.plugin_down and all(
                 state.gpus[gpu].wanted in (NONE, state.gpus[gpu].actual) for gpu in self._own(node)
             )
             reported = self._report(state, node, is_applied=is_applied)
@@ -590,11 +593,18 @@ class Model:
         after = state._replace(gpus=gpus, nodes=_put(state.nodes, node, item))
         return _gpunode_changed(after, node) if after != state else state
 
-    def _restart_plugin(self, state: State, node: int) -> State:
-        gpus = state.gpus
+    def _end_plugin(self, state: State, node: int) -> State:
+        return self._offer(state, node, is_down=True)
+
+    def _start_plugin(self, state: State, node: int) -> State:
+        return self._offer(state, node, is_down=False)
+
+    def _offer(self, state: State, node: int, *, is_down: bool) -> State:
+        """Let a node offer what its GPUs hold, or nothing while its device plugin is down."""
+        gpus, nothing = state.gpus, numbered("empty")
         for gpu in self._own(node):
-            gpus = _put(gpus, gpu, gpus[gpu]._replace(offered=gpus[gpu].actual))
-        item = state.nodes[node]._replace(plugin_due=False)
+            gpus = _put(gpus, gpu, gpus[gpu]._replace(offered=nothing if is_down else gpus[gpu].actual))
+        item = state.nodes[node]._replace(plugin_due=False, plugin_down=is_down)
         after = state._replace(gpus=gpus, nodes=_put(state.nodes, node, item))
         return _node_changed(after, node) if gpus != state.gpus else after
 
@@ -687,7 +697,7 @@ class Model:
             if item.exists:
                 yield f"node {node} reboots", self._reboot(state, node)
                 yield f"node {node} vanishes", self._vanish(state, node)
-                yield f"plugin {node} restarts", self._restart_plugin(state, node)
+                yield f"the device plugin of node {node} ends", self._end_plugin(state, node)
                 yield from self._by_hand(state, node)
 
     def _by_hand(self, state: State, node: int) -> Iterator[tuple[str, State]]:
@@ -720,7 +730,8 @@ class Model:
         for gpu in self._own(node):
             item = gpus[gpu]
             actual = empty if _layouts[item.actual].mig_enabled else item.actual
-            gpus = _put(gpus, gpu, item._replace(actual=actual, offered=actual))
+            offered = item.offered if state.nodes[node].plugin_down else actual
+            gpus = _put(gpus, gpu, item._replace(actual=actual, offered=offered))
         item = state.nodes[node]._replace(
             is_current=False, is_applied=False, announced=(NONE, 0), plugin_due=False
         )
@@ -729,6 +740,7 @@ class Model:
 
     def _vanish(self, state: State, node: int) -> State:
         after = self._reboot(state, node)
+        after = self._start_plugin(after, node)
         item = after.nodes[node]._replace(exists=False, holds=())
         return after._replace(nodes=_put(after.nodes, node, item))
 
