@@ -191,10 +191,12 @@ class Executor:
     async def _delete_gpu_node(self, obj: Object) -> None:
         """Delete the GPUNode of a node that is gone, unless a GPU of it is in quarantine."""
         name = key_of(obj)[1]
-        if (obj.get("status") or {}).get("quarantine") or obj["metadata"].get("deletionTimestamp"):
+        if _is_quarantined(obj) or obj["metadata"].get("deletionTimestamp"):
             return
         live = await self.client.get(GPU_NODES, "", name)
-        if live is None or not self._ours(live) or await self.client.get(NODES, "", name) is not None:
+        if live is None or not self._ours(live) or _is_quarantined(live):
+            return
+        if await self.client.get(NODES, "", name) is not None:
             return
         await self.client.delete(
             GPU_NODES,
@@ -241,7 +243,8 @@ class Executor:
                 raise
             self._plan_expectations.expect_write(FLEET_PLANS, plan, self.clock())
         status, before = plan_status(progress, record, current.world.now), plan.get("status") or {}
-        if _timeless(status) == _timeless(before):
+        is_early = str(before.get("since") or "") <= status["since"]  # else by another clock, or by hand
+        if _timeless(status) == _timeless(before) and is_early:
             return
         stored = await apply_status(self.client, self.guard, FLEET_PLANS, plan, status, MANAGER)
         if stored is not None:
@@ -315,6 +318,10 @@ def _wanted(gpu: str, layout: MIGLayout) -> Object:
     return {"id": id_on_node(gpu), "migEnabled": layout.mig_enabled} | (
         {"instances": instances} if instances else {}
     )
+
+
+def _is_quarantined(gpu_node: Object) -> bool:
+    return bool((gpu_node.get("status") or {}).get("quarantine"))
 
 
 def _timeless(status: Object) -> Object:

@@ -3,7 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -165,7 +165,7 @@ def repartition_world(
     return RepartitionWorld(
         now=now,
         nodes=tuple(sorted(world_nodes, key=lambda node: node.name)),
-        plans=(*_records(plans, changes), *_new(plans, changes, partitions, now)),
+        plans=(*_records(plans, changes, now), *_new(plans, changes, partitions, now)),
         policies={pool.name: pool.policy for pool in snapshot.pools},
         owners=_owners(snapshot, deployments),
         limits=limits,
@@ -205,13 +205,18 @@ def _counts(allocatable: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
     return tuple(sorted((r, int(count)) for r, count in counts if count.isdecimal() and len(count) < 8))
 
 
-def _records(plans: FleetPlanObjects, recommended: tuple[LayoutChanges, ...]) -> Iterable[PlanRecord]:
+def _records(
+    plans: FleetPlanObjects, recommended: tuple[LayoutChanges, ...], now: float
+) -> Iterable[PlanRecord]:
     names = frozenset(changes.name for changes in recommended)
     for plan in plans.live:
         try:
-            yield plan_record(plan, names)
+            record = plan_record(plan, names)
         except ValidationError:
             continue  # of another version: it is not carried out
+        yield replace(
+            record, since=min(max(0.0, record.since), now)
+        )  # the future is another clock's, or by hand
 
 
 def _new(
@@ -237,7 +242,8 @@ def _is_refused(before: tuple[Object, ...], now: float) -> bool:
     """Whether a person has rejected the last plan with these changes, or it did not work a while ago."""
     if not before:
         return False
-    record = plan_record(before[-1], frozenset())
-    if record.state is PlanState.REJECTED:
+    status = before[-1].get("status") or {}
+    if status.get("state") == PlanState.REJECTED:
         return True
-    return record.state in (PlanState.FAILED, PlanState.BLOCKED) and now < record.since + RETRY_S
+    is_recent = now < epoch_or(status.get("since"), 0.0) + RETRY_S
+    return is_recent and status.get("state") in (PlanState.FAILED, PlanState.BLOCKED)
