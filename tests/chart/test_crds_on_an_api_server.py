@@ -111,17 +111,20 @@ def test_the_plan_of_ten_thousand_gpus_is_taken_whole_and_never_changes(cluster,
             *("kubectl", "patch", "fleetplan", name, "--type=merge", "-p", json.dumps({"spec": change}))
         )
         assert refused.returncode != 0
-        assert "the spec of a FleetPlan never changes: the next plan is another FleetPlan" in refused.stderr
+        assert (
+            "the spec of a FleetPlan never changes, but for approved: the next plan is another FleetPlan"
+            in refused.stderr
+        )
     cluster.ok("kubectl", "label", "fleetplan", name, "seen=yes")
 
 
-def test_a_plan_is_shown_with_its_columns_and_its_state_is_one_of_three(cluster):
+def test_a_plan_is_shown_with_its_columns_and_its_state_is_a_known_one(cluster):
     spec = plan_spec(gpus=16, deployments=4)
     cluster.ok("kubectl", "create", "-f", "-", stdin=obj("FleetPlan", "abcdefabcdef", spec))
     patch = ("kubectl", "patch", "fleetplan", "abcdefabcdef", "--subresource=status", "--type=merge", "-p")
 
-    refused = cluster.run(*patch, json.dumps({"status": {"state": "Done"}}))
-    assert '"Recommended", "InForce", "Superseded"' in refused.stderr
+    refused = cluster.run(*patch, json.dumps({"status": {"state": "Finished"}}))
+    assert '"Recommended", "InForce", "Superseded", "Approved"' in refused.stderr
     status = {"state": "Recommended", "since": "2026-01-01T00:00:00Z"}
     status |= {"currentCostPerHour": "25000.00", "savesPerHour": "3699.50", "solveSeconds": "12.50"}
     cluster.ok(*patch, json.dumps({"status": status}))
@@ -129,11 +132,58 @@ def test_a_plan_is_shown_with_its_columns_and_its_state_is_one_of_three(cluster)
     header, row = (
         line.split() for line in cluster.ok("kubectl", "get", "fleetplan", "abcdefabcdef").splitlines()
     )
-    assert header == ["NAME", "STATE", "$/H", "SAVES", "UNMET", "GAP", "GPUS", "SOLVE", "AGE"]
+    figures = ["$/H", "SAVES", "UNMET", "GAP", "GPUS"]
+    assert header == ["NAME", "STATE", "CHANGES", *figures, "REASON", "SOLVE", "AGE"]
     assert row[:-1] == [
         *("abcdefabcdef", "Recommended", "21300.50", "3699.50", "4", "1.61%"),
         *(f"{spec['gpusInUse']}/16", "12.50"),
     ]
+
+
+CHANGES = {
+    "changes": [
+        {
+            "node": "node-a",
+            "gpu": "GPU-7aab173f-d8ac-53c6-bc87-e8df5c21001f",
+            "before": {"migEnabled": False},
+            "after": {"migEnabled": True, "instances": [{"profile": "1g.10gb", "start": 6}]},
+        }
+    ],
+    "changeDisplay": "1x gpu -> 1g.10gb@6",
+    "pool": "h100",
+}
+
+
+def test_of_a_plan_of_changes_the_consent_may_change_and_nothing_else(cluster):
+    cluster.ok(
+        *("kubectl", "create", "--validate=strict", "-f", "-"),
+        stdin=obj("FleetPlan", "abcdefabcde1", CHANGES),
+    )
+    patch = ("kubectl", "patch", "fleetplan", "abcdefabcde1", "--type=merge", "-p")
+
+    cluster.ok(*patch, json.dumps({"spec": {"approved": True}}))
+    cluster.ok(*patch, json.dumps({"spec": {"approved": False}}))
+    cluster.ok(*patch, json.dumps({"spec": {"approved": None}}))
+
+    for change in (
+        {"pool": "other"},
+        {"changes": []},
+        {"changeDisplay": None},
+        {"disturbed": [{"owner": "team/chat", "sku": "H100-80GB-SXM", "profile": "gpu"}]},
+        {"approved": "yes"},
+    ):
+        assert cluster.run(*patch, json.dumps({"spec": change})).returncode != 0
+    row = cluster.ok("kubectl", "get", "fleetplan", "abcdefabcde1").splitlines()[1]
+    assert "1x gpu -> 1g.10gb@6" in row
+
+
+def test_a_plan_is_of_the_fleet_or_of_changes_and_never_both_nor_neither(cluster):
+    fleet = plan_spec(gpus=16, deployments=4)
+    unpooled = {key: value for key, value in CHANGES.items() if key != "pool"}
+    for spec in ({}, fleet | CHANGES, fleet | {"approved": True}, unpooled, {"pool": "h100"}):
+        refused = cluster.run("kubectl", "create", "-f", "-", stdin=obj("FleetPlan", "abcdefabcde2", spec))
+        assert refused.returncode != 0
+        assert "a FleetPlan is either of the whole fleet" in refused.stderr
 
 
 def test_a_plan_that_an_earlier_version_stored_takes_a_status(cluster):

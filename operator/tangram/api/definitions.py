@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, JsonValue
 
-from tangram.api.fleet_plan import SPEC_RULE, FleetPlanSpec, FleetPlanStatus
+from tangram.api.fleet_plan import KIND_RULE, SPEC_RULE, FleetPlanSpec, FleetPlanStatus
 from tangram.api.gpu_node import NAMES_RULE, GPUNodeSpec, GPUNodeStatus
 from tangram.api.llm_deployment.spec import NAME_RULE, TRAFFIC_RULE, LLMDeploymentSpec
 from tangram.api.llm_deployment.status import LLMDeploymentStatus
@@ -125,7 +125,7 @@ FLEET_PLAN = Definition(
     "person or by the GPUPool's migPolicy. Tangram writes FleetPlans and keeps the last 20.",
     spec=FleetPlanSpec,
     spec_description="The plan. It never changes, but for approved.",
-    spec_rules=(SPEC_RULE,),
+    spec_rules=(KIND_RULE, SPEC_RULE),
     status=FleetPlanStatus,
     columns=(
         _column("State", ".status.state", "Recommended, InForce, Executing, Done and so on."),

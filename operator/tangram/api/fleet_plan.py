@@ -9,11 +9,11 @@ they disturb; it is what a person approves and the operator carries out. The spe
 
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, StrictBool, StringConstraints
+from pydantic import Field, StrictBool, StringConstraints
 from pydantic.alias_generators import to_camel
 
 from tangram.api.common.base import APIModel, list_field, optional
-from tangram.api.common.values import Hash, rule, validations
+from tangram.api.common.values import Hash, rule
 from tangram.api.gpu_node import GPUId, ProfileName, Start
 from tangram.api.llm_deployment.status import Count, Decimal, ShortText, Text, Time
 
@@ -175,8 +175,6 @@ class DisturbedDeployment(APIModel):
 
 class FleetPlanSpec(APIModel):
     """The plan. It never changes, but for `approved`."""
-
-    model_config = ConfigDict(json_schema_extra=validations(KIND_RULE))
 
     changes: tuple[PlannedChange, ...] = list_field(
         MAX_CHANGES,

@@ -184,6 +184,7 @@ class PartitionView:
     targets: tuple[tuple[str, MIGLayout], ...] = ()  # (GPU, layout that it is being given), sorted
     failed: tuple[FailedChanges, ...] = ()  # sorted
     moves: tuple[ReplicaMove, ...] = ()  # that are underway, by owner
+    arriving: tuple[str, ...] = ()  # nodes that have just come and wait for a plan that knows them, sorted
     # LLMDeployment uid -> epoch seconds until which it waits for a plan of the fleet before it takes a device
     unplanned: tuple[tuple[str, float], ...] = ()
 

@@ -54,13 +54,18 @@ def next_step(world: RepartitionWorld) -> RepartitionStep:
                     coming.append(ComingDevices(node.name, resource, count, plan, until.get(plan)))
                 elif count < 0:
                     going.append((node.name, resource, -count))
+    for node in world.nodes:  # the hold may not be there yet
+        whole = dict(node.allocatable).get(WHOLE, 0)
+        if (node.name, WHOLE) in arriving and whole and not any(g[:2] == (node.name, WHOLE) for g in going):
+            going.append((node.name, WHOLE, whole))
     return RepartitionStep(
         actions=tuple(actions),
         progress=tuple(steps[record.name].progress for record in world.plans),
         coming=tuple(coming),
-        going=tuple(going),
+        going=tuple(sorted(going)),
         targets=tuple(sorted(targets.items())),
         moves=tuple(sorted({move for step in steps.values() for move in step.moves})),
+        arriving=tuple(sorted(node for node, _ in arriving)),
     )
 
 

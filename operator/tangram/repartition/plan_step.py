@@ -67,6 +67,9 @@ def _consent(plan: ObservedPlan) -> PlanProgress | None:
         ended = PlanState.SUPERSEDED, "PolicyForbids", f"GPUPool {record.changes.pool} allows no changes"
     elif world.limits.stopped:
         ended = PlanState.SUPERSEDED, "Stopped", "the operator's setting partition.stopped is true"
+    elif record.is_recommended is None and not plan.has_begun:
+        state = record.state or PlanState.APPROVED
+        ended = state, "WaitingForRecommendation", "waits until the fleet was planned once"
     elif not record.is_recommended and not plan.has_begun:
         ended = PlanState.SUPERSEDED, "NotRecommended", "the last recommendation has other changes"
     elif policy is PoolPolicy.RECOMMEND and not record.approved:

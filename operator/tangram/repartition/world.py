@@ -102,7 +102,7 @@ class PlanRecord:
 
     name: str
     changes: LayoutChanges
-    is_recommended: bool  # by the last recommendation
+    is_recommended: bool | None  # by the last recommendation; None: there is none yet
     approved: bool | None = None  # spec.approved
     state: PlanState | None = None  # None: the FleetPlan is to be created
     since: float = 0.0  # epoch seconds: when the state began
@@ -199,3 +199,4 @@ class RepartitionStep:
     going: tuple[tuple[str, str, int], ...] = ()  # (node, resource, devices that no new replica gets)
     targets: tuple[tuple[str, MIGLayout], ...] = ()  # (GPU, layout that it is being given)
     moves: tuple[ReplicaMove, ...] = ()  # by owner
+    arriving: tuple[str, ...] = ()  # nodes that wait for a plan that knows them, sorted

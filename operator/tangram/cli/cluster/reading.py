@@ -24,7 +24,7 @@ from tangram.fleet import FleetSnapshot, Intent, ParsedIntent
 from tangram.shell.api_server.auth import find_credentials, load_kubeconfig
 from tangram.shell.api_server.client import ApiClient, ApiError
 from tangram.shell.measure.scaler import Scaler, params_of
-from tangram.shell.objects.kinds import GPU_NODES, LLM_DEPLOYMENTS, RESOURCE_QUOTAS, Object, key_of
+from tangram.shell.objects.kinds import LLM_DEPLOYMENTS, RESOURCE_QUOTAS, Object, key_of
 from tangram.shell.settings import Settings
 from tangram.shell.snapshot.fleet_snapshot import fleet_snapshot
 from tangram.shell.snapshot.intents import parsed_intents
@@ -155,7 +155,7 @@ def _with_desired_replicas(
 
 async def _view(client: ApiClient, settings: Settings) -> MirrorView:
     new_mirror = partial(Mirror, client, changed=lambda: None, clock=time.monotonic)
-    mirrors = Mirrors(settings.watch_namespaces, new_mirror)
+    mirrors = Mirrors(settings.watch_namespaces, new_mirror, partition=settings.partition.enabled)
     failures = await asyncio.gather(*(_refresh(mirror) for mirror in mirrors.all))
     forbidden = sorted(
         {str(mirror.source) for mirror, error in failures if error is not None and error.status == 403}
@@ -178,7 +178,7 @@ async def _refresh(mirror: Mirror) -> tuple[Mirror, ApiError | None]:
     except ApiError as error:
         kind = mirror.source.kind
         newer = error.status == 404 and kind != LLM_DEPLOYMENTS  # a CRD that is not installed yet
-        unseen = error.status == 403 and kind in (RESOURCE_QUOTAS, GPU_NODES)  # the operator can do without
+        unseen = error.status == 403 and kind == RESOURCE_QUOTAS  # the operator can do without
         return mirror, None if newer or unseen else error
     return mirror, None
 

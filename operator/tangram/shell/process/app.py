@@ -97,7 +97,8 @@ class Operator:
             relist_s=settings.relist_seconds,
             drift=self.metrics.count_drift,
         )
-        self.mirrors = Mirrors(settings.watch_namespaces, new_mirror)
+        is_enabled = settings.partition.enabled
+        self.mirrors = Mirrors(settings.watch_namespaces, new_mirror, partition=is_enabled)
         self.reader = MetricsReader(settings.prometheus, now=time.time) if settings.prometheus else None
         self.plan_worker = PlanWorker(settings.plan_deadline_seconds)
         self.recommendation_worker = RecommendationWorker(settings.advice.deadline_seconds)

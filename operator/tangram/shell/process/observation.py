@@ -127,6 +127,8 @@ def places_to_cut(snapshot: FleetSnapshot) -> frozenset[tuple[str, ...]]:
     places = set()
     for node in snapshot.nodes:
         partition, place = snapshot.partition.of(node.name), claiming_pools(node, snapshot.pools)
+        if place and node.name in snapshot.partition.arriving:
+            places.add(place)
         if partition is None or partition.problem or not place or not node.usable:
             continue
         may_cut = policies[place[0]] in (PoolPolicy.IDLE_ONLY, PoolPolicy.FULL)

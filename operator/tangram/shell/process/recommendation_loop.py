@@ -167,9 +167,9 @@ class RecommendationLoop:
         """Return the changes of MIG layouts in the last recommendation."""
         result = self._last.result if self._last else None
         nodes = self._last.nodes if self._last else frozenset()
-        return (
-            Recommended("", (), nodes) if result is None else Recommended(result.name, result.changes, nodes)
-        )
+        if result is None:
+            return Recommended(nodes=nodes, is_known=False)
+        return Recommended(result.name, result.changes, nodes)
 
     def unplanned(self, intents: Iterable[Intent], now: float) -> tuple[tuple[str, float], ...]:
         """Return the LLMDeployments of which no recommendation knows yet though one is due, by UID, each with

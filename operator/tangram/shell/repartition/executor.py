@@ -116,6 +116,7 @@ class Executor:
             targets=step.targets,
             failed=failed_changes(plans, now),
             moves=step.moves,
+            arriving=step.arriving,
         )
         return RepartitionRound(
             snapshot=replace(snapshot, partition=partition),

@@ -69,10 +69,10 @@ def change_display(changes: LayoutChanges) -> str:
     return text if len(text) <= MAX_SHORT_TEXT else text[: MAX_SHORT_TEXT - 1] + "…"
 
 
-def plan_record(obj: Object, recommended: frozenset[str]) -> PlanRecord:
+def plan_record(obj: Object, recommended: frozenset[str] | None) -> PlanRecord:
     """Return a FleetPlan of changes as the step function reads it. Raises `ValidationError`.
 
-    `recommended`: names of the changes that the last recommendation has.
+    `recommended`: names of the changes that the last recommendation has; None: there is none yet.
     """
     spec = FleetPlanSpec.model_validate(obj["spec"])
     changes = LayoutChanges(
@@ -91,7 +91,7 @@ def plan_record(obj: Object, recommended: frozenset[str]) -> PlanRecord:
     return PlanRecord(
         name=obj["metadata"]["name"],
         changes=changes,
-        is_recommended=changes.name in recommended,
+        is_recommended=None if recommended is None else changes.name in recommended,
         approved=spec.approved,
         state=PlanState(state) if state in list(PlanState) else PlanState.RECOMMENDED,
         since=epoch_or(status.get("since"), created),

@@ -48,6 +48,7 @@ class Recommended:
     fleet_plan: str = ""  # name of the FleetPlan of the whole fleet
     changes: tuple[LayoutChanges, ...] = ()
     nodes: frozenset[str] = frozenset()  # of which it knows the GPUs
+    is_known: bool = True  # whether this operator has planned the fleet
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,7 @@ def repartition_world(
     return RepartitionWorld(
         now=now,
         nodes=tuple(sorted(world_nodes, key=lambda node: node.name)),
-        plans=(*_records(plans, changes, now), *_new(plans, changes, partitions, now)),
+        plans=(*_records(plans, recommended, now), *_new(plans, changes, partitions, now)),
         policies={pool.name: pool.policy for pool in snapshot.pools},
         owners=_owners(snapshot, deployments),
         limits=limits,
@@ -205,10 +206,8 @@ def _counts(allocatable: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
     return tuple(sorted((r, int(count)) for r, count in counts if count.isdecimal() and len(count) < 8))
 
 
-def _records(
-    plans: FleetPlanObjects, recommended: tuple[LayoutChanges, ...], now: float
-) -> Iterable[PlanRecord]:
-    names = frozenset(changes.name for changes in recommended)
+def _records(plans: FleetPlanObjects, recommended: Recommended, now: float) -> Iterable[PlanRecord]:
+    names = frozenset(changes.name for changes in recommended.changes) if recommended.is_known else None
     for plan in plans.live:
         try:
             record = plan_record(plan, names)

@@ -11,10 +11,11 @@ from tangram.shell.watch.mirror_view import MirrorView
 from tangram.shell.watch.store import Store
 
 
-def sources(namespaces: tuple[str, ...]) -> tuple[MirrorSource, ...]:
+def sources(namespaces: tuple[str, ...], *, partition: bool = False) -> tuple[MirrorSource, ...]:
     """Return the sources of all mirrors. Nodes and pods are those of the whole cluster: a pod of any
     namespace may hold a GPU. GPUPools are optional: LLMDeployments need none. Without the right to list
-    PriorityClasses, LLMDeployments that name one are invalid.
+    PriorityClasses, LLMDeployments that name one are invalid. `partition`: with GPUNodes, which the operator
+    may list only where it changes MIG layouts.
     """
     watched = namespaces or ("",)
     namespaced = [
@@ -38,8 +39,7 @@ def sources(namespaces: tuple[str, ...]) -> tuple[MirrorSource, ...]:
         MirrorSource(kinds.NODES, kept_fields.node),
         MirrorSource(kinds.PODS, kept_fields.pod),
         MirrorSource(kinds.GPU_POOLS, kept_fields.custom_resource, optional=True),
-        # Without the right to list them, as where the chart's partition.enabled is false, no layout changes.
-        MirrorSource(kinds.GPU_NODES, kept_fields.custom_resource, optional=True),
+        *([MirrorSource(kinds.GPU_NODES, kept_fields.custom_resource, optional=True)] if partition else ()),
         MirrorSource(kinds.PRIORITY_CLASSES, kept_fields.priority_class, optional=True),
     )
 
@@ -47,8 +47,14 @@ def sources(namespaces: tuple[str, ...]) -> tuple[MirrorSource, ...]:
 class Mirrors:
     """The copies of every kind that decisions need."""
 
-    def __init__(self, namespaces: tuple[str, ...], new_mirror: Callable[[MirrorSource], Mirror]) -> None:
-        self.all = tuple(map(new_mirror, sources(namespaces)))
+    def __init__(
+        self,
+        namespaces: tuple[str, ...],
+        new_mirror: Callable[[MirrorSource], Mirror],
+        *,
+        partition: bool = False,
+    ) -> None:
+        self.all = tuple(map(new_mirror, sources(namespaces, partition=partition)))
 
     @property
     def synced(self) -> bool:
