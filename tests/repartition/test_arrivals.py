@@ -74,3 +74,11 @@ def test_a_node_that_a_recommendation_knows_is_not_held_nor_is_any_after_a_full_
 
     assert held_until(pool, Recommended(nodes=frozenset({"a"}))) is None
     assert held_until(pool, stopped=True) is None
+
+
+def test_the_planner_gives_nobody_the_gpus_of_a_node_that_has_just_come():
+    there = replace(node("a", gpu("a0", "gpu"), allocatable={WHOLE: 1}), arriving_until=NOW + 60)
+    result = next_step(world(there))
+
+    assert result.going == (("a", WHOLE, 1),)
+    assert result.arriving == ("a",)

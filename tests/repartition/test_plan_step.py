@@ -82,6 +82,20 @@ def test_a_plan_that_is_not_recommended_any_more_is_superseded_before_it_begins(
     assert verdicts(result) == {"plan": ("Superseded", "NotRecommended")}
 
 
+@pytest.mark.parametrize("state", [PlanState.APPROVED, PlanState.RECOMMENDED])
+def test_a_plan_of_a_former_leader_waits_until_the_fleet_was_planned(state):
+    result = step(uncut(), plans=(plan(CUT, state, is_recommended=None),))
+
+    assert verdicts(result) == {"plan": (str(state), "WaitingForRecommendation")}
+    assert result.actions == ()
+
+
+def test_a_plan_of_a_former_leader_that_has_begun_goes_on():
+    result = step(uncut(), plans=(plan(CUT, is_recommended=None),))
+
+    assert verdicts(result) == {"plan": ("Executing", "Holding")}
+
+
 def test_a_plan_that_has_begun_goes_on_without_a_recommendation():
     result = step(uncut(), plans=(plan(CUT, is_recommended=False),))
 

@@ -13,9 +13,9 @@ class PoolPolicy(StrEnum):
     """What Tangram may do to the MIG layout of a pool's GPUs."""
 
     IGNORE = "Ignore"  # plans take the layout as it is
-    RECOMMEND = "Recommend"  # plans may re-cut any GPU and move its replicas
-    IDLE_ONLY = "IdleOnly"  # a GPU that no pod uses may be re-cut
-    FULL = "Full"  # the same, until the operator changes layouts itself
+    RECOMMEND = "Recommend"  # as FULL, once a person has approved the plan
+    IDLE_ONLY = "IdleOnly"  # what no pod uses may be re-cut
+    FULL = "Full"  # any GPU may be re-cut, and its replicas moved
 
 
 @dataclass(frozen=True, slots=True, order=True)
