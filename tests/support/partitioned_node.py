@@ -1,8 +1,9 @@
 """A node of a real API server whose GPUs are simulated behind NVML: agent, device plugin and kubelet of it.
 
 The agent is a real process that calls the real pynvml. The device plugin offers what the driver had when its
-pod started. The kubelet gives a pod free devices of what the plugin offers, tells them by pod-resources, and
-starts a process on each; a pod for which there is no device any more fails, as in a real kubelet.
+pod started, holds all GPUs open, and does not start on a node that is held. The kubelet keeps what it offered
+in the capacity, gives a pod free devices of what is offered, tells them by pod-resources, and starts a
+process on each; a pod for which there is no device any more fails, as in a real kubelet.
 """
 
 from __future__ import annotations
@@ -10,20 +11,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from e2e.silicon.nvml.connection import Admin
+from e2e.silicon.nvml.connection import Admin, Connection
 from e2e.silicon.nvml.daemon import serving
 from e2e.silicon.nvml.library import environment
 from e2e.silicon.nvml.state import NvmlState, from_json
+from tangram.eligibility.devices.tolerations import HOLD_PREFIX
 from tangram.fleet.pod_requests import gpu_requests
 from tangram.fleet.shape import resource_name
 from tangram.shell.api_server.client import ApiError
@@ -34,6 +38,7 @@ from tests.support.node_agent import Kubelet
 OPERANDS = "gpu-operator"
 PLUGIN_LABELS = {"app": "nvidia-device-plugin-daemonset"}
 POLL_S = 0.1
+PLUGIN_START_S = 2.0  # from the end of the device plugin's pod until the next one has begun
 
 
 @dataclass
@@ -49,7 +54,11 @@ class PartitionedNode:
     offered: dict[str, list[str]] = field(default_factory=dict)  # device ids by resource, as last scanned
     allocated: dict[str, tuple[str, str, list[str], list[int]]] = field(default_factory=dict)  # by pod UID
     errors: list[str] = field(default_factory=list)  # pods for which there was no device
+    capacity: dict[str, int] = field(default_factory=dict)  # of the node, by resource
     starts: int = 0  # of the device plugin
+    plugin: Connection | None = None  # the device plugin as a client of the driver: it holds all GPUs
+    plugin_ended: float = -math.inf  # on the monotonic clock
+    tolerates_holds: bool = False  # the device plugin; NVIDIA's does not
     agent: subprocess.Popen[bytes] | None = None
     managed: bool = False  # by mig-manager, which has no agent; it offers the devices itself
 
@@ -106,6 +115,7 @@ class PartitionedNode:
             admin.reboot()
         self.allocated.clear()
         self.kubelet.held.clear()
+        self.capacity.clear()
         for pod in (await self.cluster.client.list(PODS, OPERANDS)).items:  # the plugin starts again
             if pod["spec"].get("nodeName") == self.name:
                 meta = pod["metadata"]
@@ -131,23 +141,40 @@ class PartitionedNode:
         pods = (await self.cluster.client.list(PODS, OPERANDS)).items
         if any(pod["spec"].get("nodeName") == self.name for pod in pods):
             return
+        if self.plugin is not None:  # it has ended: its handles are closed, and the kubelet offers nothing
+            self.plugin.close()
+            self.plugin, self.offered, self.plugin_ended = None, {}, time.monotonic()
+            await self._offer()
+        if time.monotonic() - self.plugin_ended < PLUGIN_START_S:
+            return
+        node = await self.cluster.client.get(NODES, "", self.name) or {}
+        taints = node.get("spec", {}).get("taints") or ()
+        if not self.tolerates_holds and any(taint["key"].startswith(HOLD_PREFIX) for taint in taints):
+            return
         self.starts += 1
-        former, self.offered = self.offered, self.devices()
-        counts = {resource: str(len(ids)) for resource, ids in self.offered.items()}
-        counts |= {resource: "0" for resource in former if resource not in counts}
-        status = {"allocatable": counts, "capacity": counts}
-        await self._status(NODES, {"name": self.name}, "v1", "Node", status)
+        self.offered, self.plugin = self.devices(), Connection(self.nvml)
+        for index in range(len(self.board.gpus)):
+            self.plugin.request(verb="call", name="nvmlDeviceGetHandleByIndex", arguments=[index])
+        await self._offer()
         meta = {"name": f"plugin-{self.name}-{self.starts}", "namespace": OPERANDS, "labels": PLUGIN_LABELS}
         spec = {
             "nodeName": self.name,
             "containers": [{"name": "plugin", "image": "plugin"}],
             "terminationGracePeriodSeconds": 0,
-            "tolerations": [{"operator": "Exists"}],
+            "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
         }
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
         await self.cluster.client.create(PODS, body, manager="plugin", guard=UNGUARDED)
         ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
         await self._status(PODS, {"name": meta["name"], "namespace": OPERANDS}, "v1", "Pod", ready)
+
+    async def _offer(self) -> None:
+        """Report the devices on offer; the capacity keeps those of former layouts, as a kubelet's does."""
+        counts = {resource: len(ids) for resource, ids in self.offered.items()}
+        self.capacity |= counts
+        allocatable = dict.fromkeys(self.capacity, 0) | counts
+        status = {"allocatable": _texts(allocatable), "capacity": _texts(self.capacity)}
+        await self._status(NODES, {"name": self.name}, "v1", "Node", status)
 
     async def _status(self, kind: Any, meta: dict[str, Any], version: str, name: str, status: Any) -> None:
         body = {"apiVersion": version, "kind": name, "metadata": meta, "status": status}
@@ -187,6 +214,10 @@ class PartitionedNode:
             self.kubelet.held[meta["namespace"], meta["name"]] = free
 
 
+def _texts(counts: dict[str, int]) -> dict[str, str]:
+    return {resource: str(count) for resource, count in counts.items()}
+
+
 @contextlib.asynccontextmanager
 async def partitioned_node(
     cluster: LiveCluster,
@@ -215,6 +246,7 @@ async def partitioned_node(
         node["spec"] = {"taints": taints or []}
         await add_node(client, node, len(taints or ()))
         made = PartitionedNode(cluster, name, nvml, state, kubelet, folder, managed=managed)
+        made.tolerates_holds = bool(taints)  # without, nothing would ever start on a node that is held first
         stack.callback(made.stop_agent)
         task = asyncio.create_task(made.play(over))
         if not managed:
