@@ -147,6 +147,8 @@ PARTITION = {
     ("tangram.dev", "gpunodes"): {"get", "list", "watch", "create", "patch", "delete"},
     ("", "nodes"): {"get", "patch"},
     ("", "pods"): {"patch"},
+    ("kueue.x-k8s.io", "clusterqueues"): {"list", "watch"},
+    ("kueue.x-k8s.io", "resourceflavors"): {"list", "watch"},
 }
 AGENT = {
     ("tangram.dev", "gpunodes"): {"get", "watch"},

@@ -174,6 +174,15 @@ class FailedChanges:
     message: str  # why
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class PromisedSlices:
+    """Slices that foreign quota grants: they stay, in use or not."""
+
+    nodes: tuple[str, ...]  # on any of these, sorted
+    resource: str
+    count: int
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionView:
     """What is known of the MIG layouts of the fleet, and what is being changed."""
@@ -183,6 +192,7 @@ class PartitionView:
     going: tuple[tuple[str, str, int], ...] = ()  # (node, resource, count) that no new replica gets; sorted
     targets: tuple[tuple[str, MIGLayout], ...] = ()  # (GPU, layout that it is being given), sorted
     failed: tuple[FailedChanges, ...] = ()  # sorted
+    promised: tuple[PromisedSlices, ...] = ()  # sorted
     moves: tuple[ReplicaMove, ...] = ()  # that are underway, by owner
     arriving: tuple[str, ...] = ()  # nodes that have just come and wait for a plan that knows them, sorted
     # LLMDeployment uid -> epoch seconds until which it waits for a plan of the fleet before it takes a device

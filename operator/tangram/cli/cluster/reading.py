@@ -24,7 +24,14 @@ from tangram.fleet import FleetSnapshot, Intent, ParsedIntent
 from tangram.shell.api_server.auth import find_credentials, load_kubeconfig
 from tangram.shell.api_server.client import ApiClient, ApiError
 from tangram.shell.measure.scaler import Scaler, params_of
-from tangram.shell.objects.kinds import LLM_DEPLOYMENTS, RESOURCE_QUOTAS, Object, key_of
+from tangram.shell.objects.kinds import (
+    CLUSTER_QUEUES,
+    LLM_DEPLOYMENTS,
+    RESOURCE_FLAVORS,
+    RESOURCE_QUOTAS,
+    Object,
+    key_of,
+)
 from tangram.shell.settings import Settings
 from tangram.shell.snapshot.fleet_snapshot import fleet_snapshot
 from tangram.shell.snapshot.intents import parsed_intents
@@ -172,13 +179,16 @@ async def _view(client: ApiClient, settings: Settings) -> MirrorView:
     return mirrors.view()
 
 
+_UNSEEN = (RESOURCE_QUOTAS, CLUSTER_QUEUES, RESOURCE_FLAVORS)  # without the right to, plans do without
+
+
 async def _refresh(mirror: Mirror) -> tuple[Mirror, ApiError | None]:
     try:
         await mirror.refresh()
     except ApiError as error:
         kind = mirror.source.kind
         newer = error.status == 404 and kind != LLM_DEPLOYMENTS  # a CRD that is not installed yet
-        unseen = error.status == 403 and kind == RESOURCE_QUOTAS  # the operator can do without
+        unseen = error.status == 403 and kind in _UNSEEN
         return mirror, None if newer or unseen else error
     return mirror, None
 

@@ -19,6 +19,7 @@ from tangram.recommendation.documents.pods import (
 from tangram.recommendation.documents.pools import under_pool_policy
 from tangram.recommendation.observed.partitioned_gpus import SliceOwner, partitioned_gpus
 
+PROMISED = "(quota)"  # owner of free slices that foreign quota grants
 UNMANAGED_OWNER = "(others)"  # of pods without an LLMDeployment; no LLMDeployment can have this name
 
 
@@ -44,9 +45,30 @@ def observed_gpus(
     unhealthy = [holder for node in nodes if node.name in node_names for holder in unhealthy_devices(node)]
     occupied, overflow_notes = with_holders(empty_gpus, [*pods, *unhealthy])
     occupied, _ = with_holders(occupied, _unscheduled_replicas(occupied, snapshot, names, unplanned))
+    occupied, _ = with_holders(occupied, _promised(occupied, snapshot))
     pools = {pool.name: pool for pool in snapshot.pools}
     gpus = sorted((under_pool_policy(gpu, pools) for gpu in occupied), key=lambda gpu: gpu.id)
     return tuple(gpus), (*notes, *overflow_notes)
+
+
+def _promised(gpus: list[GPUState], snapshot: FleetSnapshot) -> list[DeviceHolder]:
+    """Return immovable holders of the free slices that foreign quota grants and nobody uses yet."""
+    foreign: Counter[tuple[str, str]] = Counter()
+    for claim in snapshot.claims:
+        foreign[claim.node, claim.resource] += claim.count if claim.owner_uid is None else 0
+    free = {place: len(units) for place, units in free_instances(gpus).items()}
+    holders = []
+    for number, promise in enumerate(snapshot.partition.promised):
+        left = promise.count - sum(foreign[node, promise.resource] for node in promise.nodes)
+        for node in promise.nodes:
+            reserved = min(max(0, left), free.get((node, promise.resource), 0))
+            if reserved:
+                left -= reserved
+                free[node, promise.resource] -= reserved
+                counts = ((promise.resource, reserved),)
+                name = f"~{PROMISED}{number}"
+                holders.append(DeviceHolder(node, name, PROMISED, movable=False, counts=counts))
+    return holders
 
 
 def _claim_order(claim: Claim) -> tuple[str, str, str, int]:

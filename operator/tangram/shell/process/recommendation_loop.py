@@ -84,6 +84,7 @@ def relevant_part(snapshot: FleetSnapshot, intents: tuple[ParsedIntent, ...]) ->
         snapshot.pools,
         snapshot.partition.nodes,
         snapshot.partition.targets,
+        snapshot.partition.promised,
         snapshot.desired,
         snapshot.desired_of,
         snapshot.faults,

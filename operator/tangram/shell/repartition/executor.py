@@ -115,6 +115,7 @@ class Executor:
             going=step.going,
             targets=step.targets,
             failed=failed_changes(plans, now),
+            promised=snapshot.partition.promised,
             moves=step.moves,
             arriving=step.arriving,
         )

@@ -28,6 +28,7 @@ from tangram.shell.snapshot.intents import parsed_priority_classes
 from tangram.shell.snapshot.jobs import fleet_jobs
 from tangram.shell.snapshot.node_partitions import node_partitions
 from tangram.shell.snapshot.ownership import is_owned
+from tangram.shell.snapshot.promised_slices import promised_slices
 from tangram.shell.snapshot.recorded_status import recorded_facts, recorded_reports
 from tangram.shell.snapshot.workloads import claims, workloads
 from tangram.shell.watch.mirror_view import MirrorView
@@ -52,7 +53,7 @@ def fleet_snapshot(
         services=tuple(sorted(key_of(obj) for obj in view.services if is_owned(obj, owners))),
         pools=valid_pools,
         invalid_pools=invalid_pools,
-        partition=PartitionView(partitions),
+        partition=PartitionView(partitions, promised=promised_slices(view, on_skipped)),
         quotas=quotas(view, on_skipped),
         pod_needs=settings.pod_needs,
         priority_classes=parsed_priority_classes(view, on_skipped),

@@ -176,6 +176,24 @@ def resource_quota(obj: Object) -> Object | None:
     }
 
 
+def cluster_queue(obj: Object) -> Object | None:
+    """Keep the slices that a ClusterQueue of Kueue grants: [flavor, resource, amount]."""
+    groups = (obj.get("spec") or {}).get("resourceGroups") or ()
+    granted = [
+        [flavor.get("name", ""), resource.get("name", ""), resource.get("nominalQuota", 0)]
+        for group in groups
+        for flavor in group.get("flavors") or ()
+        for resource in flavor.get("resources") or ()
+        if str(resource.get("name", "")).startswith(NVIDIA_PREFIX)
+    ]
+    return {"metadata": _meta(obj), "granted": granted} if granted else None
+
+
+def resource_flavor(obj: Object) -> Object:
+    """Keep the labels of the nodes that a ResourceFlavor of Kueue stands for."""
+    return {"metadata": _meta(obj), "nodeLabels": (obj.get("spec") or {}).get("nodeLabels") or {}}
+
+
 def _quota_scopes(spec: Object) -> list[tuple[str, str, list[str]]]:
     selected = (spec.get("scopeSelector") or {}).get("matchExpressions") or ()
     return [

@@ -17,6 +17,8 @@ class MirrorView:
     jobs: tuple[Object, ...] = ()
     gpu_pools: tuple[Object, ...] = ()
     gpu_nodes: tuple[Object, ...] = ()
+    cluster_queues: tuple[Object, ...] = ()
+    resource_flavors: tuple[Object, ...] = ()
     resource_quotas: tuple[Object, ...] = ()
     priority_classes: tuple[Object, ...] | None = ()  # None: the operator may not list them
 

@@ -10,6 +10,12 @@ from tangram.shell.watch.mirror import Mirror, MirrorSource
 from tangram.shell.watch.mirror_view import MirrorView
 from tangram.shell.watch.store import Store
 
+_OF_PARTITION = (
+    MirrorSource(kinds.GPU_NODES, kept_fields.custom_resource, optional=True),
+    MirrorSource(kinds.CLUSTER_QUEUES, kept_fields.cluster_queue, optional=True),
+    MirrorSource(kinds.RESOURCE_FLAVORS, kept_fields.resource_flavor, optional=True),
+)
+
 
 def sources(namespaces: tuple[str, ...], *, partition: bool = False) -> tuple[MirrorSource, ...]:
     """Return the sources of all mirrors. Nodes and pods are those of the whole cluster: a pod of any
@@ -39,7 +45,7 @@ def sources(namespaces: tuple[str, ...], *, partition: bool = False) -> tuple[Mi
         MirrorSource(kinds.NODES, kept_fields.node),
         MirrorSource(kinds.PODS, kept_fields.pod),
         MirrorSource(kinds.GPU_POOLS, kept_fields.custom_resource, optional=True),
-        *([MirrorSource(kinds.GPU_NODES, kept_fields.custom_resource, optional=True)] if partition else ()),
+        *(_OF_PARTITION if partition else ()),
         MirrorSource(kinds.PRIORITY_CLASSES, kept_fields.priority_class, optional=True),
     )
 
@@ -85,6 +91,8 @@ class Mirrors:
             jobs=tuple(self._objects(kinds.JOBS)),
             gpu_pools=tuple(self._objects(kinds.GPU_POOLS)),
             gpu_nodes=tuple(self._objects(kinds.GPU_NODES)),
+            cluster_queues=tuple(self._objects(kinds.CLUSTER_QUEUES)),
+            resource_flavors=tuple(self._objects(kinds.RESOURCE_FLAVORS)),
             resource_quotas=tuple(self._objects(kinds.RESOURCE_QUOTAS)),
             priority_classes=tuple(self._objects(kinds.PRIORITY_CLASSES))
             if self.store(kinds.PRIORITY_CLASSES, "").listed
