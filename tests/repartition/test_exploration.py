@@ -66,6 +66,7 @@ def test_one_disturbance_at_any_point_breaks_no_law(name):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_no_order_of_a_few_steps_breaks_a_law(name):
     assert explored(SCENARIOS[name], 4).states > 20_000

@@ -43,7 +43,7 @@ def plans(draw, name):
     return plan(of, draw(states), name, since=NOW - draw(st.sampled_from([0.0, 10.0, 299.0, 300.0, 400.0])))
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(
     nodes("a"), nodes("b"), plans("p"), plans("q"), st.sampled_from([PoolPolicy.IDLE_ONLY, PoolPolicy.IGNORE])
 )
