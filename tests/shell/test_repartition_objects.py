@@ -605,6 +605,20 @@ async def test_the_oldest_final_plans_are_deleted_and_live_ones_never():
     ]
 
 
+async def test_a_rejection_is_remembered_longer_than_other_plans():
+    api = InMemoryApi()
+    made, _ = executor(api)
+    rejected = written(name="abcdefabcdef", state="Rejected", since="2023-11-14T20:00:00Z")
+    final = [
+        written(name=f"{index:012x}", state="Done", since=f"2023-11-14T21:{index:02}:00Z")
+        for index in range(KEPT)
+    ]
+
+    await made.perform(current(plans=(new_plan(),), progress=(EXECUTED,), live=(rejected, *final)))
+
+    assert [call for call in api.calls if call[0] == "delete"] == []
+
+
 # ---- its GPUNodes ----------------------------------------------------------------------------------
 
 

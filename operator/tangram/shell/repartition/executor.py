@@ -18,6 +18,7 @@ from tangram.repartition import (
     MarkPod,
     PlanProgress,
     PlanRecord,
+    PlanState,
     ReleaseNode,
     RepartitionLimits,
     RepartitionStep,
@@ -57,7 +58,7 @@ from tangram.shell.watch.mirror_view import MirrorView
 log = logging.getLogger(__name__)
 
 MANAGER = "tangram-partition"
-KEPT = 20  # FleetPlans of changes that are final
+KEPT = 20  # FleetPlans of changes that are final, and as many that a person rejected
 ROUND_S = 30.0  # after which what a round decided is not written any more: a hold could end in between
 
 
@@ -229,7 +230,7 @@ class Executor:
                 current,
             )
         final = [plan for plans in current.plans.final.values() for plan in plans]
-        for plan in sorted(final, key=_since, reverse=True)[KEPT:]:
+        for plan in _forgotten(final):
             await self._try(f"fleetplan {key_of(plan)[1]}", self._delete_plan, plan)
 
     async def _write_plan(
@@ -329,6 +330,13 @@ def _is_quarantined(gpu_node: Object) -> bool:
 def _timeless(status: Object) -> Object:
     """Return a status without the instants that are computed anew in each round."""
     return {key: value for key, value in status.items() if key not in ("since", "deadline")}
+
+
+def _forgotten(final: list[Object]) -> list[Object]:
+    """Return the oldest plans, which are deleted. A rejection is kept for longer: it is remembered in it."""
+    rejected = [plan for plan in final if (plan.get("status") or {}).get("state") == PlanState.REJECTED]
+    others = [plan for plan in final if plan not in rejected]
+    return [plan for plans in (rejected, others) for plan in sorted(plans, key=_since, reverse=True)[KEPT:]]
 
 
 def _since(plan: Object) -> str:
