@@ -12,6 +12,7 @@ import yaml
 from tangram.partition.agent.api_access import APIAccess
 from tangram.partition.agent.cluster import Cluster as AgentCluster
 from tangram.partition.agent.cluster import ClusterFailure
+from tests.support.mig_manager_node import CLUSTER_POLICY_CRD
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "tangram"
@@ -33,26 +34,6 @@ OLD_HOLD = {"key": "hold.tangram.dev/gpu", "value": "a", "effect": "NoSchedule"}
 DEDICATED = {"key": "dedicated", "value": "llm", "effect": "NoSchedule"}
 MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
 APPLY = "application/apply-patch+yaml"
-CLUSTER_POLICY_CRD = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "clusterpolicies.nvidia.com"},
-    "spec": {
-        "group": "nvidia.com",
-        "scope": "Cluster",
-        "names": {"kind": "ClusterPolicy", "plural": "clusterpolicies", "singular": "clusterpolicy"},
-        "versions": [
-            {
-                "name": "v1",
-                "served": True,
-                "storage": True,
-                "schema": {
-                    "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-                },
-            }
-        ],
-    },
-}
 
 
 def meta(name, namespace=None, **more):

@@ -25,7 +25,7 @@ from tangram.shell.api_server.auth import load_kubeconfig
 from tangram.shell.api_server.client import UNGUARDED, ApiClient
 from tangram.shell.mig_manager.managed_layouts import ManagedLayouts
 from tangram.shell.objects.kinds import CONFIG_MAPS, GPU_NODES, NODES, PODS
-from tests.support.mig_manager_node import DEPLOYED, wanted_gpu
+from tests.support.mig_manager_node import CLUSTER_POLICY_CRD, DEPLOYED, wanted_gpu
 from tests.support.nvml_driver import nvml_state
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,26 +35,6 @@ CONFIG, PLUGIN = "nvidia.com/mig.config", "nvidia.com/gpu.deploy.device-plugin"
 TIMES = MIGManagerTimes(
     config_sync_s=3, apply_s=4, confirm_s=8, reboot_s=20, retry_s=3, back_off_s=1, settled_s=3600
 )
-POLICY_CRD = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "clusterpolicies.nvidia.com"},
-    "spec": {
-        "group": "nvidia.com",
-        "scope": "Cluster",
-        "names": {"kind": "ClusterPolicy", "plural": "clusterpolicies", "singular": "clusterpolicy"},
-        "versions": [
-            {
-                "name": "v1",
-                "served": True,
-                "storage": True,
-                "schema": {
-                    "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-                },
-            }
-        ],
-    },
-}
 pytestmark = [pytest.mark.apiserver, pytest.mark.slow, pytest.mark.timeout(180)]
 
 
@@ -145,7 +125,7 @@ def plane(tmp_path_factory):
     with ControlPlane(tmp_path_factory.mktemp("plane")) as running:
         kubectl = [str(binaries.need("kubectl")), "--kubeconfig", str(running.kubeconfig)]
         gpu_nodes = (ROOT / "crds" / "tangram.dev_gpunodes.yaml").read_text()
-        for crd in (gpu_nodes, json.dumps(POLICY_CRD)):
+        for crd in (gpu_nodes, json.dumps(CLUSTER_POLICY_CRD)):
             subprocess.run([*kubectl, "create", "-f", "-"], input=crd, text=True, check=True)
             name = yaml.safe_load(crd)["metadata"]["name"]
             subprocess.run([*kubectl, "wait", "--for=condition=Established", f"crd/{name}"], check=True)

@@ -19,6 +19,7 @@ from tangram.cli.cluster.access import ClusterAccess
 from tangram.shell.objects.kinds import FLEET_PLANS, GPU_POOLS, NODES, PODS, Kind
 from tests.support.apiserver import CRDS, UNGUARDED, LiveCluster, eventually, llm
 from tests.support.fault_proxy import Act, FaultProxy, Rule
+from tests.support.mig_manager_node import CLUSTER_POLICY_CRD, DEPLOYED
 from tests.support.nvml_driver import nvml_state
 from tests.support.partitioned_node import OPERANDS, PartitionedNode, partitioned_node
 
@@ -358,26 +359,6 @@ async def test_a_node_that_arrives_is_held_until_it_is_sliced(
         await cluster.delete(PODS, "foreign")
 
 
-POLICY_CRD = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "clusterpolicies.nvidia.com"},
-    "spec": {
-        "group": "nvidia.com",
-        "scope": "Cluster",
-        "names": {"kind": "ClusterPolicy", "plural": "clusterpolicies", "singular": "clusterpolicy"},
-        "versions": [
-            {
-                "name": "v1",
-                "served": True,
-                "storage": True,
-                "schema": {
-                    "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-                },
-            }
-        ],
-    },
-}
 MANAGED = PARTITION | {
     "migManager": {"enabled": True, "editClusterPolicy": True, "configSyncSeconds": 2, "deadlineSeconds": 120}
 }
@@ -405,14 +386,13 @@ async def test_mig_manager_cuts_a_gpu_beside_one_that_serves(
     cluster: LiveCluster, operator: Callable[..., Any], plain_api: str, faults: dict[str, int]
 ) -> None:
     name = cluster.namespace
-    await cluster.client.apply(CRDS, POLICY_CRD, manager="nvidia", force=True, guard=UNGUARDED)
+    await cluster.client.apply(CRDS, CLUSTER_POLICY_CRD, manager="nvidia", force=True, guard=UNGUARDED)
     kind = Kind("nvidia.com", "v1", "clusterpolicies", "ClusterPolicy", namespaced=False)
     await eventually(lambda: cluster.client.served(kind), what="ClusterPolicies are served")
     policy = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "cluster-policy"}}
     await cluster.client.apply(kind, policy | {"spec": {}}, manager="nvidia", force=True, guard=UNGUARDED)
-    deployed = ("mig-manager", "device-plugin", "gpu-feature-discovery", "dcgm-exporter", "dcgm", "nvsm")
     labels = {"pool": name, "nvidia.com/mig.config": "all-disabled", "nvidia.com/mig.config.state": "success"}
-    labels |= {f"nvidia.com/gpu.deploy.{each}": "true" for each in deployed}
+    labels |= {f"nvidia.com/gpu.deploy.{each}": "true" for each in DEPLOYED}
     managed = pool(name)
     managed["spec"]["backend"] = "MIGManager"
 

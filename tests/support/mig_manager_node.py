@@ -23,6 +23,26 @@ from tests.support.nvml_driver import nvml_state
 START = datetime(2030, 1, 1, tzinfo=UTC)
 DEPLOYED = ("mig-manager", "device-plugin", "gpu-feature-discovery", "dcgm-exporter", "dcgm", "nvsm")
 OURS, NODE = "tangram-mig-config", "node-a"
+CLUSTER_POLICY_CRD = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "clusterpolicies.nvidia.com"},
+    "spec": {
+        "group": "nvidia.com",
+        "scope": "Cluster",
+        "names": {"kind": "ClusterPolicy", "plural": "clusterpolicies", "singular": "clusterpolicy"},
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+                },
+            }
+        ],
+    },
+}
 
 
 class Killed(BaseException):

@@ -74,11 +74,6 @@ class PartitionedGPU:
         """The starts of the slices that are in use; None among them: the GPU as a whole is."""
         return frozenset(start for start, _ in self.held)
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether neither a pod nor a process uses it or a slice of it."""
-        return not self.held
-
 
 @dataclass(frozen=True, slots=True)
 class NodePartition:
@@ -128,7 +123,6 @@ class LayoutChanges:
     # (LLMDeployment as NAMESPACE/NAME, shape that its replicas are to have) of those that move for it; sorted
     moves: tuple[tuple[str, ShapeKey], ...] = ()
     pool: str = ""  # the GPUPool of its GPUs
-    consent: bool = False  # whether a person has to approve it
 
     @property
     def disturbed(self) -> tuple[str, ...]:
@@ -160,9 +154,7 @@ class ReplicaMove:
 
     owner_uid: str
     shape: ShapeKey  # that its replicas are to have
-    surge: int = (
-        0  # replicas beside the desired ones: they take over from those that leave, on the same shape
-    )
+    surge: int = 0  # replicas of the shape beside the desired ones: they take over from those that leave
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -198,9 +190,10 @@ class PartitionView:
     # LLMDeployment uid -> epoch seconds until which it waits for a plan of the fleet before it takes a device
     unplanned: tuple[tuple[str, float], ...] = ()
 
-    def of(self, node: str) -> NodePartition | None:
-        """Return the partition of one node."""
-        return next((partition for partition in self.nodes if partition.node == node), None)
+    @property
+    def by_node(self) -> dict[str, NodePartition]:
+        """The partitions by node."""
+        return {partition.node: partition for partition in self.nodes}
 
 
 NO_PARTITION = PartitionView()

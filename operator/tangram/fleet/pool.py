@@ -17,6 +17,11 @@ class PoolPolicy(StrEnum):
     IDLE_ONLY = "IdleOnly"  # what no pod uses may be re-cut
     FULL = "Full"  # any GPU may be re-cut, and its replicas moved
 
+    @property
+    def cuts_unasked(self) -> bool:
+        """Whether plans may re-cut GPUs before a person approves them."""
+        return self in (PoolPolicy.IDLE_ONLY, PoolPolicy.FULL)
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Pool:

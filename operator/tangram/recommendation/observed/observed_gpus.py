@@ -37,7 +37,15 @@ def observed_gpus(
         for claim in snapshot.claims
         if claim.pod and (holder := _holder(0, claim, names, unplanned))
     }
-    empty_gpus = [gpu for node in nodes for gpu in _of_node(node, snapshot, owners, notes)]
+    partitions, targets = snapshot.partition.by_node, dict(snapshot.partition.targets)
+
+    def known_gpus(node: Node) -> tuple[GPUState, ...]:
+        partition = partitions.get(node.name)
+        if partition is None or node.sku is None:
+            return ()
+        return partitioned_gpus(node, partition, owners, targets, UNMANAGED_OWNER)
+
+    empty_gpus = [gpu for node in nodes for gpu in _of_node(node, snapshot, known_gpus(node), notes)]
     node_names = {gpu.node for gpu in empty_gpus}
     placed = {pod for part in snapshot.partition.nodes for gpu in part.gpus for _, pod in gpu.held}
     claims = enumerate(sorted((c for c in snapshot.claims if c.pod not in placed), key=_claim_order))
@@ -76,13 +84,12 @@ def _claim_order(claim: Claim) -> tuple[str, str, str, int]:
 
 
 def _of_node(
-    node: Node, snapshot: FleetSnapshot, owners: Mapping[str, SliceOwner], notes: list[str]
+    node: Node, snapshot: FleetSnapshot, known: tuple[GPUState, ...], notes: list[str]
 ) -> Iterator[GPUState]:
-    partition = snapshot.partition.of(node.name)
-    is_known = partition is not None and bool(partition.gpus)
+    """Yield the GPUs of a node: those that its partition backend knows, else inferred ones."""
     if node.withheld and not node.allocatable:  # its device plugin restarts: the devices are unchanged
         node = replace(node, allocatable=node.withheld)
-    if not ((node.allocatable or is_known) and node.usable and node.sku):
+    if not ((node.allocatable or known) and node.usable and node.sku):
         if node.allocatable and not node.left_out:
             notes.append(f"node {node.name}: {_unusable_because(node)}; its GPUs are left out")
         return
@@ -94,10 +101,8 @@ def _of_node(
         return
     if len(names) > 1:
         notes.append(f"node {node.name}: GPUPools {', '.join(names)} claim it; it belongs to {names[0]}")
-    if partition is not None and is_known:
-        targets = dict(snapshot.partition.targets)
-        gpus = partitioned_gpus(node, partition, owners, targets, UNMANAGED_OWNER)
-    else:
+    gpus = known
+    if not gpus:
         try:
             gpus = inferred_gpus(node, "node")
         except InputError as error:

@@ -5,7 +5,7 @@ Only GPUs of nodes with a partition backend and of GPUPools are changed; all oth
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from tangram.fleet import (
     WHOLE_GPU,
@@ -48,7 +48,6 @@ def layout_changes(
                 tuple(sorted(_change(states[gpu], recut[gpu]) for gpu in gpus if gpu in recut)),
                 tuple(sorted(shapes)),
                 min((pool.name for pool in used if pool is not None), default=""),
-                consent=any(pool is not None and pool.policy is PoolPolicy.RECOMMEND for pool in used),
             )
         )
     return tuple(sorted(changes, key=lambda one_set: one_set.name))
@@ -87,11 +86,3 @@ def _change(state: GPUState, layout: GPULayout) -> LayoutChange:
 
 def _slices(slices: Iterable[tuple[int, str]]) -> tuple[MIGSlice, ...]:
     return tuple(sorted(MIGSlice(start, profile) for start, profile in slices if profile != WHOLE_GPU))
-
-
-def owners_by_gpu(packing: Packing) -> Mapping[str, tuple[str, ...]]:
-    """Return the owners of the replicas that a packing puts on each GPU, sorted."""
-    return {
-        layout.id: tuple(sorted({p.owner for p in layout.instances if p.owner is not None}))
-        for layout in packing.layouts
-    }

@@ -13,10 +13,10 @@ from tangram.fleet import (
     Intent,
     MIGPolicy,
     ParsedIntent,
-    PoolPolicy,
     WriteProblem,
     claiming_pools,
 )
+from tangram.planner.observe.free_capacity import may_use
 from tangram.shell.measure.fault_log import FaultLog, display_name
 from tangram.shell.measure.scaler import Scaler, ScalingResult
 from tangram.shell.objects.kinds import Object
@@ -112,8 +112,7 @@ def with_unplanned(observed: Observation, unplanned: tuple[tuple[str, float], ..
     may_wait = {
         intent.uid
         for intent in observed.intents
-        if intent.mig is not MIGPolicy.FORBIDDEN
-        and any(not intent.pools or set(intent.pools) & set(place) for place in cuttable)
+        if intent.mig is not MIGPolicy.FORBIDDEN and any(may_use(intent.pools, place) for place in cuttable)
     }
     waiting = tuple((uid, until) for uid, until in unplanned if uid in may_wait)
     return replace(
@@ -122,17 +121,16 @@ def with_unplanned(observed: Observation, unplanned: tuple[tuple[str, float], ..
 
 
 def places_to_cut(snapshot: FleetSnapshot) -> frozenset[tuple[str, ...]]:
-    """Return the GPUPools that select nodes with a GPU which plans may cut without anybody's consent."""
-    policies = {pool.name: pool.policy for pool in snapshot.pools}
+    """Return the GPUPools that select nodes with a GPU which plans may cut before a person approves them."""
+    policies, partitions = {pool.name: pool.policy for pool in snapshot.pools}, snapshot.partition.by_node
     places = set()
     for node in snapshot.nodes:
-        partition, place = snapshot.partition.of(node.name), claiming_pools(node, snapshot.pools)
+        partition, place = partitions.get(node.name), claiming_pools(node, snapshot.pools)
         if place and node.name in snapshot.partition.arriving:
             places.add(place)
         if partition is None or partition.problem or not place or not node.usable:
             continue
-        may_cut = policies[place[0]] in (PoolPolicy.IDLE_ONLY, PoolPolicy.FULL)
-        if may_cut and any(gpu.is_cuttable for gpu in partition.gpus):
+        if policies[place[0]].cuts_unasked and any(gpu.is_cuttable for gpu in partition.gpus):
             places.add(place)
     return frozenset(places)
 

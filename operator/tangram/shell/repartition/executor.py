@@ -39,7 +39,7 @@ from tangram.shell.objects.kinds import (
     key_of,
     uid_of,
 )
-from tangram.shell.repartition.plan_objects import plan_object, plan_status
+from tangram.shell.repartition.plan_objects import layout_fields, plan_object, plan_status
 from tangram.shell.repartition.world import (
     MARK,
     FleetPlanObjects,
@@ -69,7 +69,7 @@ class RepartitionRound:
     snapshot: FleetSnapshot
     world: RepartitionWorld
     step: RepartitionStep
-    nodes: Mapping[str, Object]  # by name
+    nodes: dict[str, Object]  # by name
     gpu_nodes: Mapping[str, Object]  # by name
     pods: Mapping[str, Object]  # by NAMESPACE/NAME
     gpu_node_names: frozenset[str]  # of nodes that are to have one
@@ -274,9 +274,9 @@ class Executor:
         }
         stored = await self.client.merge(NODES, "", action.node, patch, manager=MANAGER, guard=self.guard)
         self.expectations.expect_write(NODES, stored, self.clock())
-        # Further holds on this node in this round start from the node as it is now.
-        node["metadata"]["resourceVersion"] = stored["metadata"]["resourceVersion"]
-        node["taints"] = taints
+        # Further holds on this node in this round start from the node as it is now; the mirror's is shared.
+        meta = {**node["metadata"], "resourceVersion": stored["metadata"]["resourceVersion"]}
+        current.nodes[action.node] = {**node, "metadata": meta, "taints": taints}
 
     async def _mark_pod(self, pod: Object) -> None:
         """Make a pod the first to go, by its UID: another one of its name is left alone."""
@@ -296,7 +296,9 @@ class Executor:
                 layouts.pop(gpu, None)
             else:
                 layouts[gpu] = layout
-        spec: Object = {"gpus": [_wanted(gpu, layout) for gpu, layout in sorted(layouts.items())]}
+        spec: Object = {
+            "gpus": [{"id": id_on_node(g)} | layout_fields(layout) for g, layout in sorted(layouts.items())]
+        }
         if action.plan:
             spec["planHash"] = action.plan
         body = {
@@ -314,13 +316,6 @@ class Executor:
 
     def _ours(self, obj: Object) -> bool:
         return self._labels().items() <= (obj["metadata"].get("labels") or {}).items()
-
-
-def _wanted(gpu: str, layout: MIGLayout) -> Object:
-    instances = [{"profile": part.profile, "start": part.start} for part in layout.slices]
-    return {"id": id_on_node(gpu), "migEnabled": layout.mig_enabled} | (
-        {"instances": instances} if instances else {}
-    )
 
 
 def _is_quarantined(gpu_node: Object) -> bool:

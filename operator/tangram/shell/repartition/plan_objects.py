@@ -28,8 +28,8 @@ def plan_object(name: str, changes: LayoutChanges, fleet_plan: str, labels: dict
             {
                 "node": change.node,
                 "gpu": id_on_node(change.gpu),
-                "before": _layout(change.before),
-                "after": _layout(change.after),
+                "before": layout_fields(change.before),
+                "after": layout_fields(change.after),
             }
             for change in changes.changes
         ],
@@ -120,7 +120,8 @@ def hash_of(name: str) -> str:
     return name.partition(SUFFIX)[0]
 
 
-def _layout(layout: MIGLayout) -> Object:
+def layout_fields(layout: MIGLayout) -> Object:
+    """Return the fields of a layout, as FleetPlans and GPUNodes have them."""
     slices = [{"profile": part.profile, "start": part.start} for part in layout.slices]
     return {"migEnabled": layout.mig_enabled} | ({"instances": slices} if slices else {})
 

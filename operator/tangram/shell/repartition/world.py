@@ -15,7 +15,6 @@ from tangram.fleet import (
     Intent,
     LayoutChanges,
     NodePartition,
-    PoolPolicy,
     Workload,
     claiming_pools,
 )
@@ -99,8 +98,8 @@ def _created(node: Object) -> float:
 def _arriving_until(
     snapshot: FleetSnapshot, nodes: Mapping[str, Object], planned: Set[str]
 ) -> dict[str, float]:
-    """Return until when nodes that have just come wait for a plan, by name: those in GPUPools that are cut
-    without anybody's consent, of which the last recommendation does not know yet.
+    """Return until when nodes that have just come wait for a plan, by name: those in GPUPools that plans may
+    cut before a person approves them, of which the last recommendation does not know yet.
     """
     pools = {pool.name: pool for pool in snapshot.pools}
     waiting = {}
@@ -109,7 +108,7 @@ def _arriving_until(
         if node.sku is None or not place or node.name in planned or board(node.sku) is None:
             continue
         pool = pools[place[0]]
-        if pool.backend is not None and pool.policy in (PoolPolicy.IDLE_ONLY, PoolPolicy.FULL):
+        if pool.backend is not None and pool.policy.cuts_unasked:
             waiting[node.name] = _created(nodes[node.name]) + ARRIVAL_S
     return waiting
 
@@ -213,9 +212,8 @@ def _records(plans: FleetPlanObjects, recommended: Recommended, now: float) -> I
             record = plan_record(plan, names)
         except ValidationError:
             continue  # of another version: it is not carried out
-        yield replace(
-            record, since=min(max(0.0, record.since), now)
-        )  # the future is another clock's, or by hand
+        since = min(max(0.0, record.since), now)  # the future is another clock's, or by hand
+        yield replace(record, since=since)
 
 
 def _new(
