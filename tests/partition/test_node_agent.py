@@ -1,6 +1,7 @@
 """What a node agent does to its GPUs, and what it says of them: the real pynvml on a simulated driver."""
 
 import json
+import threading
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -640,6 +641,78 @@ def test_a_driver_that_hangs_while_it_is_observed_is_published(node):
     assert node.objects.condition("Ready")["reason"] == "DriverHangs"
     assert [gpu["id"] for gpu in node.objects.status["gpus"]] == node.gpus
     node.link.released.set()
+
+
+def test_a_call_that_comes_back_after_its_deadline_is_the_last_one(node):
+    """Meanwhile a pod may have got what the next call would destroy."""
+    node.driver_deadline_s = 0.5
+    node.want(FOUR, THREE)
+    node.settle()
+    node.want(FOUR)
+    node.fail("nvmlComputeInstanceDestroy", hangs=True, takes_effect=True)
+    with pytest.raises(DriverHangs):
+        node.settle()
+    (thread,) = [each for each in threading.enumerate() if each.name == "driver"]
+
+    node.link.released.set()
+    thread.join(10)
+
+    assert not thread.is_alive()
+    assert node.changes()[-1] == "ComputeInstanceDestroy"
+
+
+@pytest.mark.parametrize("call", ["nvmlDeviceGetMigMode", "nvmlDeviceSetMigMode"])
+def test_a_driver_that_hangs_ends_the_process_even_if_the_api_fails(node, call):
+    node.driver_deadline_s = 0.5
+    node.want(FOUR)
+    node.fail(call, hangs=True)
+    agent = node.agent()
+    read = node.objects.node
+
+    def fails_from_now_on():
+        node.objects.api_fails = True
+        return read()
+
+    node.objects.node = fails_from_now_on
+
+    with pytest.raises(DriverHangs):
+        agent.round()
+
+    assert node.objects.condition("Ready").get("reason") != "DriverHangs"
+    node.link.released.set()
+
+
+def test_a_gpu_node_deleted_in_mid_cut_does_not_save_the_device_plugin_from_its_restart(node):
+    """The new GPUNode wants no layout: the node must not go on to offer devices that are gone."""
+    node.want(FOUR, THREE)
+    agent = node.agent()
+    while node.layout() != ["4g.40gb@0"]:
+        assert agent.round()
+
+    node.objects.obj = {
+        "metadata": {"name": "node-a", "uid": "uid-2", "generation": 1, "resourceVersion": "1"},
+        "spec": {},
+    }
+    for _ in range(5):
+        agent.round()
+
+    assert [name for kind, name in node.objects.log if kind == "deleted"] == ["plugin-0"]
+    assert node.objects.reason == "AsWanted"
+    assert node.layout() == ["4g.40gb@0"]
+    assert node.objects.node_obj["status"]["allocatable"]["nvidia.com/mig-4g.40gb"] == "1"
+
+
+def test_a_gpu_node_that_stays_deleted_ends_the_cut_after_the_operation_under_way(node):
+    node.want(FOUR, THREE)
+    agent = node.agent()
+    while node.layout() != ["4g.40gb@0"]:
+        assert agent.round()
+
+    node.objects.obj = None
+    for _ in range(3):
+        assert not agent.round()
+
+    assert node.layout() == ["4g.40gb@0"]
 
 
 def test_a_clock_that_jumped_back_does_not_put_off_the_next_attempt(node):

@@ -100,6 +100,7 @@ class NVMLDriver:
 
     def __init__(self, functions: Any = pynvml) -> None:
         self._functions = functions
+        self._is_abandoned = False
 
     def __enter__(self) -> Self:
         self.call("nvmlInit")
@@ -142,10 +143,16 @@ class NVMLDriver:
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Make one call. Raises `NVMLFailure`."""
+        if self._is_abandoned:
+            raise NVMLFailure(name, pynvml.NVML_ERROR_TIMEOUT)
         try:
             return getattr(self._functions, name)(*arguments)
         except pynvml.NVMLError as error:
             raise NVMLFailure(name, error.value) from error
+
+    def abandon(self) -> None:
+        """Let every further call fail. Called from another thread, while one hangs."""
+        self._is_abandoned = True
 
     def apply(self, operation: LayoutOperation) -> None:
         """Do one operation; where its effect is there already, nothing. Raises `NVMLFailure`.

@@ -48,12 +48,18 @@ def offers(layouts: Iterable[ObservedLayout], allocatable: Mapping[str, Any]) ->
 
 
 def restart(
-    former: GPUNodeCondition | None, pods: Iterable[DevicePluginPod], *, offers_all: bool, is_cut: bool
+    former: GPUNodeCondition | None,
+    pods: Iterable[DevicePluginPod],
+    *,
+    offers_all: bool,
+    is_cut: bool,
+    has_changed: bool = False,
 ) -> NodeConditionState | None:
     """Return what is waited for, once there is no operation left; None where no restart is due.
 
-    `former`: the condition Applied before; `is_cut`: layouts are wanted of this node. A restart is due after
-    operations, and where nothing is recorded and the node does not offer its devices. It has happened once
+    `former`: the condition Applied before; `is_cut`: layouts are wanted of this node; `has_changed`: this
+    process knows of operations without a restart after them. A restart is due after operations, and where
+    nothing is recorded and the node does not offer its devices. It has happened once
     the pod that was there is gone, another one is ready and the node offers the devices: counts alone may be
     right before it.
     """
@@ -63,7 +69,10 @@ def restart(
         if is_back and offers_all and not outdated(former, pods):
             return None
         return _waiting(former.waits_for or "")
-    is_due = former.reason == APPLYING if former is not None else is_cut and not offers_all
+    if former is not None:
+        is_due = former.reason == APPLYING
+    else:
+        is_due = has_changed or (is_cut and not offers_all)
     if not is_due:
         return None
     return _waiting(str(pods[0]) if pods else "a Pod of the device plugin on this node")

@@ -31,6 +31,9 @@ class GPUDriver(Protocol):
     def apply(self, operation: LayoutOperation) -> None:
         """Do one operation."""
 
+    def abandon(self) -> None:
+        """Let no further call be made. Called from another thread."""
+
 
 class DriverHangs(Exception):
     """The driver did not answer within the deadline. Only another process can call it again."""
@@ -51,9 +54,12 @@ class DriverThread:
         """Return what the step returns, or raise what it raises. Raises `DriverHangs` after the deadline."""
         results: SimpleQueue[tuple[_Result | None, BaseException | None]] = SimpleQueue()
 
+        opened = list[GPUDriver]()
+
         def work() -> None:
             try:
                 with self._open_driver() as driver:
+                    opened.append(driver)
                     result = step(driver)
             except BaseException as error:  # noqa: BLE001 - raised in the thread that asked
                 results.put((None, error))
@@ -64,6 +70,8 @@ class DriverThread:
         try:
             result, error = results.get(timeout=self._deadline_s)
         except Empty:
+            for driver in opened:  # a call that comes back late is the last one: pods may hold what is left
+                driver.abandon()
             raise DriverHangs(f"the driver did not answer within {self._deadline_s:g} s") from None
         if error is not None:
             raise error

@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import pynvml
 
 from tangram import __version__
 from tangram.api.gpu_node import GPUNodeCondition, InstanceHolder
-from tangram.partition.agent.cluster import NodeObjects
+from tangram.partition.agent.cluster import ClusterFailure, NodeObjects
 from tangram.partition.agent.device_plugin import (
     APPLYING,
     RESTARTING,
@@ -123,12 +123,15 @@ class NodeAgent:
     metrics: AgentMetrics = field(default_factory=AgentMetrics)
     pause: Callable[[float], None] = time.sleep
     due_s: float | None = field(default=None, init=False)  # from the end of the last round; None: no time
+    # Operations were done and the device plugin was not restarted since. The status says it, too; it is gone
+    # where the GPUNode was deleted.
+    _has_changed: bool = field(default=False, init=False)
 
     def round(self, *, from_copies: bool = False) -> bool:
         """Do one round; return whether the next one may follow at once.
 
         `from_copies`: nothing is known to have changed, so that watched copies may stand in for the objects.
-        Raises `ClusterFailure` where the API fails, and `DriverHangs` once that is published.
+        Raises `ClusterFailure` where the API fails, and `DriverHangs`, published unless the API fails.
         """
         self.due_s = None
         found = self._unchanged() if from_copies else None
@@ -137,6 +140,8 @@ class NodeAgent:
             self.metrics.show((), {}, {})
             return False
         if found.work.operation is None:
+            applied = named(former_status(found.status).conditions, "Applied")
+            self._has_changed &= applied is not None and applied.reason == RESTARTING
             self._delete_outdated(found)
             self._measure(found)
             self.due_s = found.due_s(self.clock())
@@ -162,7 +167,7 @@ class NodeAgent:
         try:
             observation = self._observe(tuple(former.gpus))
         except DriverHangs as hang:
-            return self._decide({}, hang)
+            self._end({}, hang)
         found = self._found(obj, node, former, observation, dict(former.records), self.clock())
         is_idle = found.work.operation is None and found.status == obj.get("status")
         return found if is_idle else None
@@ -171,7 +176,7 @@ class NodeAgent:
         """Observe, decide and publish; `changed`: records that are newer than those of the status.
 
         `hang`: of a call before, after which the driver is not called again. None where there is nothing to
-        write a status of. Raises `DriverHangs` once the status says so.
+        write a status of.
         """
         obj, node = self.objects.gpu_node(), self.objects.node()
         if obj is None or node is None:
@@ -183,20 +188,25 @@ class NodeAgent:
             log.warning("the status of the GPUNode is written by the backend %s: waiting", former.backend)
             return None
         now = self.clock()
-        observation = NodeObservation()
         if hang is None:
             try:
                 observation = self._observe(tuple(former.gpus))
             except DriverHangs as error:
-                hang = error
-        if hang is not None:
+                self._end(changed, error)
+        else:
             observation = NodeObservation(NodeConditionState("False", "DriverHangs", str(hang)))
         found = self._found(obj, node, former, observation, {**former.records, **changed}, now)
         if found.status != stored:
             self.objects.apply_status(found.version, found.status)
-        if hang is not None:
-            raise hang
         return found
+
+    def _end(self, changed: Mapping[str, GPURecord], hang: DriverHangs) -> NoReturn:
+        """Publish that the driver hangs, if that is possible, and raise it: only another process calls again."""
+        try:
+            self._decide(changed, hang)
+        except ClusterFailure as error:
+            log.warning("%s: not published: %s", hang, error)
+        raise hang
 
     def _observe(self, known: tuple[str, ...]) -> NodeObservation:
         """Return what is there. `known`: GPUs of the status, for a driver that cannot list them."""
@@ -237,7 +247,9 @@ class NodeAgent:
             if work.operation is None and (last is None or last.reason in (APPLYING, RESTARTING)):
                 pods = tuple(self.objects.device_plugin_pods())
                 offers_all = offers(layouts.values(), node_fields.get("allocatable") or {})
-                state = restart(last, pods, offers_all=offers_all, is_cut=bool(wanted)) or state
+                is_cut, has_changed = bool(wanted), self._has_changed
+                waits = restart(last, pods, offers_all=offers_all, is_cut=is_cut, has_changed=has_changed)
+                state = waits or state
         facts = NodeIdentity(
             generation=int(obj["metadata"].get("generation", 0)),
             node_uid=str(node["metadata"].get("uid", "")),
@@ -273,7 +285,7 @@ class NodeAgent:
             except NVMLFailure as failure:
                 log.info("the usage of the GPUs is not known: %s", failure)
             except DriverHangs as hang:
-                self._decide({}, hang)
+                self._end({}, hang)
         known = {layout.gpu: False for layout in layouts}
         quarantined = {gpu: record.quarantine is not None for gpu, record in found.records.items()}
         self.metrics.show(layouts, found.observation.holders, {**known, **quarantined}, usages)
@@ -290,6 +302,7 @@ class NodeAgent:
         wanted = next(layout for layout in found.wanted if layout.gpu == operation.gpu)
         record = found.records.get(operation.gpu, GPURecord())
         log.info("%s", operation)
+        self._has_changed = True
         try:
             with self.metrics.operation(operation.kind) as timing:
                 is_done = self._applied(operation, wanted)
@@ -301,8 +314,7 @@ class NodeAgent:
             return None
         except DriverHangs as error:
             failure = OperationFailure(str(operation), "TIMEOUT", str(error))
-            self._decide({operation.gpu: after_failure(operation.gpu, record, failure, self.clock())}, error)
-            raise
+            self._end({operation.gpu: after_failure(operation.gpu, record, failure, self.clock())}, error)
         else:
             is_first_success = is_done and record.attempts is not None
             return {operation.gpu: after_success(record)} if is_first_success else None
