@@ -222,9 +222,14 @@ def test_an_instance_without_a_device_is_not_offered():
         ({"nvidia.com/mig.config": "x", "nvidia.com/gpu.deploy.mig-manager": "true"}, "BackendConflict"),
         ({"nvidia.com/gpu.deploy.dcgm": "paused-for-driver-upgrade"}, "ComponentsPaused"),
         ({"nvidia.com/gpu.deploy.dcgm": "true"}, None),
+        ({"nvidia.com/gpu.sharing-strategy": "time-slicing"}, "SharedDevices"),
+        ({"nvidia.com/mig-1g.10gb.sharing-strategy": "mps"}, "SharedDevices"),
+        ({"nvidia.com/gpu.replicas": "4"}, "SharedDevices"),  # of a GFD without the label of the strategy
+        ({"nvidia.com/gpu.sharing-strategy": "none", "nvidia.com/gpu.replicas": "1"}, None),
+        ({"example.com/gpu.replicas": "4"}, None),
     ],
 )
-def test_labels_by_which_the_gpu_operator_says_that_it_is_at_work(labels, reason):
+def test_labels_by_which_the_gpu_operator_says_that_nothing_may_be_changed(labels, reason):
     state = conflict(labels)
 
     assert (state.reason if state else None) == reason

@@ -481,10 +481,11 @@ def test_a_lost_gpu_is_quarantined_at_once_and_the_others_are_cut(node):
             "BackendConflict",
         ),
         ({"nvidia.com/gpu.deploy.device-plugin": "paused-for-mig-change"}, "ComponentsPaused"),
+        ({"nvidia.com/gpu.sharing-strategy": "time-slicing"}, "SharedDevices"),
     ],
-    ids=["mig-manager", "paused"],
+    ids=["mig-manager", "paused", "shared"],
 )
-def test_nothing_is_changed_while_another_component_is_at_work(node, labels, reason):
+def test_nothing_is_changed_while_another_component_is_at_work_or_devices_are_shared(node, labels, reason):
     node.objects.node_obj["metadata"]["labels"] = labels
     node.want(FOUR)
 

@@ -69,11 +69,8 @@ def restart(
         if is_back and offers_all and not outdated(former, pods):
             return None
         return _waiting(former.waits_for or "")
-    if former is not None:
-        is_due = former.reason == APPLYING
-    else:
-        is_due = has_changed or (is_cut and not offers_all)
-    if not is_due:
+    is_due_anew = has_changed or (is_cut and not offers_all)
+    if not (is_due_anew if former is None else former.reason == APPLYING):
         return None
     return _waiting(str(pods[0]) if pods else "a Pod of the device plugin on this node")
 

@@ -201,7 +201,7 @@ class NodeAgent:
         return found
 
     def _end(self, changed: Mapping[str, GPURecord], hang: DriverHangs) -> NoReturn:
-        """Publish that the driver hangs, if that is possible, and raise it: only another process calls again."""
+        """Publish that the driver hangs, if possible, and raise it: only another process calls again."""
         try:
             self._decide(changed, hang)
         except ClusterFailure as error:

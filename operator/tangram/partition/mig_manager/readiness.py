@@ -3,11 +3,15 @@
 from tangram.partition.mig_manager.config_entries import MIGConfig
 from tangram.partition.mig_manager.managed_node import ManagedNode
 from tangram.partition.status.conditions import NodeConditionState
-from tangram.partition.status.operator_labels import MIG_MANAGER_LABEL, PAUSED_FOR_MIG, paused_components
+from tangram.partition.status.operator_labels import (
+    MIG_MANAGER_LABEL,
+    PAUSED_FOR_MIG,
+    paused_components,
+    shared_devices,
+)
 
 NOT_NAMED = "ConfigMapNotNamed"
 CAPABLE_LABEL, STRATEGY_LABEL = "nvidia.com/mig.capable", "nvidia.com/mig.strategy"
-_SHARING_SUFFIX, _SHARED = ".sharing-strategy", ("time-slicing", "mps")
 READY = NodeConditionState("True", "Running", "mig-manager is deployed here and reads our ConfigMap")
 
 
@@ -45,11 +49,9 @@ def _not_countable(node: ManagedNode, absent: tuple[None, ...]) -> NodeCondition
     if strategy not in ("mixed", *absent):
         text = f"{STRATEGY_LABEL} is {strategy or 'not set'}: set spec.mig.strategy=mixed in ClusterPolicy"
         return _not_ready("MIGStrategy", text)
-    shared = sorted(
-        name for name, value in node.labels.items() if name.endswith(_SHARING_SUFFIX) and value in _SHARED
-    )
+    shared = shared_devices(node.labels)
     if shared:
-        text = f"{shared[0]}={node.labels[shared[0]]}: the devices on offer do not say how many there are"
+        text = f"{shared}: the devices on offer do not say how many there are"
         return _not_ready("SharedDevices", f"{text}; switch sharing off in the device plugin's configuration")
     return None
 

@@ -97,7 +97,7 @@ def _partition(obj: Object, node: Object, claimed: AbstractSet[str]) -> NodePart
 
 
 # Reasons of Applied for which the backend changes no GPU of the node at all.
-_REFUSALS = frozenset({"InvalidSpec", "BackendConflict", "ComponentsPaused"})
+_REFUSALS = frozenset({"InvalidSpec", "BackendConflict", "ComponentsPaused", "SharedDevices"})
 
 
 def _pod(holder: InstanceHolder | None) -> str:
