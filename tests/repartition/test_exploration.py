@@ -53,11 +53,13 @@ def explored(scenario, depth, seconds=None):
 def test_an_undisturbed_run_cuts_every_gpu():
     model = Model(SCENARIOS["nodes"])
     state = model.initial()
-    while (move := model.fair_move(state)) is not None:
-        state = move[1]
+    while (step := model.fair_step(state)) is not None:
+        state = step[1]
 
-    assert [gpu.actual for gpu in state.gpus] == [gpu.wanted for gpu in state.gpus]
-    assert [list(PlanState)[plan.state - 1] for plan in state.plans] == [PlanState.DONE, PlanState.DONE]
+    fleet = model.unpack(state)
+    gpus = [gpu for node in fleet.nodes for gpu in node.gpus]
+    assert [gpu.actual for gpu in gpus] == [gpu.wanted for gpu in gpus]
+    assert [list(PlanState)[plan.state - 1] for plan in fleet.plans] == [PlanState.DONE, PlanState.DONE]
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

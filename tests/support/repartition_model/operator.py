@@ -1,0 +1,357 @@
+"""The operator: the world that it reads, what it decides by the step function, the laws of its decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tangram.fleet import (
+    LayoutChange,
+    LayoutChanges,
+    NodePartition,
+    PartitionedGPU,
+    PoolPolicy,
+    ReplicaMove,
+    ShapeKey,
+    offered_devices,
+)
+from tangram.repartition import (
+    Hold,
+    HoldNode,
+    MarkPod,
+    PlanRecord,
+    PlanState,
+    ReleaseNode,
+    RepartitionLimits,
+    RepartitionStep,
+    RepartitionWorld,
+    SetLayouts,
+    WorldNode,
+    WorldOwner,
+    WorldPod,
+    next_step,
+)
+from tests.support.repartition_model.fleet import (
+    LIMITS,
+    NOW,
+    POLICIES,
+    POOL,
+    STATES,
+    TICK_S,
+    Fleet,
+    Scenario,
+    Write,
+)
+from tests.support.repartition_model.layouts import (
+    NONE,
+    PROFILES,
+    RESOURCES,
+    WHOLE_START,
+    LawBroken,
+    layout_number,
+    layout_of,
+    numbered,
+)
+from tests.support.repartition_model.node import QUARANTINE, TERMINATING, NodeState, PodKind
+from tests.support.repartition_model.replicas import replicas_asked
+from tests.support.repartition_worlds import layout
+
+Decide = Callable[[RepartitionWorld], RepartitionStep]
+
+
+class Decision(NamedTuple):
+    """What the operator has decided."""
+
+    writes: tuple[Write, ...]
+    lost_slice: str = ""  # a slice that is known to be held and that a layout to be written lacks
+
+
+@dataclass
+class Operator:
+    """What the operator sees and decides in a scenario."""
+
+    scenario: Scenario
+    decide: Decide = next_step
+    plans: tuple[LayoutChanges, ...] = ()
+    kinds: tuple[PodKind, ...] = ()
+    _hashes: tuple[str, ...] = ()  # of the plans
+    _nodes: dict[tuple[int, NodeState], WorldNode] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.kinds = self.scenario.kinds
+        moved = self.scenario.moved or ((),) * len(self.scenario.plans)
+        self.plans = tuple(map(self._changes, self.scenario.plans, moved))
+        self._hashes = tuple(plan.name for plan in self.plans)
+
+    def _changes(self, plan: tuple[tuple[int, str], ...], moved: tuple[int, ...]) -> LayoutChanges:
+        of = self.scenario
+        changes = []
+        for gpu, text in plan:
+            numbered(text)
+            before = layout(of.layouts[gpu])
+            changes.append(LayoutChange(f"n{of.node_of[gpu]}", f"g{gpu}", before, layout(text)))
+        moves = tuple((f"a/o{owner}", self._shape(owner)) for owner in moved)
+        return LayoutChanges(tuple(sorted(changes)), moves, POOL)
+
+    def _shape(self, owner: int) -> ShapeKey:
+        return ShapeKey("A30", PROFILES[self.kinds[owner].resource])
+
+    # ---- the world ------------------------------------------------------------------------------------
+
+    def visible(self, node: NodeState) -> NodeState:
+        """Return a node without what the API server does not show."""
+        # Of failures, it shows a text, on which nothing depends before the quarantine.
+        gpus = tuple(
+            gpu._replace(actual=0, backs_off=False, failures=QUARANTINE * (gpu.failures >= QUARANTINE))
+            for gpu in node.gpus
+        )
+        holds = tuple((r, age, left, False) for r, age, left, _ in node.holds)
+        pods = tuple(
+            sorted(
+                pod._replace(phase=TERMINATING * (pod.phase == TERMINATING), mark=min(1, pod.mark))
+                for pod in node.pods
+            )
+        )
+        return node._replace(
+            gpus=gpus, pods=pods, holds=holds, plugin_due=False, plugin_down=False, announced=(NONE, 0)
+        )
+
+    def world(self, fleet: Fleet) -> RepartitionWorld:
+        """Return what the API server shows of a fleet of which the nodes are `visible`."""
+        nodes = tuple(self._node(index, node) for index, node in enumerate(fleet.nodes) if node.exists)
+        plans = tuple(
+            PlanRecord(
+                f"p{index}",
+                self.plans[index],
+                plan.recommended,
+                None if plan.approved == NONE else bool(plan.approved),
+                STATES[plan.state],
+                NOW - plan.age * TICK_S,
+            )
+            for index, plan in enumerate(fleet.plans)
+            if plan.is_live
+        )
+        limits = RepartitionLimits(
+            LIMITS.settle_s, LIMITS.cut_s, stopped=fleet.settings.stopped, move_s=LIMITS.move_s
+        )
+        owners = {
+            f"a/o{owner}": WorldOwner(
+                f"o{owner}", item.desired, item.available, frozenset({self._shape(owner)})
+            )
+            for owner, item in enumerate(fleet.owners)
+        }
+        policies = {POOL: POLICIES[fleet.settings.policy]}
+        return RepartitionWorld(NOW, nodes, plans, policies, limits, owners)
+
+    def _node(self, index: int, node: NodeState) -> WorldNode:
+        found = self._nodes.get((index, node))
+        if found is None:
+            found = self._nodes[index, node] = self._world_node(index, node)
+        return found
+
+    def _world_node(self, index: int, node: NodeState) -> WorldNode:
+        first = self.scenario.node_of.index(index)
+        gpus = tuple(
+            PartitionedGPU(
+                f"g{first + at}",
+                layout_of(gpu.reported),
+                "A30",
+                held=tuple(
+                    (None if start == WHOLE_START else start, _pod_name(index, at, start, known=known))
+                    for start, known in gpu.held
+                ),
+                quarantine="failed twice" if gpu.failures >= QUARANTINE else "",
+            )
+            for at, gpu in enumerate(node.gpus)
+            if gpu.reported != NONE
+        )
+        wanted = tuple(
+            (f"g{first + at}", layout_of(gpu.wanted))
+            for at, gpu in enumerate(node.gpus)
+            if gpu.wanted != NONE
+        )
+        partition = NodePartition(f"n{index}", "nvml", "", node.is_applied, node.is_current, gpus, wanted)
+        holds = tuple(
+            Hold(RESOURCES[r], 0.0, None)
+            if left == NONE
+            else Hold(RESOURCES[r], NOW - age * TICK_S, NOW + left * TICK_S)
+            for r, age, left, _ in node.holds
+        )
+        offered = offered_devices({str(at): layout_of(gpu.offered) for at, gpu in enumerate(node.gpus)})
+        claimed, pods = [], []
+        for number, pod in enumerate(node.pods):
+            name = f"a/{index}.new{number}"
+            if pod.gpu != NONE:
+                name = _pod_name(index, pod.gpu, pod.start, known=True)
+            kind = self.kinds[pod.kind]
+            claimed.append((RESOURCES[kind.resource], name, 1))
+            owner = "" if kind.owner == NONE else f"a/o{kind.owner}"
+            pods.append(WorldPod(name, owner, pod.phase == TERMINATING, bool(pod.mark)))
+        return WorldNode(
+            f"n{index}",
+            partition,
+            holds,
+            tuple(sorted(offered.items())),
+            tuple(sorted(claimed)),
+            tuple(sorted(pods)),
+        )
+
+    # ---- the decision ---------------------------------------------------------------------------------
+
+    def decision(self, fleet: Fleet) -> Decision:
+        """Return the writes of the next step, in the order in which the operator makes them."""
+        world = self.world(fleet)
+        step = self.decide(world)
+        hashes = {self._hashes[int(plan.name[1:])]: plan for plan in world.plans}
+        check_decision(world, step, hashes)
+        writes = (*self._scales(fleet, step), *self._plan_writes(fleet, step), *self._actions(step))
+        return Decision(writes, lost_slice(world, step))
+
+    def _scales(self, fleet: Fleet, step: RepartitionStep) -> list[Write]:
+        if not fleet.owners:
+            return []
+        going = {(int(node[1:]), RESOURCES.index(r)): count for node, r, count in step.going}
+        moves: dict[int, ReplicaMove] = {int(move.owner_uid[1:]): move for move in step.moves}
+        asked = replicas_asked(fleet, self.kinds, going, moves)
+        return [
+            Write("scale", owner, replicas, int(replicas < item.replicas))
+            for owner, (item, replicas) in enumerate(zip(fleet.owners, asked, strict=True))
+            if replicas != item.replicas
+        ]
+
+    @staticmethod
+    def _plan_writes(fleet: Fleet, step: RepartitionStep) -> list[Write]:
+        writes = []
+        for progress in step.progress:
+            index, number = int(progress.name[1:]), STATES.index(progress.state)
+            if fleet.plans[index].state != number:
+                writes.append(Write("plan", index, number))
+        return writes
+
+    def _actions(self, step: RepartitionStep) -> list[Write]:
+        writes = []
+        for action in step.actions:
+            if isinstance(action, MarkPod):
+                node, gpu, start = map(int, action.pod.removeprefix("a/").split("."))
+                writes.append(Write("mark", node, (gpu, start)))
+                continue
+            node = int(action.node[1:])
+            match action:
+                case HoldNode():
+                    left = min(self.scenario.last_age, round((action.until - NOW) / TICK_S))
+                    writes.append(Write("hold", node, RESOURCES.index(action.resource), left))
+                case ReleaseNode():
+                    writes.append(Write("release", node, RESOURCES.index(action.resource)))
+                case SetLayouts():
+                    flat: list[int] = []
+                    for gpu, of in action.layouts:
+                        at = self.scenario.index_on_node(int(gpu[1:]))
+                        flat += [at, NONE if of is None else layout_number(of)]
+                    writes.append(Write("set", node, tuple(flat)))
+        return writes
+
+
+def _pod_name(node: int, gpu: int, start: int, *, known: bool) -> str:
+    return f"a/{node}.{gpu}.{start}" if known else f"gone/{node}.{gpu}.{start}"
+
+
+# ---- laws of a decision, whatever happens afterwards ---------------------------------------------------
+
+
+def check_decision(world: RepartitionWorld, step: RepartitionStep, hashes: Mapping[str, PlanRecord]) -> None:
+    """Raise where a step itself breaks a law. `hashes`: the plans by the hash of their changes."""
+    plans = {plan.name: plan for plan in world.plans}
+    held = {(action.node, action.resource) for action in step.actions if isinstance(action, HoldNode)}
+    for progress in step.progress:
+        if progress.state.is_final:
+            _check_ended(world, plans[progress.name], progress.state)
+    for action in step.actions:
+        if isinstance(action, ReleaseNode) and (action.node, action.resource) in held:
+            raise LawBroken(f"{action.node} is held and released in one step")
+        if isinstance(action, SetLayouts):
+            _check_consent(world, hashes.get(action.plan))
+        if isinstance(action, MarkPod):
+            _check_mark(world, action.pod)
+    _check_devices(world, step)
+
+
+def _check_ended(world: RepartitionWorld, plan: PlanRecord, state: PlanState) -> None:
+    """Raise where a plan ends, and something of it is still to be cut."""
+    for change in plan.changes.changes:
+        node = world.node(change.node)
+        gpu = node.partition.gpu(change.gpu) if node is not None else None
+        if node is None or gpu is None or plan.state is not PlanState.EXECUTING:
+            continue
+        wanted = dict(node.partition.wanted).get(change.gpu)
+        if wanted == change.after and gpu.layout != change.after:
+            raise LawBroken(f"{plan.name} is {state}, and {change.gpu} is still to be cut")
+
+
+def _check_consent(world: RepartitionWorld, plan: PlanRecord | None) -> None:
+    """Raise where a plan is written that may not be."""
+    if plan is None:
+        return
+    if plan.state is not PlanState.EXECUTING:
+        raise LawBroken(f"{plan.name} is written before it is carried out")
+    wanted = {gpu: of for item in world.nodes for gpu, of in item.partition.wanted}
+    written = any(wanted.get(change.gpu) == change.after for change in plan.changes.changes)
+    if not written and not _has_consent(world, plan):
+        raise LawBroken(f"{plan.name} is written without consent")
+
+
+def _has_consent(world: RepartitionWorld, plan: PlanRecord) -> bool:
+    policy = world.policies[POOL]
+    allowed = policy is PoolPolicy.FULL or (policy is PoolPolicy.IDLE_ONLY and not plan.changes.disturbed)
+    allowed |= policy is PoolPolicy.RECOMMEND and plan.approved is True
+    return allowed and plan.approved is not False and not world.limits.stopped
+
+
+def lost_slice(world: RepartitionWorld, step: RepartitionStep) -> str:
+    """Return the GPU of which a slice that is known to be held is not in the layout that is written."""
+    for action in step.actions:
+        node = world.node(action.node) if isinstance(action, SetLayouts) else None
+        for name, target in action.layouts if isinstance(action, SetLayouts) else ():
+            gpu = node.partition.gpu(name) if node is not None else None
+            if target is None or gpu is None:
+                continue
+            for start in gpu.held_starts:
+                stays = target.mig_enabled == gpu.layout.mig_enabled
+                kept = start is None or any(s in target.slices for s in gpu.layout.slices if s.start == start)
+                if not (stays and kept):
+                    return name
+    return ""
+
+
+def _check_mark(world: RepartitionWorld, name: str) -> None:
+    """Raise where a replica is marked that no plan moves, or that is in no plan's way."""
+    node = next(node for node in world.nodes if node.pod(name) is not None)
+    pod = node.pod(name)
+    assert pod is not None
+    places = {(gpu.id, start) for gpu in node.partition.gpus for start, held in gpu.held if held == name}
+    for plan in world.plans:
+        if plan.state is not PlanState.EXECUTING or pod.owner not in plan.changes.disturbed:
+            continue
+        for change in plan.changes.changes:
+            going = {s.start for s in change.before.slices if s not in change.after.slices}
+            if any(gpu == change.gpu and start in going for gpu, start in places):
+                return
+    raise LawBroken(f"{name} is marked, and is in the way of no plan")
+
+
+def _check_devices(world: RepartitionWorld, step: RepartitionStep) -> None:
+    """Raise where what the planner is told is not what the GPUs will offer: offered + coming - going."""
+    targets = dict(step.targets)
+    for node in world.nodes:
+        if not any(gpu.id in targets for gpu in node.partition.gpus):
+            continue
+        then = dict(node.allocatable)
+        for device in step.coming:
+            if device.node == node.name:
+                then[device.resource] = then.get(device.resource, 0) + device.count
+        for name, resource, count in step.going:
+            if name == node.name:
+                then[resource] = then.get(resource, 0) - count
+        layouts = {gpu.id: targets.get(gpu.id, gpu.layout) for gpu in node.partition.gpus}
+        if {r: count for r, count in then.items() if count} != dict(offered_devices(layouts)):
+            raise LawBroken(f"the planner is told of {then} on {node.name}")
