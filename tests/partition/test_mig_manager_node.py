@@ -255,6 +255,19 @@ def test_changes_of_the_label_count_for_an_hour(cut_node):
     assert cut_node.attempts() == {}
 
 
+def test_changes_of_the_label_by_a_clock_that_was_ahead_do_not_count_until_then(cut_node):
+    cut_node.now += timedelta(days=3650)
+    cut_node.labels[CONFIG] = "all-disabled"
+    cut_node.settle()
+    assert cut_node.attempts()["error"] == "LABEL_CHANGED"
+
+    cut_node.now -= timedelta(days=3650)
+    cut_node.round()
+
+    assert cut_node.attempts() == {}
+    assert cut_node.reason == "AsWanted"
+
+
 def device(node, profile, index=0):
     state = node.link.state
     pairs = state.mig_devices(state.gpus[index])

@@ -28,6 +28,10 @@ def test_a_node_that_comes_is_held_until_its_deadline():
     assert arriving(Hold(WHOLE, NOW - 5, NOW + 60)) == ()
 
 
+def test_a_hold_that_is_over_is_placed_anew_while_the_node_waits():
+    assert arriving(Hold(WHOLE, NOW - 5, NOW)) == (HoldNode("a", WHOLE, NOW, NOW + 60),)
+
+
 def test_the_hold_ends_with_the_deadline_and_once_a_plan_knows_the_node():
     placed = Hold(WHOLE, NOW - 5, NOW + 60)
     known = node("a", gpu("a0", "gpu"), holds=(placed,))
@@ -49,10 +53,15 @@ def test_a_startup_taint_is_a_hold_that_ends_some_time_after_the_node_was_made()
     assert holds(made) == (Hold(WHOLE, NOW, NOW + ARRIVAL_S),)
 
 
-def held_until(pool: Pool, recommended: Recommended = Recommended(), **limits: object) -> float | None:  # noqa: B008
+def held_until(
+    pool: Pool,
+    recommended: Recommended = Recommended(),  # noqa: B008
+    created: float = NOW,
+    **limits: object,
+) -> float | None:
     seen = Node("a", "H100-80GB-SXM", "NVIDIA-H100-80GB-HBM3", True, ((WHOLE, 1),), labels=(("pool", "x"),))
     observed = snapshot(seen, pools=(pool,), claims=(Claim("a", WHOLE, 1, None),), partition=PartitionView())
-    made = {"metadata": {"name": "a", "creationTimestamp": rfc3339(NOW)}, "taints": [], "allocatable": {}}
+    made = {"metadata": {"name": "a", "creationTimestamp": rfc3339(created)}, "taints": [], "allocatable": {}}
     nothing = FleetPlanObjects((), {})
     found = repartition_world(observed, (), [made], [], nothing, recommended, replace(LIMITS, **limits), NOW)
     return found.nodes[0].arriving_until if found.nodes else None
@@ -74,6 +83,13 @@ def test_a_node_that_a_recommendation_knows_is_not_held_nor_is_any_after_a_full_
 
     assert held_until(pool, Recommended(nodes=frozenset({"a"}))) is None
     assert held_until(pool, stopped=True) is None
+
+
+def test_a_node_that_came_in_the_future_is_not_held_until_then():
+    pool = Pool("x", (("pool", "x"),), backend="nvml")
+
+    assert held_until(pool, created=NOW + 30) == NOW + 30 + ARRIVAL_S  # clocks differ a little
+    assert held_until(pool, created=NOW + 3600) is None
 
 
 def test_the_planner_gives_nobody_the_gpus_of_a_node_that_has_just_come():

@@ -77,7 +77,8 @@ def _arriving(world: RepartitionWorld) -> dict[tuple[str, str], HoldNode | None]
     for node in world.nodes:
         until = node.arriving_until
         if until is not None and world.now < until:
-            is_closed = node.hold(WHOLE) is not None
+            hold = node.hold(WHOLE)
+            is_closed = hold is not None and (hold.until is None or world.now < hold.until)
             holds[node.name, WHOLE] = None if is_closed else HoldNode(node.name, WHOLE, world.now, until)
     return holds
 

@@ -170,8 +170,9 @@ def _remembered(change: NodeChange) -> AttemptsStatus | None:
     if attempts is None or attempts.error != LABEL_CHANGED:
         return None
     since = parse_api_time(last.since) if last is not None and last.reason == AS_WANTED else change.now
+    age = None if since is None else change.now - since
     settled = timedelta(seconds=change.times.settled_s)
-    return attempts if since is not None and change.now - since < settled else None
+    return attempts if age is not None and abs(age) < settled else None  # one from far ahead: another clock's
 
 
 def _changed_from_outside(change: NodeChange) -> LayoutDecision:

@@ -36,6 +36,8 @@ from tangram.shell.repartition.plan_objects import SUFFIX, fits, hash_of, plan_r
 RETRY_S = 900.0  # after a plan that failed or was blocked, before the same changes are tried again
 MARK = "-1000"  # deletion cost of a pod that is to go first
 ARRIVAL_S = 600.0  # from the creation of a node, for which it waits for a plan that knows it
+SKEW_S = 60.0  # by which clocks of the API server and of two leaders may differ
+RETREAT_S = 60.0  # beyond the longest plan, for what it has written to be taken back
 ARRIVING = "arriving"  # value of a startup taint, which a node brings along
 _SEPARATOR = "-"  # between the two instants of a hold
 
@@ -63,8 +65,7 @@ def failed_changes(plans: FleetPlanObjects, now: float) -> tuple[FailedChanges, 
     failed = []
     for plan in (plan for objects in plans.final.values() for plan in objects[-1:]):
         status = plan.get("status") or {}
-        is_recent = now < epoch_or(status.get("since"), 0.0) + RETRY_S
-        if status.get("state") == PlanState.FAILED and is_recent:
+        if status.get("state") == PlanState.FAILED and _is_recent(status, now):
             pool = str(plan["spec"].get("pool", ""))
             failed.append(FailedChanges(key_of(plan)[1], pool, str(status.get("message", ""))))
     return tuple(sorted(failed))
@@ -91,15 +92,26 @@ def holds(node: Object) -> tuple[Hold, ...]:
     return tuple(sorted(placed, key=lambda hold: hold.resource))
 
 
+def _of_this_clock(hold: Hold, limits: RepartitionLimits, now: float) -> Hold:
+    """Return a hold, ended by now where another clock placed it: it begins in the future, or lasts for longer
+    than any plan. So it is lifted, or placed anew by the plan that needs it.
+    """
+    longest = max(limits.cut_s, limits.move_s, limits.managed_s, ARRIVAL_S) + RETREAT_S + SKEW_S
+    is_foreign = hold.until is not None and (hold.since > now + SKEW_S or hold.until > now + longest)
+    return replace(hold, since=now, until=now) if is_foreign else hold
+
+
 def _created(node: Object) -> float:
     return epoch_or(node["metadata"].get("creationTimestamp"), 0.0)
 
 
 def _arriving_until(
-    snapshot: FleetSnapshot, nodes: Mapping[str, Object], planned: Set[str]
+    snapshot: FleetSnapshot, nodes: Mapping[str, Object], planned: Set[str], now: float
 ) -> dict[str, float]:
     """Return until when nodes that have just come wait for a plan, by name: those in GPUPools that plans may
     cut before a person approves them, of which the last recommendation does not know yet.
+
+    One that came in the future, by the clock of this operator, does not wait.
     """
     pools = {pool.name: pool for pool in snapshot.pools}
     waiting = {}
@@ -107,9 +119,9 @@ def _arriving_until(
         place = claiming_pools(node, snapshot.pools)
         if node.sku is None or not place or node.name in planned or board(node.sku) is None:
             continue
-        pool = pools[place[0]]
-        if pool.backend is not None and pool.policy.cuts_unasked:
-            waiting[node.name] = _created(nodes[node.name]) + ARRIVAL_S
+        pool, created = pools[place[0]], _created(nodes[node.name])
+        if pool.backend is not None and pool.policy.cuts_unasked and created <= now + SKEW_S:
+            waiting[node.name] = created + ARRIVAL_S
     return waiting
 
 
@@ -146,7 +158,7 @@ def repartition_world(
     objects = {key_of(node)[1]: node for node in nodes}
     partitions = [partition for partition in snapshot.partition.nodes if partition.node in objects]
     names = {partition.node for partition in partitions}
-    arriving = {} if limits.stopped else _arriving_until(snapshot, objects, recommended.nodes)
+    arriving = {} if limits.stopped else _arriving_until(snapshot, objects, recommended.nodes, now)
     held = [n for n, node in objects.items() if n not in names and (holds(node) or n in arriving)]
     deployments = {intent.uid: f"{intent.namespace}/{intent.name}" for intent in intents}
     pods_of = _pods(snapshot, pods, deployments)
@@ -154,7 +166,7 @@ def repartition_world(
         WorldNode(
             partition.node,
             partition,
-            holds(objects[partition.node]),
+            tuple(_of_this_clock(hold, limits, now) for hold in holds(objects[partition.node])),
             _counts(objects[partition.node]["allocatable"]),
             tuple(sorted(claimed[partition.node])),
             tuple(sorted(pods_of.get(partition.node, ()))),
@@ -235,6 +247,12 @@ def _new(
             yield PlanRecord(f"{changes.name}{suffix}", changes, is_recommended=True, since=now)
 
 
+def _is_recent(status: Mapping[str, Any], now: float) -> bool:
+    """Whether a state began lately. One of the future is another clock's: it may be far away."""
+    since = epoch_or(status.get("since"), 0.0)
+    return since - SKEW_S <= now < since + RETRY_S
+
+
 def _is_refused(before: tuple[Object, ...], now: float) -> bool:
     """Whether a person has rejected the last plan with these changes, or it did not work a while ago."""
     if not before:
@@ -242,5 +260,4 @@ def _is_refused(before: tuple[Object, ...], now: float) -> bool:
     status = before[-1].get("status") or {}
     if status.get("state") == PlanState.REJECTED:
         return True
-    is_recent = now < epoch_or(status.get("since"), 0.0) + RETRY_S
-    return is_recent and status.get("state") in (PlanState.FAILED, PlanState.BLOCKED)
+    return _is_recent(status, now) and status.get("state") in (PlanState.FAILED, PlanState.BLOCKED)
