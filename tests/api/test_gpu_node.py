@@ -7,62 +7,10 @@ import yaml
 from tangram.api import GPUNode, InvalidGPUNode, parse_gpu_node
 from tangram.api.gpu_node import LAST_START, GPUNodeSpec, GPUNodeStatus, WantedInstance
 from tangram.catalog import gpu, skus
+from tests.support.gpu_nodes import GPU_A, STATUS, WHEN
 
 ROOT = Path(__file__).parents[2]
 CASES = yaml.safe_load((Path(__file__).parent / "gpu_node_cases.yaml").read_text())
-A, B = (f"GPU-00000000-0000-0000-0000-00000000000{letter}" for letter in "ab")
-WHEN = "2026-11-26T10:00:00Z"
-STATUS: dict[str, Any] = {
-    "observedGeneration": 3,
-    "conditions": [
-        {"type": kind, "status": verdict, "observedGeneration": 3, "lastTransitionTime": WHEN, "since": WHEN}
-        | {"reason": reason, "message": "in a sentence"}
-        | waiting
-        for kind, verdict, reason, waiting in (
-            ("Ready", "True", "Reported", {}),
-            ("Applied", "False", "WaitingForPods", {"waitsFor": "pod d/chat-0", "deadline": WHEN}),
-        )
-    ],
-    "nodeUID": "0b6a2b0e-0000-0000-0000-000000000000",
-    "bootID": "f2a1f9c3-0000-0000-0000-000000000000",
-    "backend": "NVML",
-    "backendVersion": "0.1.0",
-    "driverVersion": "580.65.06",
-    "gpuCount": 2,
-    "layoutDisplay": "4g.40gb+3g.40gb, gpu",
-    "appliedDisplay": "1/2",
-    "gpus": [
-        {
-            "id": A,
-            "index": 0,
-            "product": "NVIDIA H100 80GB HBM3",
-            "sku": "H100-80GB-SXM",
-            "migMode": "Enabled",
-            "instances": [
-                {
-                    "uuid": "MIG-00000000-0000-0000-0000-00000000000a",
-                    "profile": "4g.40gb",
-                    "start": 0,
-                    "memoryMebibytes": 40448,
-                    "usage": "Held",
-                    "holder": {"namespace": "d", "name": "chat-0", "uid": "u"},
-                },
-                {"profile": "3g.40gb", "start": 4, "memoryMebibytes": 40448, "usage": "Free"},
-            ],
-            "attempts": {
-                "count": 2,
-                "code": 19,
-                "error": "IN_USE",
-                "message": "destroy 3g.40gb@4: a process uses it",
-                "nextTry": WHEN,
-            },
-        },
-        {"id": B, "index": 1, "migMode": "Disabled", "pendingMigMode": "Enabled", "usage": "Free"},
-    ],
-    "quarantine": [
-        {"uuid": B, "reason": "RepeatedFailure", "message": "three attempts failed", "since": WHEN}
-    ],
-}
 BY_INDEX = {  # as far as NVIDIA's MIG manager can know
     "backend": "MIGManager",
     "migConfig": "tangram-0123456789abcdef",
@@ -124,9 +72,9 @@ def test_a_status_is_read_as_it_was_written(status):
     ("field", "value", "path"),
     [
         ("gpus", [{"id": "gpu", "index": 0, "migMode": "Enabled"}], "status.gpus.0.id"),
-        ("gpus", [{"id": A, "index": -1, "migMode": "Enabled"}], "status.gpus.0.index"),
-        ("gpus", [{"id": A, "index": 0, "migMode": "On"}], "status.gpus.0.migMode"),
-        ("gpus", [{"id": A, "index": 0, "migMode": "Enabled"}] * 65, "status.gpus"),
+        ("gpus", [{"id": GPU_A, "index": -1, "migMode": "Enabled"}], "status.gpus.0.index"),
+        ("gpus", [{"id": GPU_A, "index": 0, "migMode": "On"}], "status.gpus.0.migMode"),
+        ("gpus", [{"id": GPU_A, "index": 0, "migMode": "Enabled"}] * 65, "status.gpus"),
         (
             "quarantine",
             [{"uuid": "index-0", "reason": "A", "message": "", "since": WHEN}],

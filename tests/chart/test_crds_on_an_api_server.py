@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from tangram.recommendation.result.fleet_plan_spec import fleet_plan_spec
+from tests.support.gpu_nodes import GPU_A, GPU_B, STATUS, WHEN, condition
 from tests.support.plan_documents import large_plan
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,7 +20,6 @@ CASES = [
     if case.get("only") != "parse"
 ]
 OURS = ("LLMDeployment", "GPUPool", "FleetPlan", "GPUNode")
-GPU_A, GPU_B = (f"GPU-00000000-0000-0000-0000-00000000000{letter}" for letter in "ab")
 _SPEC_SCHEMA = "/spec/versions/0/schema/openAPIV3Schema/properties/spec"
 ACCOUNT = "system:serviceaccount:tangram-system:tangram"
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(180)]
@@ -218,12 +218,6 @@ def test_a_plan_that_an_earlier_version_stored_takes_a_status(cluster):
     cluster.ok("kubectl", "delete", "fplan", "stored-before")
 
 
-def condition(kind, verdict, reason, **waiting):
-    when = "2026-01-01T00:00:00Z"
-    found = {"type": kind, "status": verdict, "observedGeneration": 1, "lastTransitionTime": when}
-    return found | {"since": when, "reason": reason, "message": ""} | waiting
-
-
 def patch_status(name, status):
     patch = json.dumps({"status": status})
     return ("kubectl", "patch", "gpunode", name, "--subresource=status", "--type=merge", "-p", patch)
@@ -231,35 +225,7 @@ def patch_status(name, status):
 
 def test_a_gpu_node_is_shown_with_its_columns_and_keeps_its_whole_status(cluster):
     cluster.ok("kubectl", "create", "-f", "-", stdin=obj("GPUNode", "shown", {"planHash": "0123456789ab"}))
-    holder = {"namespace": "d", "name": "chat-0", "uid": "u"}
-    instances = [
-        {"profile": "4g.40gb", "start": 0, "usage": "Held", "memoryMebibytes": 40448, "holder": holder},
-        {"profile": "3g.40gb", "start": 4, "usage": "Free", "uuid": GPU_B.replace("GPU", "MIG")},
-    ]
-    attempts = {"count": 2, "code": 19, "error": "IN_USE", "message": "m", "nextTry": "2026-01-01T00:01:00Z"}
-    gpu = {"id": GPU_A, "index": 0, "product": "NVIDIA H100 80GB HBM3", "sku": "H100-80GB-SXM"}
-    gpu |= {"migMode": "Enabled", "instances": instances, "attempts": attempts}
-    whole = {"id": GPU_B, "index": 1, "migMode": "Disabled", "pendingMigMode": "Enabled", "usage": "Free"}
-    held = {"uuid": GPU_B, "reason": "RepeatedFailure", "message": "m", "since": "2026-01-01T00:00:00Z"}
-    waiting = {"waitsFor": "pod d/chat-0", "deadline": "2026-01-01T00:10:00Z"}
-    status = {
-        "observedGeneration": 1,
-        "nodeUID": "u",
-        "bootID": "b",
-        "backend": "NVML",
-        "backendVersion": "0.1.0",
-        "driverVersion": "580.65.06",
-        "gpuCount": 2,
-        "layoutDisplay": "4g.40gb+3g.40gb, gpu",
-        "appliedDisplay": "1/2",
-        "gpus": [gpu, whole],
-        "quarantine": [held],
-        "conditions": [
-            condition("Ready", "True", "Reported"),
-            condition("Applied", "False", "WaitingForPods", **waiting),
-        ],
-    }
-    cluster.ok(*patch_status("shown", status))
+    cluster.ok(*patch_status("shown", STATUS))
 
     found = cluster.ok("kubectl", "get", "gpunode", "shown", "-o", "wide").splitlines()
     header, row = (re.split(r" {2,}", line.strip()) for line in found)
@@ -269,8 +235,8 @@ def test_a_gpu_node_is_shown_with_its_columns_and_keeps_its_whole_status(cluster
         *("DEADLINE", "BACKEND", "PLAN", "AGE"),
     ]
     assert row[:6] == ["shown", "2", "4g.40gb+3g.40gb, gpu", "1/2", "True", "WaitingForPods"]
-    assert row[6:9] == ["2026-01-01T00:10:00Z", "NVML", "0123456789ab"]
-    assert json.loads(cluster.ok("kubectl", "get", "gnode", "shown", "-o", "json"))["status"] == status
+    assert row[6:9] == [WHEN, "NVML", "0123456789ab"]
+    assert json.loads(cluster.ok("kubectl", "get", "gnode", "shown", "-o", "json"))["status"] == STATUS
 
 
 @pytest.mark.parametrize(
