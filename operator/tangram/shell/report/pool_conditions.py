@@ -1,11 +1,12 @@
 """Compute the conditions of a GPUPool: Accepted (its spec and selector) and Ready (its nodes). Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from tangram.catalog.reading.fields import shortened
 from tangram.eligibility.devices.device_rules import LeftOutReason
 from tangram.eligibility.devices.node_devices import left_out_notes
-from tangram.fleet import InvalidPool, Node, Pool
+from tangram.fleet import InvalidPool, Node, Pool, PoolPolicy
 from tangram.fleet.labels import PRODUCT_LABEL
 
 ConditionValue = tuple[str, str, str]
@@ -59,8 +60,10 @@ def _warnings(pool: Pool, nodes: Sequence[Node]) -> Iterator[str]:
         yield f"plans add no nodes, because its nodes have different GPUs: {', '.join(skus)}"
 
 
-def ready(pool: Pool | InvalidPool, nodes: Sequence[Node]) -> ConditionValue:
-    """Return Ready of a pool with these nodes."""
+def ready(
+    pool: Pool | InvalidPool, nodes: Sequence[Node], problems: Mapping[str, str] = MappingProxyType({})
+) -> ConditionValue:
+    """Return Ready of a pool with these nodes. `problems`: why no GPU is cut, by node."""
     if isinstance(pool, InvalidPool):
         return "Unknown", "NotAccepted", "waits until condition Accepted is True"
     if not nodes:
@@ -69,7 +72,7 @@ def ready(pool: Pool | InvalidPool, nodes: Sequence[Node]) -> ConditionValue:
     if not_ready:
         return "False", "NodesNotReady", f"{_counted(not_ready, nodes)} not Ready: {shortened(not_ready)}"
     incomplete = sorted(node.name for node in nodes if not _offers_all(node))
-    notes = left_out_notes(nodes)
+    notes = (*left_out_notes(nodes), *_uncuttable(pool, nodes, problems))
     if incomplete:
         do = "does not offer all its" if len(incomplete) == 1 else "do not offer all their"
         message = f"{_counted(incomplete, nodes)} Ready but {do} GPUs: {shortened(incomplete)}"
@@ -77,6 +80,14 @@ def ready(pool: Pool | InvalidPool, nodes: Sequence[Node]) -> ConditionValue:
     all_of = f"all {len(nodes)} nodes are" if len(nodes) > 1 else "its node is"
     offer = "offer their GPUs" if len(nodes) > 1 else "offers its GPUs"
     return "True", "NodesReady", "; ".join((f"{all_of} Ready and {offer}", *notes))
+
+
+def _uncuttable(pool: Pool, nodes: Sequence[Node], problems: Mapping[str, str]) -> Iterator[str]:
+    """Yield why the partition backend of a pool changes nothing. Pods run there all the same."""
+    names = sorted(node.name for node in nodes if problems.get(node.name))
+    if names and pool.backend is not None and pool.policy is not PoolPolicy.IGNORE:
+        of = f"{len(names)} of {len(nodes)} nodes"
+        yield f"no GPU is cut on {of}: {shortened(names)}: {problems[names[0]]}"
 
 
 def is_ready(node: Node) -> bool:

@@ -36,6 +36,7 @@ def pool_statuses(
     claimed = Counter[tuple[str, str]]()
     for claim in snapshot.claims:
         claimed[claim.node, claim.resource] += claim.count
+    problems = {partition.node: partition.problem for partition in snapshot.partition.nodes}
     all_pools: tuple[Pool | InvalidPool, ...] = (*snapshot.pools, *snapshot.invalid_pools)
     pools = {pool.name: pool for pool in all_pools}
     statuses = []
@@ -44,7 +45,7 @@ def pool_statuses(
         if pool is None:
             continue
         try:
-            statuses.append((obj, _status(obj, pool, members, claimed, use_by_pool, now)))
+            statuses.append((obj, _status(obj, pool, members, claimed, problems, use_by_pool, now)))
         except Exception as error:  # noqa: BLE001 - a bug of ours stops this GPUPool alone
             on_skipped(obj, error)
     return statuses
@@ -60,12 +61,13 @@ def _status(
     pool: Pool | InvalidPool,
     members: Mapping[Node, tuple[str, ...]],
     claimed: Mapping[tuple[str, str], int],
+    problems: Mapping[str, str],
     use_by_pool: Mapping[str, PoolUse] | None,
     now: float,
 ) -> Object:
     before = obj.get("status") or {}
     nodes = sorted((n for n, names in members.items() if names[0] == pool.name), key=lambda n: n.name)
-    conditions = {"Accepted": accepted(pool, members), "Ready": ready(pool, nodes)}
+    conditions = {"Accepted": accepted(pool, members), "Ready": ready(pool, nodes, problems)}
     status = {
         "observedGeneration": obj["metadata"]["generation"],
         "conditions": [_condition(obj, kind, *value, before, now) for kind, value in conditions.items()],

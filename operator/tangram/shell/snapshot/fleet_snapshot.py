@@ -26,7 +26,7 @@ from tangram.shell.settings import Settings
 from tangram.shell.snapshot.conversion import SkipHandler, convert_each, ignore_skipped, living
 from tangram.shell.snapshot.intents import parsed_priority_classes
 from tangram.shell.snapshot.jobs import fleet_jobs
-from tangram.shell.snapshot.node_partitions import node_partitions
+from tangram.shell.snapshot.node_partitions import node_partitions, with_backends_of_pools
 from tangram.shell.snapshot.ownership import is_owned
 from tangram.shell.snapshot.promised_slices import promised_slices
 from tangram.shell.snapshot.recorded_status import recorded_facts, recorded_reports
@@ -42,8 +42,10 @@ def fleet_snapshot(
     owners, jobs = view.owners(), fleet_jobs(view, now, on_skipped)
     held = claims(view, on_skipped)
     partitions = node_partitions(view, held, on_skipped)
+    nodes = _nodes(view, settings, valid_pools, partitions, on_skipped)
+    partitions = with_backends_of_pools(partitions, nodes, valid_pools)
     return FleetSnapshot(
-        nodes=_nodes(view, settings, valid_pools, partitions, on_skipped),
+        nodes=nodes,
         claims=held,
         workloads=workloads(view, now, on_skipped),
         facts=recorded_facts(view, on_skipped),

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from typing import Literal
 
 from tangram import catalog
@@ -18,18 +19,22 @@ from tangram.fleet import (
     Claim,
     MIGLayout,
     MIGSlice,
+    Node,
     NodePartition,
     PartitionedGPU,
+    Pool,
+    claiming_pools,
     fleet_wide_id,
     resource_name,
 )
 from tangram.packing import board
-from tangram.packing.geometry.layouts import creation_order
+from tangram.packing.geometry.layouts import Placement, creation_order, is_legal
 from tangram.shell.objects.kinds import Object, key_of, uid_of
 from tangram.shell.snapshot.conversion import SkipHandler, convert_each, ignore_skipped, living
 from tangram.shell.watch.mirror_view import MirrorView
 
 _BACKENDS: Mapping[str, Literal["nvml", "mig-manager"]] = {"NVML": "nvml", "MIGManager": "mig-manager"}
+_NAMES = {backend: name for name, backend in _BACKENDS.items()}
 _NO_RESET_NEEDED = 9  # major compute capability from which MIG mode changes without a reset of the GPU
 
 
@@ -55,11 +60,33 @@ def node_partitions(
     return tuple(sorted(partitions, key=lambda partition: partition.node))
 
 
+def with_backends_of_pools(
+    partitions: Iterable[NodePartition], nodes: Iterable[Node], pools: Iterable[Pool]
+) -> tuple[NodePartition, ...]:
+    """Return the partitions, with a problem where another backend reports than the node's GPUPool says."""
+    by_name, nodes_by_name = {pool.name: pool for pool in pools}, {node.name: node for node in nodes}
+
+    def checked(partition: NodePartition) -> NodePartition:
+        node = nodes_by_name.get(partition.node)
+        place = claiming_pools(node, by_name.values()) if node is not None else ()
+        expected = by_name[place[0]].backend if place else None
+        if expected is None or partition.backend in (None, expected):
+            return partition
+        reporting, in_spec = (_NAMES[backend] for backend in (partition.backend, expected))
+        text = f"GPUPool {place[0]} says {in_spec}, and {reporting} reports about node {partition.node}"
+        remedy = f"end the one that is not to cut it, then delete GPUNode {partition.node}"
+        return replace(partition, problem=f"BackendConflict: {text}: {remedy}")
+
+    return tuple(map(checked, partitions))
+
+
 def _partition(obj: Object, node: Object, claimed: AbstractSet[str]) -> NodePartition:
     name = key_of(obj)[1]
     parsed = parse_gpu_node(obj)
     if not isinstance(parsed, GPUNode):
-        return NodePartition(name, problem=f"GPUNode {name} is invalid: {parsed.message}")
+        # It may be at work: a hold that no plan needs lasts until its end then.
+        backend = _BACKENDS.get(str((obj.get("status") or {}).get("backend")))
+        return NodePartition(name, backend, problem=f"GPUNode {name} is invalid: {parsed.message}")
     status, spec = parsed.status, parsed.spec
     conditions = {condition.type: condition for condition in status.conditions}
     ready, applied = conditions.get("Ready"), conditions.get("Applied")
@@ -79,7 +106,9 @@ def _partition(obj: Object, node: Object, claimed: AbstractSet[str]) -> NodePart
         problem = f"{applied.reason}: {applied.message}"
     quarantine = {item.uuid: item.message for item in status.quarantine}
     backend, listed = _BACKENDS.get(status.backend or ""), sorted(status.gpus, key=lambda gpu: gpu.index)
-    wanted = tuple(sorted((fleet_wide_id(name, gpu.id), _wanted(gpu)) for gpu in spec.gpus))
+    by_id = {gpu.id: gpu for gpu in listed}
+    may_come = (gpu for gpu in spec.gpus if gpu.id in quarantine or _may_have(by_id.get(gpu.id), gpu))
+    wanted = tuple(sorted((fleet_wide_id(name, gpu.id), _wanted(gpu)) for gpu in may_come))
     if backend == "mig-manager":
         gpus = [_by_counts(fleet_wide_id(name, gpu.id), gpu, dict(wanted), claimed) for gpu in listed]
     else:
@@ -98,6 +127,15 @@ def _partition(obj: Object, node: Object, claimed: AbstractSet[str]) -> NodePart
 
 # Reasons of Applied for which the backend changes no GPU of the node at all.
 _REFUSALS = frozenset({"InvalidSpec", "BackendConflict", "ComponentsPaused", "SharedDevices"})
+
+
+def _may_have(gpu: GPUStatus | None, layout: WantedGPU) -> bool:
+    """Whether a GPU is there and may have a layout, by the catalog. One that was written by hand may be
+    illegal, or of a GPU that has gone: no device of it comes, and the next write of the spec leaves it out.
+    """
+    mig_board = board(gpu.sku) if gpu is not None and gpu.sku else None
+    placements = [Placement(instance.start, instance.profile) for instance in layout.instances]
+    return gpu is not None and (mig_board is None or is_legal(mig_board, placements))
 
 
 def _pod(holder: InstanceHolder | None) -> str:
