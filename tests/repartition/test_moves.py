@@ -3,8 +3,17 @@
 from dataclasses import replace
 
 from tangram.fleet import PoolPolicy, ReplicaMove, ShapeKey
-from tangram.repartition import Hold, HoldNode, MarkPod, SetLayouts, WorldOwner, WorldPod, next_step
-from tests.support.repartition_worlds import LIMITS, NOW, changes, gpu, node, plan, verdicts, world
+from tangram.repartition import (
+    Hold,
+    HoldNode,
+    MarkPod,
+    ReleaseNode,
+    SetLayouts,
+    WorldOwner,
+    WorldPod,
+    next_step,
+)
+from tests.support.repartition_worlds import LIMITS, NOW, changes, gpu, layout, node, plan, verdicts, world
 
 RESOURCE = "nvidia.com/mig-2g.12gb"
 BEFORE, AFTER = "2g.12gb@0 2g.12gb@2", "1g.6gb@0 2g.12gb@2"
@@ -14,14 +23,23 @@ POD = WorldPod("chat/llama-1", "chat/llama")
 CLOSED = Hold(RESOURCE, NOW - 10, NOW + 5000)
 
 
-def moved(*pods, available=1, holds=(), shape=SAME, shapes=frozenset({SAME}), held=(0,), owner="chat/llama"):
+def moved(
+    *pods,
+    available=1,
+    asked=None,
+    holds=(),
+    shape=SAME,
+    shapes=frozenset({SAME}),
+    held=(0,),
+    owner="chat/llama",
+):
     """The next step where the slice at 0 has to go, which a pod of chat/llama holds."""
     users = tuple((start, pod.name) for start, pod in zip(held, pods, strict=True))
     busy = replace(gpu("a0", BEFORE), held=users)
     there = replace(node("a", busy, holds=holds, claimed={RESOURCE: len(pods)}), pods=tuple(pods))
     of = replace(CUT, moves=(("chat/llama", shape),))
     found = world(there, plans=(plan(of),), policy=PoolPolicy.FULL)
-    owners = {owner: WorldOwner("uid", 1, available, shapes)}
+    owners = {owner: WorldOwner("uid", 1, available, available if asked is None else asked, shapes)}
     return next_step(replace(found, owners=owners))
 
 
@@ -104,7 +122,8 @@ def test_a_plan_is_done_only_once_its_replicas_have_their_shape():
     of = replace(CUT, moves=(("chat/llama", OTHER),))
     found = world(cut, plans=(plan(of),), policy=PoolPolicy.FULL)
     on = [
-        replace(found, owners={"chat/llama": WorldOwner("uid", 1, 1, frozenset({s}))}) for s in (SAME, OTHER)
+        replace(found, owners={"chat/llama": WorldOwner("uid", 1, 1, 1, frozenset({s}))})
+        for s in (SAME, OTHER)
     ]
 
     assert [verdicts(next_step(each))["plan"][0] for each in on] == ["Executing", "Done"]
@@ -116,3 +135,165 @@ def test_a_plan_with_moves_has_the_longer_deadline():
     result = next_step(world(node("a", gpu("a0", BEFORE)), plans=(late,), policy=PoolPolicy.FULL))
 
     assert verdicts(result)["plan"][0] == "Executing"
+
+
+# ---- in batches, and as far as nobody is in the way ---------------------------------------------------
+
+QUARTER = "nvidia.com/mig-1g.6gb"
+QUARTERS, HALF_FIRST = "1g.6gb@0", "1g.6gb@3 2g.12gb@0"
+CHAIN = replace(
+    changes(("a", "a0", QUARTERS, HALF_FIRST)), moves=(("chat/llama", ShapeKey("A30", "1g.6gb")),)
+)
+
+
+def chain(layout, *held, wanted=None, pods=(), available=1, holds=(), **fields):
+    """The next step on the only GPU: the replica on 1g.6gb@0 has to make room for a 2g.12gb."""
+    users = tuple((start, pod.name) for start, pod in zip(held, pods, strict=True))
+    there = node("a", replace(gpu("a0", layout), held=users), holds=holds, wanted=wanted or {}, **fields)
+    there = replace(there, pods=tuple(pods), claimed=tuple((QUARTER, pod.name, 1) for pod in pods))
+    owners = {
+        "chat/llama": WorldOwner("uid", 1, available, available, frozenset({ShapeKey("A30", "1g.6gb")}))
+    }
+    return next_step(replace(world(there, plans=(plan(CHAIN),), policy=PoolPolicy.FULL), owners=owners))
+
+
+def test_the_slice_that_a_replica_moves_to_is_made_beside_the_one_that_it_leaves():
+    result = chain(QUARTERS, 0, pods=(POD,))
+
+    assert result.actions == (SetLayouts("a", (("a0", layout("1g.6gb@0 1g.6gb@3")),), CHAIN.name),)
+    assert verdicts(result) == {"plan": ("Executing", "Cutting")}
+
+
+def test_while_it_is_made_nothing_is_held_and_nobody_marked():
+    result = chain(QUARTERS, 0, pods=(POD,), wanted={"a0": "1g.6gb@0 1g.6gb@3"}, is_applied=False)
+
+    assert result.actions == ()
+    assert verdicts(result) == {"plan": ("Executing", "Cutting")}
+
+
+BETWEEN = {"layout": "1g.6gb@0 1g.6gb@3", "wanted": {"a0": "1g.6gb@0 1g.6gb@3"}}
+
+
+def test_once_it_is_offered_it_is_free_for_a_replacement():
+    result = chain(BETWEEN["layout"], 0, pods=(POD,), wanted=BETWEEN["wanted"])
+
+    assert result.actions == ()
+    assert result.moves == (ReplicaMove("uid", ShapeKey("A30", "1g.6gb"), surge=1),)
+    assert result.going == ()  # the one that goes is in use: the other one is free
+
+
+def test_the_replacement_serves_and_the_first_replica_goes():
+    second = WorldPod("chat/llama-2", "chat/llama")
+    closed = Hold(QUARTER, NOW - 10, NOW + 5000)
+    result = chain(
+        BETWEEN["layout"],
+        0,
+        3,
+        pods=(POD, second),
+        available=2,
+        wanted=BETWEEN["wanted"],
+        holds=(closed,),
+    )
+
+    assert result.actions == (MarkPod("chat/llama-1"),)
+
+
+def test_once_it_is_gone_the_new_layout_is_made():
+    second = WorldPod("chat/llama-2", "chat/llama")
+    closed = Hold(QUARTER, NOW - 10, NOW + 5000)
+    result = chain(BETWEEN["layout"], 3, pods=(second,), wanted=BETWEEN["wanted"], holds=(closed,))
+
+    assert result.actions == (SetLayouts("a", (("a0", layout(HALF_FIRST)),), CHAIN.name),)
+
+
+def test_a_rejection_before_the_replica_has_gone_leaves_a_legal_layout():
+    there = node("a", replace(gpu("a0", BETWEEN["layout"]), held=((0, POD.name),)), wanted=BETWEEN["wanted"])
+    rejected = plan(CHAIN, approved=False)
+    result = next_step(world(replace(there, pods=(POD,)), plans=(rejected,), policy=PoolPolicy.FULL))
+
+    assert verdicts(result) == {"plan": ("Rejected", "Rejected")}
+    assert result.actions == ()
+
+
+def test_a_rejection_while_a_slice_on_the_way_is_made_takes_it_back():
+    there = node("a", replace(gpu("a0", QUARTERS), held=((0, POD.name),)), wanted=BETWEEN["wanted"])
+    there = replace(there, pods=(POD,), claimed=((QUARTER, POD.name, 1),))
+    rejected = plan(CHAIN, approved=False)
+    held = replace(there, holds=(Hold(QUARTER, NOW - 10, NOW + 5000),))
+    result = next_step(world(held, plans=(rejected,), policy=PoolPolicy.FULL))
+
+    assert verdicts(result) == {"plan": ("Executing", "TakingBack")}
+    assert result.actions == (SetLayouts("a", (("a0", layout(QUARTERS)),), ""),)
+
+
+def test_mig_manager_makes_nothing_beside_a_slice_in_use():
+    there = node("a", replace(gpu("a0", QUARTERS), held=((0, POD.name),)), backend="mig-manager")
+    owners = {"chat/llama": WorldOwner("uid", 1, 1, 1, frozenset({ShapeKey("A30", "1g.6gb")}))}
+    found = world(replace(there, pods=(POD,)), plans=(plan(CHAIN),), policy=PoolPolicy.FULL)
+
+    assert next_step(replace(found, owners=owners)).actions == ()
+
+
+TWO = "2g.12gb@0 2g.12gb@2"
+BOTH = changes(("a", "a0", TWO, "gpu"))
+PODS = (WorldPod("chat/llama-1", "chat/llama"), WorldPod("chat/llama-2", "chat/llama"))
+
+
+def both(*pods, available, asked=None, holds=(CLOSED,)):
+    """The next step where two replicas have to leave a GPU."""
+    users = tuple((2 * number, pod.name) for number, pod in enumerate(pods))
+    there = node("a", replace(gpu("a0", TWO), held=users), holds=holds)
+    there = replace(there, pods=pods, claimed=tuple((RESOURCE, pod.name, 1) for pod in pods))
+    of = replace(BOTH, moves=(("chat/llama", SAME),))
+    owners = {
+        "chat/llama": WorldOwner(
+            "uid", 2, available, available if asked is None else asked, frozenset({SAME})
+        )
+    }
+    found = world(there, plans=(plan(of),), policy=PoolPolicy.FULL)
+    return next_step(replace(found, owners=owners))
+
+
+def test_as_many_replicas_start_as_leave():
+    assert both(*PODS, available=2, holds=()).moves[0].surge == 2
+
+
+def test_one_replica_goes_where_there_is_room_for_one_replacement_alone():
+    assert both(*PODS, available=3).actions == (MarkPod("chat/llama-1"),)
+
+
+def test_a_replacement_that_still_starts_is_waited_for():
+    assert both(*PODS, available=3, asked=4).actions == (ReleaseNode("a", RESOURCE),)
+
+
+def test_the_deployment_shrinks_by_the_marked_pods_alone():
+    first = replace(PODS[0], is_marked=True)
+
+    assert both(first, PODS[1], available=3).moves[0].surge == 0
+    assert both(first, PODS[1], available=4).moves[0].surge == 1
+    assert both(first, PODS[1], available=3).actions == ()
+
+
+def test_then_the_next_one_is_replaced_while_the_first_finishes_its_requests():
+    first = replace(PODS[0], is_marked=True, is_leaving=True)
+
+    assert both(first, PODS[1], available=2).moves[0].surge == 1
+
+
+def test_a_pod_on_two_gpus_is_one_replica():
+    pod = WorldPod("chat/llama-1", "chat/llama")
+    of = changes(("a", "a0", "gpu", TWO), ("a", "a1", "gpu", TWO))
+    whole = ShapeKey("A30", "gpu", 2)
+    held = ((None, pod.name),)
+    gpus = tuple(replace(gpu(name, "gpu"), held=held) for name in ("a0", "a1"))
+    there = node("a", *gpus, holds=(Hold("nvidia.com/gpu", NOW - 10, NOW + 5000),))
+    there = replace(there, pods=(pod,), claimed=(("nvidia.com/gpu", pod.name, 2),))
+    owners = {"chat/llama": WorldOwner("uid", 1, 2, 2, frozenset({whole}))}
+    found = world(there, plans=(plan(replace(of, moves=(("chat/llama", whole),))),), policy=PoolPolicy.FULL)
+    result = next_step(replace(found, owners=owners))
+
+    assert result.actions == (MarkPod("chat/llama-1"),)
+    assert both(*PODS, available=2).moves[0].surge == 2
+    assert next_step(
+        replace(found, owners={"chat/llama": WorldOwner("uid", 1, 1, 1, frozenset({whole}))})
+    ).moves == (ReplicaMove("uid", whole, surge=1),)

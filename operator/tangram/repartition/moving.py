@@ -1,11 +1,15 @@
-"""The replicas that leave the GPUs of a plan, make before break."""
+"""The replicas that leave the GPUs of a plan, make before break.
+
+Where the shape stays, they leave in batches: as many replicas start beside the desired ones as find a device.
+Once those serve, as many that have to leave are marked, and the Deployment shrinks by them. Then the next.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tangram.fleet import ReplicaMove, ShapeKey, resource_name
 from tangram.repartition.observed_plan import ObservedChange, ObservedPlan, SliceUser
-from tangram.repartition.world import MarkPod
+from tangram.repartition.world import MarkPod, WorldPod
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,20 +32,20 @@ class Moving:
             for item, user in self.leaving.get(owner, ())
         )
 
-    def has_surged(self, owner: str) -> bool:
-        """Whether as many replicas as leave serve beside the desired ones."""
-        state = self.plan.world.owners.get(owner)
-        staying = [user for _, user in self.leaving.get(owner, ()) if user.pod and not user.pod.is_leaving]
-        return state is not None and state.available >= state.desired + len(staying)
-
     def may_close(self, item: ObservedChange, resource: str) -> bool:
-        """Whether the node may be closed for a resource: no replica of the plan still has to start there."""
+        """Whether the node may be closed for a resource, though slices of it that have to go are in use.
+
+        Either a replica on it goes next, or no replica of the plan has to start there just now.
+        """
+        here = [user.pod for user in item.users if user.resource == resource]
+        if any(pod is not None and (pod.is_marked or pod.is_leaving) for pod in here):
+            return True
         arriving = (
-            o
-            for o, s in self.shapes.items()
-            if resource_name(s.profile) == resource and s.sku == item.gpu.sku
+            owner
+            for owner, shape in self.shapes.items()
+            if resource_name(shape.profile) == resource and shape.sku == item.gpu.sku
         )
-        return all(self.has_surged(owner) for owner in arriving if self.leaving.get(owner))
+        return all(self._batch(owner) for owner in arriving if self._staying(owner))
 
     def wait_for(self, item: ObservedChange) -> tuple[str, str, str]:
         """Return what is waited for while replicas leave a GPU."""
@@ -51,13 +55,15 @@ class Moving:
             return "Draining", f"Pod {pod} finishes its requests on {user.place}", f"Pod {pod}"
         return "Moving", f"Pod {pod} on {user.place} is replaced by another one", f"Pod {pod}"
 
-    def marks(self, item: ObservedChange) -> Iterable[MarkPod]:
-        """Yield the marks of pods that are to go, whose replacements serve."""
-        for user in item.users:
-            pod = user.pod
-            if pod is None or pod.is_marked or pod.is_leaving:
+    def marks(self, closed: Iterable[ObservedChange]) -> Iterable[MarkPod]:
+        """Yield the marks of pods that go next, as many as are replaced. `closed`: GPUs whose nodes are."""
+        gpus = {item.gpu.id for item in closed}
+        for owner, users in sorted(self.leaving.items()):
+            if not self.stays_on_shape(owner):
                 continue
-            if self.stays_on_shape(pod.owner) and self.has_surged(pod.owner):
+            pods = {user.pod for item, user in users if item.gpu.id in gpus}
+            ready = sorted(pod for pod in self._staying(owner) if pod in pods and not pod.is_marked)
+            for pod in ready[: self._batch(owner) - self._marked(owner)]:
                 yield MarkPod(pod.name)
 
     @property
@@ -65,14 +71,40 @@ class Moving:
         """The moves, as the planner has to know them."""
         moves = []
         for owner, shape in sorted(self.shapes.items()):
-            state, users = self.plan.world.owners.get(owner), self.leaving.get(owner, ())
-            if state is None or not (users or state.shapes - {shape}):
-                continue
-            staying = [user.pod for _, user in users if user.pod and not user.pod.is_leaving]
-            goes = bool(staying) and all(pod.is_marked for pod in staying)
-            surge = len(staying) if self.stays_on_shape(owner) and not goes else 0
-            moves.append(ReplicaMove(state.uid, shape, surge))
+            state = self.plan.world.owners.get(owner)
+            if state is not None and (self.leaving.get(owner) or state.shapes - {shape}):
+                moves.append(ReplicaMove(state.uid, shape, self._surge(owner)))
         return tuple(moves)
+
+    def _surge(self, owner: str) -> int:
+        """Return how many replicas there have to be beside the desired ones."""
+        if not self.stays_on_shape(owner):
+            return 0
+        if marked := self._marked(owner):
+            return max(0, self._spare(owner) - marked)
+        return len(self._staying(owner))
+
+    def _batch(self, owner: str) -> int:
+        """Return how many of the replicas that stay may leave: their replacements serve, and none starts.
+
+        A replica that starts is waited for: it would be the first one that the Deployment gives up.
+        """
+        state, spare = self.plan.world.owners.get(owner), self._spare(owner)
+        is_starting = state is not None and state.asked > state.available
+        return 0 if is_starting else min(spare, len(self._staying(owner)))
+
+    def _spare(self, owner: str) -> int:
+        """Return how many replicas serve beside the desired ones."""
+        state = self.plan.world.owners.get(owner)
+        return 0 if state is None else max(0, state.available - state.desired)
+
+    def _marked(self, owner: str) -> int:
+        return sum(pod.is_marked for pod in self._staying(owner))
+
+    def _staying(self, owner: str) -> frozenset[WorldPod]:
+        """Return the pods that have to leave and do not yet. A pod may hold several GPUs."""
+        pods = {user.pod for _, user in self.leaving.get(owner, ())}
+        return frozenset(pod for pod in pods if pod is not None and not pod.is_leaving)
 
 
 def moving(plan: ObservedPlan) -> Moving:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from tangram.fleet import ComingDevices, MIGLayout, offered_devices
+from tangram.fleet import ComingDevices, MIGLayout, offered_devices, resource_name
 from tangram.repartition.observed_plan import WHOLE
 from tangram.repartition.plan_step import PlanStep, plan_step
 from tangram.repartition.world import (
@@ -121,8 +121,22 @@ def _unmade(node: WorldNode) -> dict[str, MIGLayout]:
 
 
 def _difference(node: WorldNode, targets: dict[str, MIGLayout]) -> Counter[str]:
-    """Return the devices that a node gains, and loses (below zero), by resource."""
+    """Return the devices that a node gains, and the free ones that it loses (below zero), by resource."""
     then = offered_devices({gpu.id: targets.get(gpu.id, gpu.layout) for gpu in node.partition.gpus})
     difference = Counter(then)
     difference.subtract(dict(node.allocatable))
+    for resource, used in _in_use(node, targets).items():  # it is free for nobody anyway
+        if difference[resource] < 0:
+            difference[resource] = min(0, difference[resource] + used)
     return difference
+
+
+def _in_use(node: WorldNode, targets: dict[str, MIGLayout]) -> Counter[str]:
+    """Return the devices in use that go, by resource."""
+    used: Counter[str] = Counter()
+    for gpu in node.partition.gpus:
+        target = targets.get(gpu.id, gpu.layout)
+        going = [part for part in gpu.layout.slices if part not in target.slices]
+        used.update(resource_name(part.profile) for part in going if part.start in gpu.held_starts)
+        used[WHOLE] += not gpu.layout.mig_enabled and target.mig_enabled and None in gpu.held_starts
+    return used

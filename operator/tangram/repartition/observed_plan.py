@@ -11,6 +11,8 @@ from tangram.fleet import (
     resource_name,
 )
 from tangram.fleet.shape import WHOLE_GPU
+from tangram.packing import board
+from tangram.packing.geometry.layouts import Placement, is_legal
 from tangram.repartition.world import (
     PlanProgress,
     PlanRecord,
@@ -54,7 +56,7 @@ class ObservedChange:
     @property
     def is_made(self) -> bool:
         """Whether the GPU has the new layout, and its node offers the devices."""
-        return self.is_cut and self.is_written and (self.node.partition.is_applied or self._is_offered)
+        return self.has(self.change.after)
 
     @property
     def is_cut(self) -> bool:
@@ -62,13 +64,59 @@ class ObservedChange:
         return self.gpu.layout == self.change.after
 
     @property
-    def _is_offered(self) -> bool:
-        """Whether the node offers the new devices, though the backend is not done with its other GPUs."""
+    def is_at_work(self) -> bool:
+        """Whether the GPUNode wants a layout of this change, the last one or one on the way, that the GPU
+        does not have.
+        """
+        wanted = self.wanted
+        is_ours = wanted is not None and wanted != self.change.before and self.is_on_the_way(wanted)
+        return is_ours and self.gpu.layout != wanted
+
+    @property
+    def goal(self) -> MIGLayout | None:
+        """The layout that the GPU can get now; None: it has to stay as it is.
+
+        Once nobody uses what goes, it is the new one. Until then NVML makes what fits beside the slices in
+        use, and takes the other ones away that have to go: replicas that leave find the new slices.
+        """
+        if not self.users:
+            return self.change.after
+        of = board(self.gpu.sku) if self.gpu.sku else None
+        if self._changes_mode or of is None or not self.node.partition.knows_holders:
+            return None
+        used = self.gpu.held_starts
+        slices = {s for s in self.gpu.layout.slices if s.start in used or s in self.change.after.slices}
+        for part in self.change.after.slices:
+            beside = {*slices, part}
+            if is_legal(of, tuple(sorted(Placement(s.start, s.profile) for s in beside))):
+                slices = beside
+        return MIGLayout(True, tuple(sorted(slices)))
+
+    def has(self, layout: MIGLayout) -> bool:
+        """Whether the GPU has a layout as wanted, and its node offers the devices, though the backend may not
+        be done with its other GPUs.
+        """
+        if not self.gpu.layout == self.wanted == layout:
+            return False
         offered = offered_devices({gpu.id: gpu.layout for gpu in self.node.partition.gpus})
         allocatable = dict(self.node.allocatable)
-        return all(
-            allocatable.get(resource, 0) >= offered[resource] for resource in self.change.after.devices
-        )
+        is_offered = all(allocatable.get(resource, 0) >= offered[resource] for resource in layout.devices)
+        return self.node.partition.is_applied or is_offered
+
+    def closed(self, layout: MIGLayout) -> frozenset[str]:
+        """The resources of the devices that go with a layout of this change."""
+        return replace(self.change, after=layout).closed
+
+    def is_on_the_way(self, layout: MIGLayout) -> bool:
+        """Whether a layout is one of the two of this change, or one between them."""
+        before, after = self.change.before, self.change.after
+        is_between = not self._changes_mode and layout.mig_enabled
+        is_between &= {*layout.slices} <= {*before.slices, *after.slices}
+        return layout in (before, after) or is_between
+
+    @property
+    def _changes_mode(self) -> bool:
+        return self.change.before.mig_enabled != self.change.after.mig_enabled
 
     @property
     def back(self) -> "ObservedChange":
@@ -80,11 +128,10 @@ class ObservedChange:
     def users(self) -> tuple[SliceUser, ...]:
         """Who uses slices that have to go, or a GPU of which the mode changes."""
         change = self.change
-        changes_mode = change.before.mig_enabled != change.after.mig_enabled
-        leaving = {part.start: part for part in change.before.slices if part not in change.after.slices}
+        leaving = {part.start: part for part in self.gpu.layout.slices if part not in change.after.slices}
         users = []
         for start, pod in self.gpu.held:
-            if start is None and changes_mode:
+            if start is None and self._changes_mode:
                 users.append(SliceUser(f"GPU {self.gpu.id}", WHOLE, self.node.pod(pod)))
             elif start in leaving:
                 part = leaving[start]
@@ -126,9 +173,10 @@ class ObservedPlan:
         return arrived and not self.missing and all(item.is_made for item in self.observed)
 
     @property
-    def has_written(self) -> bool:
-        """Whether a GPUNode wants a layout of it."""
-        return self.has_begun and any(item.is_written for item in self.observed)
+    def is_past_consent(self) -> bool:
+        """Whether a GPUNode wants a new layout of it, and no replica has to move for the others."""
+        rests = all(item.is_written or not item.users for item in self.observed)
+        return self.has_begun and rests and any(item.is_written for item in self.observed)
 
     @property
     def until(self) -> float:

@@ -1,7 +1,8 @@
 """One plan of changes: its state, and the actions that may begin now.
 
-The order: consent, record that the plan is carried out, hold the nodes, wait until they are settled and their
-devices free, write the wanted layouts, wait until the backend has made them and the nodes offer the devices.
+The order: consent, record that the plan is carried out; then for each GPU, as far as slices that have to go
+are free: hold the node, wait until it is settled, write the wanted layout, wait until the backend has made it
+and the node offers the devices; where slices are in use, replicas leave (`moving`), and the same again.
 A plan that cannot go on is taken back in the same order: hold, settle, write the layouts before.
 """
 
@@ -10,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tangram.fleet import MIGLayout, PoolPolicy, ReplicaMove, resource_name
-from tangram.repartition.moving import moving
+from tangram.repartition.moving import Moving, moving
 from tangram.repartition.observed_plan import (
     RETREAT_S,
     WHOLE,
@@ -58,7 +59,7 @@ def plan_step(world: RepartitionWorld, record: PlanRecord, *, may_begin: bool) -
 def _consent(plan: ObservedPlan) -> PlanProgress | None:
     """Return why a plan waits for consent or does not have it any more; None: it may go on."""
     record, world, policy = plan.record, plan.world, plan.policy
-    if plan.has_written:
+    if plan.is_past_consent:
         return None  # it is cut through to a legal layout, whatever anybody wants now
     ended: tuple[PlanState, str, str] | None = None
     if record.approved is False:
@@ -90,11 +91,14 @@ def _lost(plan: ObservedPlan) -> PlanProgress | None:
         change, gpu = item.change, item.gpu
         if gpu.quarantine:
             return plan.progress(PlanState.FAILED, "Quarantined", f"GPU {gpu.id}: {gpu.quarantine}")
-        if not item.is_written and gpu.layout not in (change.before, change.after):
+        expected = (
+            item.is_on_the_way(gpu.layout) if plan.has_begun else gpu.layout in (change.before, change.after)
+        )
+        if not item.is_written and not expected:
             text = f"GPU {gpu.id} has the layout {gpu.layout}, not {change.before}"
             return plan.progress(PlanState.BLOCKED, "LayoutChanged", text)
         problem = item.node.partition.problem
-        if problem and not item.is_written:
+        if problem and not item.is_written and not item.is_at_work:
             return plan.progress(PlanState.BLOCKED, "BackendNotReady", problem)
     return None
 
@@ -114,7 +118,7 @@ def _ended(plan: ObservedPlan, progress: PlanProgress) -> PlanStep:
     ended finds nothing of it left. The layout before is written only where no slice that a pod has, or may
     still get, is in its way; else the GPU is left as it is.
     """
-    left = [item.back for item in plan.observed if item.is_written and not item.is_cut and plan.has_begun]
+    left = [item.back for item in plan.observed if item.is_at_work and plan.has_begun]
     if not left:
         return PlanStep(progress)
     is_late = plan.world.now >= plan.until + RETREAT_S / 2
@@ -125,7 +129,7 @@ def _ended(plan: ObservedPlan, progress: PlanProgress) -> PlanStep:
         holds = _missing_holds(plan, needed, plan.world.now + RETREAT_S / 2, RETREAT_S / 4)
     else:
         holds = _missing_holds(plan, needed, plan.held_until)
-    if holds or _unsettled(plan, back):
+    if holds or any(_unsettled(plan, item, item.change.closed) for item in back):
         back = []
     if holds:
         kept = []
@@ -155,42 +159,66 @@ def _executing(plan: ObservedPlan) -> PlanStep:
         names = ", ".join(sorted({item.node.name for item in plan.observed}))
         progress = plan.progress(PlanState.EXECUTING, "Beginning", f"{names} are held next", waits=True)
         return PlanStep(progress, (), plan.needed, targets)
-    moves, actions, waits = moving(plan), list[Action](), list[tuple[str, str, str]]()
-    needed, cut = set[tuple[str, str]](), list[ObservedChange]()
+    moves, steps = moving(plan), list[_GPUStep]()
     for item in plan.observed:
         strangers = () if item.is_written else [user for user in item.users if not moves.may_leave(user)]
         if strangers:
             text = ", ".join(user.place for user in strangers)
             return _ended(plan, plan.progress(PlanState.BLOCKED, "InUse", f"in use: {text}"))
-        if item.is_made:
-            continue
-        closed = item.change.closed
-        due = {resource for resource in closed if item.is_written or moves.may_close(item, resource)}
-        if item.is_written:
-            due = {resource for resource in due if not item.node.is_closed_without_hold(resource)}
-        needed |= {(item.node.name, resource) for resource in due}
-        holds = _missing_holds(plan, ((item.node.name, resource) for resource in due), plan.held_until)
-        actions += holds
-        if item.is_written:
-            text = item.gpu.failure or f"the partition backend of node {item.node.name} cuts its GPUs"
-            waits.append(("Cutting", text, f"GPUNode {item.node.name}"))
-        elif holds:
-            waits.append(("Holding", f"holds devices of {item.node.name} free", ""))
-        elif item.users:
-            waits.append(moves.wait_for(item))
-            if due == closed and _unsettled(plan, (item,)) is None:
-                actions += moves.marks(item)
-        elif (unsettled := _unsettled(plan, (item,))) is not None:
-            waits.append(("Settling", *unsettled))
-        else:
-            text = f"the wanted layouts of {item.node.name} are written"
-            waits.append(("Cutting", text, f"GPUNode {item.node.name}"))
-            cut.append(item)
-    actions += _writes(((item, item.change.after) for item in cut), plan.record.changes.name)
-    waits = waits or [("Moving", f"replicas of {', '.join(plan.record.changes.disturbed)} move", "")]
+        if not item.is_made:
+            steps.append(_gpu_step(plan, moves, item))
+    actions: list[Action] = [hold for step in steps for hold in step.holds]
+    actions += moves.marks(step.item for step in steps if step.is_closed)
+    actions += _writes(((s.item, s.layout) for s in steps if s.layout is not None), plan.record.changes.name)
+    owners = ", ".join(plan.record.changes.disturbed)
+    waits = [step.waits for step in steps] or [("Moving", f"replicas of {owners} move", "")]
     reason, message, waits_for = min(waits, key=lambda wait: _FIRST.index(wait[0]))
-    progress = plan.progress(PlanState.EXECUTING, reason, message, waits_for, waits=True)
-    return PlanStep(progress, tuple(dict.fromkeys(actions)), frozenset(needed), targets, moves.underway)
+    return PlanStep(
+        plan.progress(PlanState.EXECUTING, reason, message, waits_for, waits=True),
+        tuple(dict.fromkeys(actions)),
+        frozenset((step.item.node.name, resource) for step in steps for resource in step.due),
+        targets,
+        moves.underway,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _GPUStep:
+    """What is to be done now for one GPU of a plan."""
+
+    item: ObservedChange
+    waits: tuple[str, str, str]  # for what: reason, message, object
+    due: frozenset[str]  # resources for which its node is to be held
+    holds: tuple[HoldNode, ...] = ()
+    layout: MIGLayout | None = None  # to be written
+    is_closed: bool = False  # no new pod gets a slice of it that has to go
+
+
+def _gpu_step(plan: ObservedPlan, moves: Moving, item: ObservedChange) -> _GPUStep:
+    node, goal, final = item.node, item.goal, item.change.after
+    asked = item.closed(item.wanted) if item.wanted is not None and item.is_at_work else frozenset[str]()
+    if goal is not None and item.wanted == goal and not item.has(goal):
+        due = frozenset(r for r in item.closed(goal) if not node.is_closed_without_hold(r))
+        text = item.gpu.failure or f"the partition backend of node {node.name} cuts its GPUs"
+        waits = "Cutting", text, f"GPUNode {node.name}"
+        return _GPUStep(item, waits, due, _holds_for(plan, item, due))
+    if goal is None or (goal == item.gpu.layout and goal != final):
+        closed = item.closed(final)
+        due = asked | {resource for resource in closed if moves.may_close(item, resource)}
+        holds = _holds_for(plan, item, due)
+        is_closed = due >= closed and not holds and _unsettled(plan, item, closed) is None
+        return _GPUStep(item, moves.wait_for(item), due, holds, is_closed=is_closed)
+    due = asked | item.closed(goal)
+    if holds := _holds_for(plan, item, due):
+        return _GPUStep(item, ("Holding", f"holds devices of {node.name} free", ""), due, holds)
+    if (unsettled := _unsettled(plan, item, due)) is not None:
+        return _GPUStep(item, ("Settling", *unsettled), due)
+    waits = "Cutting", f"the wanted layouts of {node.name} are written", f"GPUNode {node.name}"
+    return _GPUStep(item, waits, due, layout=goal)
+
+
+def _holds_for(plan: ObservedPlan, item: ObservedChange, due: Iterable[str]) -> tuple[HoldNode, ...]:
+    return _missing_holds(plan, ((item.node.name, resource) for resource in due), plan.held_until)
 
 
 # The first of these that a GPU of a plan waits for is the reason of the plan.
@@ -223,21 +251,19 @@ def _writes(
     return tuple(SetLayouts(node, tuple(sorted(own)), plan_hash) for node, own in sorted(by_node.items()))
 
 
-def _unsettled(plan: ObservedPlan, unwritten: Iterable[ObservedChange]) -> tuple[str, str] | None:
-    """Return what is waited for before anything may be cut: (message, object)."""
-    world = plan.world
-    for item in unwritten:
-        node = item.node
-        for resource in sorted(item.change.closed):
-            hold = node.hold(resource)
-            held_since = max(hold.since, plan.record.since) if hold is not None else world.now
-            if world.now < held_since + world.limits.settle_s:
-                return f"node {node.name} was closed just now", f"Node {node.name}"
-            if _is_unknown(node, resource):
-                text = f"a pod on node {node.name} asks for {resource}, and its device is not known yet"
-                return text, f"Node {node.name}"
-        if not node.partition.is_current:
-            return f"GPUNode {node.name} is not up to date", f"GPUNode {node.name}"
+def _unsettled(plan: ObservedPlan, item: ObservedChange, closed: Iterable[str]) -> tuple[str, str] | None:
+    """Return what is waited for before devices of `closed` may be taken away: (message, object)."""
+    world, node = plan.world, item.node
+    for resource in sorted(closed):
+        hold = node.hold(resource)
+        held_since = max(hold.since, plan.record.since) if hold is not None else world.now
+        if world.now < held_since + world.limits.settle_s:
+            return f"node {node.name} was closed just now", f"Node {node.name}"
+        if _is_unknown(node, resource):
+            text = f"a pod on node {node.name} asks for {resource}, and its device is not known yet"
+            return text, f"Node {node.name}"
+    if not node.partition.is_current:
+        return f"GPUNode {node.name} is not up to date", f"GPUNode {node.name}"
     return None
 
 

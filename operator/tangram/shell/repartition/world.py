@@ -206,6 +206,7 @@ def _owners(snapshot: FleetSnapshot, names: Mapping[str, str]) -> Mapping[str, W
             uid,
             desired.get(uid, max((workload.replicas for workload in own[uid]), default=0)),
             sum(workload.available for workload in own[uid]),
+            sum(workload.replicas for workload in own[uid]),
             frozenset(workload.shape.key for workload in own[uid] if workload.total or workload.replicas),
         )
         for uid, name in names.items()
