@@ -91,6 +91,15 @@ def test_a_pod_that_finishes_its_requests_is_waited_for():
     assert result.actions == ()
 
 
+def test_a_pod_that_has_gone_is_waited_for_until_the_backend_knows():
+    busy = replace(gpu("a0", BEFORE), held=((0, POD.name),))
+    record = plan(replace(CUT, moves=(("chat/llama", SAME),)))
+    result = next_step(world(node("a", busy, holds=(CLOSED,)), plans=(record,), policy=PoolPolicy.FULL))
+
+    assert verdicts(result) == {"plan": ("Executing", "Draining")}
+    assert result.actions == ()
+
+
 def test_the_gpu_is_cut_once_nobody_uses_what_goes():
     result = moved(available=1, holds=(CLOSED,), held=())
 

@@ -5,9 +5,22 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tangram.fleet import PoolPolicy, offered_devices
+from tangram.fleet import PoolPolicy
 from tangram.repartition import PlanState, next_step
-from tests.support.repartition_worlds import HALF, NOW, QUARTER, WHOLE, changes, gpu, hold, node, plan, world
+from tests.support.repartition_worlds import (
+    HALF,
+    NOW,
+    QUARTER,
+    WHOLE,
+    changes,
+    devices_to_tell,
+    gpu,
+    hold,
+    node,
+    plan,
+    told_devices,
+    world,
+)
 
 LAYOUTS = ("gpu", "empty", "2g.12gb@0", "2g.12gb@0 2g.12gb@2", "1g.6gb@0 2g.12gb@2", "4g.24gb@0")
 RESOURCES = (WHOLE, QUARTER, HALF, "nvidia.com/mig-4g.24gb")
@@ -53,12 +66,9 @@ def test_what_is_offered_and_comes_less_what_goes_is_what_the_targets_offer(a, b
     targets = dict(result.targets)
     known = {item.id for one in (a, b) for item in one.partition.gpus}
     for one in (a, b):
-        told = Counter(dict(one.allocatable))
-        told.update({c.resource: c.count for c in result.coming if c.node == one.name})
-        told.subtract({resource: count for name, resource, count in result.going if name == one.name})
-        layouts_then = {item.id: targets.get(item.id, item.layout) for item in one.partition.gpus}
-        if targets.keys() & layouts_then.keys():
-            assert +told == offered_devices(layouts_then)
+        told = told_devices(one, result)
+        if any(item.id in targets for item in one.partition.gpus):
+            assert +told == devices_to_tell(one, targets)
             assert min(told.values(), default=0) >= 0
         else:
             assert told == Counter(dict(one.allocatable))

@@ -17,7 +17,7 @@ from e2e.silicon.nvml.state import Fault
 from tangram.cli.approve.consent import give_consent
 from tangram.cli.cluster.access import ClusterAccess
 from tangram.shell.objects.kinds import FLEET_PLANS, GPU_POOLS, NODES, PODS, Kind
-from tests.support.apiserver import CRDS, UNGUARDED, LiveCluster, eventually, llm
+from tests.support.apiserver import CRDS, UNGUARDED, LiveCluster, eventually, llm, report
 from tests.support.fault_proxy import Act, FaultProxy, Rule
 from tests.support.mig_manager_node import CLUSTER_POLICY_CRD, DEPLOYED
 from tests.support.nvml_driver import nvml_state
@@ -293,6 +293,47 @@ async def test_full_moves_a_replica_make_before_break(
             await eventually(lambda: moved(cluster), 90, "both models run on slices")
 
         assert availability.least == {"first": 1, "second": 1}
+        await ended(cluster, "Done")
+        assert node.errors == []
+
+
+MEDIUM = {
+    "layers": 54,
+    "hiddenSize": 4096,
+    "heads": 32,
+    "kvHeads": 8,
+    "headDim": 128,
+    "parameters": 13_200_000_000,
+    "weightBytes": 26_400_000_000,
+    "digest": "sha256:" + "1" * 64,
+}
+
+
+async def test_a_replica_makes_room_on_the_only_gpu(
+    cluster: LiveCluster, operator: Callable[..., Any]
+) -> None:
+    """Slices at 0 and 4 leave no room for a 3g.40gb: one of their replicas moves to a slice beside it."""
+    name = cluster.namespace
+    uri = "image:///models/medium"
+    cluster.kubelet.reports[uri] = report(**MEDIUM), 0
+    state = nvml_state("H100-80GB-SXM", {"mig": ["1g.10gb@0", "1g.10gb@4"]})
+    async with partitioned_node(cluster, name, state, {"pool": name}) as node:
+        await cluster.apply(pool(name, "Ignore"), GPU_POOLS)
+        operator(partition=PARTITION | {"moveDeadlineSeconds": 120})
+        await reported(node)
+        for model_name in ("first", "second"):
+            await cluster.apply(model(cluster, model_name))
+            await cluster.until(model_name, "Ready", "True", within_s=60)
+        availability = Availability(cluster)
+        async with availability.watched():
+            await cluster.apply(pool(name, "Full"), GPU_POOLS)
+            await cluster.apply(model(cluster, "third", model={"uri": uri}))
+            await cluster.until("third", "Ready", "True", within_s=120)
+
+        assert {key: availability.least[key] for key in ("first", "second")} == {"first": 1, "second": 1}
+        (layout,) = node.layouts()
+        assert any(part.startswith("3g.40gb@") for part in layout)
+        assert sum(part.startswith("1g.10gb@") for part in layout) == 2
         await ended(cluster, "Done")
         assert node.errors == []
 

@@ -78,7 +78,7 @@ def recut(promised, claims=()):
         partition=PartitionView((part,), promised=promised),
     )
     planned = plan_fleet(snapshot_input(seen, (model,)))
-    (change,) = layout_changes(planned.fleet, planned.packing, seen)
+    (change,), _ = layout_changes(planned.fleet, planned.packing, seen, planned.document["steps"])
     return [part for part in change.changes[0].after.slices if part.profile == "1g.10gb"]
 
 

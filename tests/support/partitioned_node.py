@@ -246,6 +246,7 @@ async def partitioned_node(
         node["spec"] = {"taints": taints or []}
         await add_node(client, node, len(taints or ()))
         made = PartitionedNode(cluster, name, nvml, state, kubelet, folder, managed=managed)
+        made.capacity[resource_name("gpu")] = 0  # the node was added with whole GPUs, cut or not
         made.tolerates_holds = bool(taints)  # without, nothing would ever start on a node that is held first
         stack.callback(made.stop_agent)
         task = asyncio.create_task(made.play(over))

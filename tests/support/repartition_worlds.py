@@ -1,5 +1,6 @@
 """Worlds of the step function that repartitions GPUs, in few words: a layout is a text."""
 
+from collections import Counter
 from dataclasses import replace
 
 from tangram.fleet import (
@@ -12,6 +13,7 @@ from tangram.fleet import (
     PoolPolicy,
     ShapeKey,
     offered_devices,
+    resource_name,
 )
 from tangram.repartition import (
     Hold,
@@ -108,6 +110,30 @@ def world(
 def step(*nodes: WorldNode, **fields: object) -> RepartitionStep:
     """Return the next step of a world."""
     return next_step(world(*nodes, **fields))  # type: ignore[arg-type]
+
+
+def told_devices(of: WorldNode, result: RepartitionStep) -> Counter[str]:
+    """Return what the planner is told that a node offers: what it does, and comes, less what goes."""
+    told = Counter(dict(of.allocatable))
+    told.update({device.resource: device.count for device in result.coming if device.node == of.name})
+    told.subtract({resource: count for name, resource, count in result.going if name == of.name})
+    return told
+
+
+def devices_to_tell(of: WorldNode, targets: dict[str, MIGLayout]) -> Counter[str]:
+    """Return what is to be told: what the targets offer, and devices that go and are in use until then."""
+    then = offered_devices({item.id: targets.get(item.id, item.layout) for item in of.partition.gpus})
+    used: Counter[str] = Counter()
+    for item in of.partition.gpus:
+        target, names = targets.get(item.id, item.layout), {part.start: part for part in item.layout.slices}
+        for start in {start for start, _ in item.held}:
+            if start in names and names[start] not in target.slices:
+                used[resource_name(names[start].profile)] += 1
+            elif start is None and not item.layout.mig_enabled and target.mig_enabled:
+                used[WHOLE] += 1
+    offered = dict(of.allocatable)
+    stays = {resource: min(n, offered.get(resource, 0) - then[resource]) for resource, n in used.items()}
+    return then + Counter({resource: count for resource, count in stays.items() if count > 0})
 
 
 def verdicts(result: RepartitionStep) -> dict[str, tuple[str, str]]:

@@ -67,6 +67,8 @@ def recommend(
     except Exception:  # noqa: BLE001 - raised again where no LLMDeployment is the cause
         plan = plan_fleet(without_faulty(inputs), limits)
     current_cost, name = cost_per_hour(plan.fleet), inputs_hash(inputs)
+    changes, notes = layout_changes(plan.fleet, plan.packing, snapshot, plan.document["steps"])
+    plan.document["notes"] += notes
     uids = {identity(intent.namespace, intent.name): intent.uid for intent in parsed}
     advice = advice_by_deployment(plan.fleet, plan.packing, plan.document, name, current_cost)
     return Recommendation(
@@ -75,7 +77,7 @@ def recommend(
         current_cost_per_hour=current_cost,
         better=needs_changes(plan.fleet, plan.packing),
         advice=tuple(sorted((uids[deployment], item) for deployment, item in advice)),
-        changes=layout_changes(plan.fleet, plan.packing, snapshot),
+        changes=changes,
         planned=frozenset(uids[deployment.id] for deployment in plan.fleet.inputs.deployments),
     )
 

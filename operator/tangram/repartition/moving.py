@@ -21,8 +21,11 @@ class Moving:
     leaving: Mapping[str, tuple[tuple[ObservedChange, SliceUser], ...]]  # by LLMDeployment
 
     def may_leave(self, user: SliceUser) -> bool:
-        """Whether the pod is one of an LLMDeployment that the plan moves."""
-        return user.pod is not None and user.pod.owner in self.shapes
+        """Whether the pod is one of an LLMDeployment that the plan moves.
+
+        One that is not known may be: the backend names the pod of a slice for a while after it has gone.
+        """
+        return bool(self.shapes) and (user.pod is None or user.pod.owner in self.shapes)
 
     def stays_on_shape(self, owner: str) -> bool:
         """Whether replicas move to other devices of the resource that they hold."""
@@ -37,8 +40,8 @@ class Moving:
 
         Either a replica on it goes next, or no replica of the plan has to start there just now.
         """
-        here = [user.pod for user in item.users if user.resource == resource]
-        if any(pod is not None and (pod.is_marked or pod.is_leaving) for pod in here):
+        pods = [user.pod for user in item.users if user.resource == resource]
+        if any(pod is not None and (pod.is_marked or pod.is_leaving) for pod in pods):
             return True
         arriving = (
             owner
@@ -50,8 +53,10 @@ class Moving:
     def wait_for(self, item: ObservedChange) -> tuple[str, str, str]:
         """Return what is waited for while replicas leave a GPU."""
         user = item.users[0]
-        pod = user.pod.name if user.pod else user.place
-        if user.pod is not None and user.pod.is_leaving:
+        if user.pod is None:
+            return "Draining", f"{user.place} is still in use", f"GPUNode {item.node.name}"
+        pod = user.pod.name
+        if user.pod.is_leaving:
             return "Draining", f"Pod {pod} finishes its requests on {user.place}", f"Pod {pod}"
         return "Moving", f"Pod {pod} on {user.place} is replaced by another one", f"Pod {pod}"
 
@@ -90,7 +95,7 @@ class Moving:
         A replica that starts is waited for: it would be the first one that the Deployment gives up.
         """
         state, spare = self.plan.world.owners.get(owner), self._spare(owner)
-        is_starting = state is not None and state.asked > state.available
+        is_starting = state is not None and state.replicas > state.available
         return 0 if is_starting else min(spare, len(self._staying(owner)))
 
     def _spare(self, owner: str) -> int:

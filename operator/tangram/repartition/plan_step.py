@@ -196,7 +196,7 @@ class _GPUStep:
 
 def _gpu_step(plan: ObservedPlan, moves: Moving, item: ObservedChange) -> _GPUStep:
     node, goal, final = item.node, item.goal, item.change.after
-    asked = item.closed(item.wanted) if item.wanted is not None and item.is_at_work else frozenset[str]()
+    underway = item.closed(item.wanted) if item.wanted is not None and item.is_at_work else frozenset[str]()
     if goal is not None and item.wanted == goal and not item.has(goal):
         due = frozenset(r for r in item.closed(goal) if not node.is_closed_without_hold(r))
         text = item.gpu.failure or f"the partition backend of node {node.name} cuts its GPUs"
@@ -204,11 +204,11 @@ def _gpu_step(plan: ObservedPlan, moves: Moving, item: ObservedChange) -> _GPUSt
         return _GPUStep(item, waits, due, _holds_for(plan, item, due))
     if goal is None or (goal == item.gpu.layout and goal != final):
         closed = item.closed(final)
-        due = asked | {resource for resource in closed if moves.may_close(item, resource)}
+        due = underway | {resource for resource in closed if moves.may_close(item, resource)}
         holds = _holds_for(plan, item, due)
         is_closed = due >= closed and not holds and _unsettled(plan, item, closed) is None
         return _GPUStep(item, moves.wait_for(item), due, holds, is_closed=is_closed)
-    due = asked | item.closed(goal)
+    due = underway | item.closed(goal)
     if holds := _holds_for(plan, item, due):
         return _GPUStep(item, ("Holding", f"holds devices of {node.name} free", ""), due, holds)
     if (unsettled := _unsettled(plan, item, due)) is not None:

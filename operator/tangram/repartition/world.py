@@ -59,7 +59,7 @@ class WorldOwner:
     uid: str
     desired: int  # replicas, without those that take over from others
     available: int
-    asked: int  # replicas that its Deployments ask for
+    replicas: int  # replicas that its Deployments ask for
     shapes: frozenset[ShapeKey] = frozenset()  # of its replicas
 
 

@@ -55,7 +55,7 @@ from tests.support.repartition_model.layouts import (
 )
 from tests.support.repartition_model.node import QUARANTINE, TERMINATING, NodeState, PodKind
 from tests.support.repartition_model.replicas import replicas_asked
-from tests.support.repartition_worlds import layout
+from tests.support.repartition_worlds import devices_to_tell, layout, told_devices
 
 Decide = Callable[[RepartitionWorld], RepartitionStep]
 
@@ -137,7 +137,7 @@ class Operator:
         )
         owners = {
             f"a/o{owner}": WorldOwner(
-                f"o{owner}", item.desired, item.available, frozenset({self._shape(owner)})
+                f"o{owner}", item.desired, item.available, item.replicas, frozenset({self._shape(owner)})
             )
             for owner, item in enumerate(fleet.owners)
         }
@@ -345,13 +345,5 @@ def _check_devices(world: RepartitionWorld, step: RepartitionStep) -> None:
     for node in world.nodes:
         if not any(gpu.id in targets for gpu in node.partition.gpus):
             continue
-        then = dict(node.allocatable)
-        for device in step.coming:
-            if device.node == node.name:
-                then[device.resource] = then.get(device.resource, 0) + device.count
-        for name, resource, count in step.going:
-            if name == node.name:
-                then[resource] = then.get(resource, 0) - count
-        layouts = {gpu.id: targets.get(gpu.id, gpu.layout) for gpu in node.partition.gpus}
-        if {r: count for r, count in then.items() if count} != dict(offered_devices(layouts)):
-            raise LawBroken(f"the planner is told of {then} on {node.name}")
+        if +told_devices(node, step) != devices_to_tell(node, targets):
+            raise LawBroken(f"the planner is told of {told_devices(node, step)} on {node.name}")

@@ -19,15 +19,15 @@ def blocking_pods(
 ) -> tuple[GPUPod, ...]:
     """Return the pods that have to be gone before a node gets the layout `wanted`."""
     pairs = list(zip(observed, wanted, strict=True))
-    if all(found == gpu for found, gpu in pairs):
+    if all(current == gpu for current, gpu in pairs):
         return ()
-    known = offered(found for found in observed if found is not None)
+    known_devices = offered(current for current in observed if current is not None)
     has_unknown = None in observed
     if (has_unknown and not node.allocatable) or _mode_may_change(node, observed, wanted):
         return tuple(pods)
-    concerned = offered(found for found, gpu in pairs if found is not None and found != gpu)
+    concerned = offered(current for current, gpu in pairs if current is not None and current != gpu)
     if has_unknown:
-        concerned += node.most - known
+        concerned += node.most - known_devices
     return tuple(pod for pod in pods if any(concerned[resource] for resource in pod.requests))
 
 
@@ -35,9 +35,11 @@ def _mode_may_change(node: ManagedNode, observed: ObservedCounts, wanted: NodeCo
     """Whether the MIG mode of a GPU changes. One that is not known is in MIG mode where the node offers no
     more whole GPUs than the known ones.
     """
-    whole = sum(found is not None and not found.mig_enabled for found in observed)
+    whole = sum(current is not None and not current.mig_enabled for current in observed)
     may_be_whole = node.most[GPU_RESOURCE] > whole
     return any(
-        (found.mig_enabled != gpu.mig_enabled) if found is not None else (not gpu.mig_enabled or may_be_whole)
-        for found, gpu in zip(observed, wanted, strict=True)
+        (current.mig_enabled != gpu.mig_enabled)
+        if current is not None
+        else (not gpu.mig_enabled or may_be_whole)
+        for current, gpu in zip(observed, wanted, strict=True)
     )

@@ -52,7 +52,10 @@ def _state(
     held = {start: _owned(pod, owners, stranger) for start, pod in used}
     pods = dict(used)
     if layout.mig_enabled:
-        instances = tuple(_instance(s.profile, s.start, held.get(s.start)) for s in layout.slices)
+        slices = frozenset(gpu.layout.slices)  # whoever holds another slice has to leave it
+        instances = tuple(
+            _instance(s.profile, s.start, held.get(s.start) if s in slices else None) for s in layout.slices
+        )
     elif None in held:
         gang = pods[None] if holders[pods[None]] > 1 and pods[None] else None
         instances = (_instance(WHOLE_GPU, 0, held[None], gang),)

@@ -1,0 +1,94 @@
+"""Which changes of layouts are carried out: those that every replica lives through without a break."""
+
+from dataclasses import replace
+
+import pytest
+
+from tangram.fleet import (
+    Claim,
+    FactsKey,
+    MIGLayout,
+    MIGSlice,
+    NodePartition,
+    PartitionedGPU,
+    PartitionView,
+    Pool,
+    PoolPolicy,
+    ShapeKey,
+)
+from tangram.recommendation.observed.snapshot_input import snapshot_input
+from tangram.recommendation.recommend import plan_fleet, recommend
+from tangram.recommendation.result.layout_changes import layout_changes
+from tests.support.fleet import FACTS_1B, FACTS_8B, IMAGE, intent, node, snapshot
+
+UUID = "GPU-00000000-0000-0000-0000-000000000000"
+SMALL, MEDIUM = "image:///m/small", "image:///m/medium"
+FACTS = {
+    SMALL: FACTS_1B,
+    MEDIUM: replace(FACTS_8B, layers=54, parameters=13_200_000_000, weight_bytes=26_400_000_000),
+}
+SLICES = MIGLayout(True, (MIGSlice(0, "1g.10gb"), MIGSlice(4, "1g.10gb")))
+MODELS = (intent("a", SMALL), intent("b", SMALL), intent("c", MEDIUM))
+
+
+def crowded(policy=PoolPolicy.FULL, **partition):
+    """One GPU with models `a` on 1g.10gb@0 and `b` on 1g.10gb@4; `c` needs four memory slices on end."""
+    gpu = PartitionedGPU(UUID, SLICES, "H100-80GB-SXM", held=((0, "ns/a-1"), (4, "ns/b-1")))
+    return snapshot(
+        replace(node("a", mig_1g_10gb=2), gpus=1, labels=(("pool", "x"),)),
+        claims=tuple(
+            Claim("a", "nvidia.com/mig-1g.10gb", 1, f"uid-{name}", pod=f"ns/{name}-1") for name in "ab"
+        ),
+        facts=tuple((FactsKey("ns", uri, IMAGE), facts) for uri, facts in FACTS.items()),
+        desired=tuple((model.uid, 1) for model in MODELS),
+        pools=(Pool("x", (("pool", "x"),), policy=policy, backend="nvml"),),
+        partition=PartitionView((NodePartition("a", "nvml", "", True, True, (gpu,)),), **partition),
+    )
+
+
+def test_a_replica_makes_room_on_its_own_gpu():
+    (changes,) = recommend(crowded(), MODELS).changes
+
+    assert changes.moves == (("ns/b", ShapeKey("H100-80GB-SXM", "1g.10gb")),)
+    (change,) = changes.changes
+    assert change.before == SLICES
+    assert str(change.after) == "1g.10gb@0 1g.10gb@3 3g.40gb@4"
+
+
+@pytest.mark.parametrize("policy", [PoolPolicy.IDLE_ONLY, PoolPolicy.IGNORE])
+def test_without_the_policy_for_it_no_replica_moves(policy):
+    assert recommend(crowded(policy), MODELS).changes == ()
+
+
+@pytest.mark.parametrize("mark", ["temporary", "restart"])
+def test_a_move_with_a_detour_or_a_restart_is_only_recommended(mark):
+    fleet = crowded()
+    planned = plan_fleet(snapshot_input(fleet, MODELS))
+    steps = planned.document["steps"]
+    assert layout_changes(planned.fleet, planned.packing, fleet, steps)[0]
+    drain = next(step for step in steps if step["kind"] == "drain-replica")
+
+    changes, notes = layout_changes(planned.fleet, planned.packing, fleet, [*steps, drain | {mark: True}])
+
+    assert changes == ()
+    assert notes == (f"GPU {UUID} is not cut: replicas of ns/b would make a detour, or restart",)
+
+
+def test_a_move_to_which_no_steps_lead_is_only_recommended():
+    fleet = crowded()
+    planned = plan_fleet(snapshot_input(fleet, MODELS))
+    steps = [step for step in planned.document["steps"] if step.get("owner") != "ns/b"]
+
+    assert layout_changes(planned.fleet, planned.packing, fleet, steps)[0] == ()
+
+
+def test_whoever_has_to_leave_holds_no_slice_of_the_layout_that_is_being_made():
+    """The 3g.40gb that is made at 4 is not the slice of the replica that leaves 1g.10gb@4."""
+    target = MIGLayout(True, (MIGSlice(0, "1g.10gb"), MIGSlice(3, "1g.10gb"), MIGSlice(4, "3g.40gb")))
+    problem = plan_fleet(snapshot_input(crowded(targets=((UUID, target),)), MODELS)).fleet.problem
+    (gpu,) = problem.gpus
+
+    assert [(i.start, i.profile, i.owner) for i in gpu.instances if i.owner == "ns/a"] == [
+        (0, "1g.10gb", "ns/a")
+    ]
+    assert [i.owner for i in gpu.instances if i.start == 4] == [None]
