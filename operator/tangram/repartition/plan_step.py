@@ -6,28 +6,25 @@ and the node offers the devices; where slices are in use, replicas leave (`movin
 A plan that cannot go on is taken back in the same order: hold, settle, write the layouts before.
 """
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tangram.fleet import MIGLayout, PoolPolicy, ReplicaMove, resource_name
-from tangram.repartition.moving import Moving, moving
+from tangram.fleet import MIGLayout, PoolPolicy, ReplicaMove
+from tangram.repartition.gpu_step import GPUStep, gpu_step, missing_holds, unsettled
+from tangram.repartition.moving import moving
 from tangram.repartition.observed_plan import (
     RETREAT_S,
-    WHOLE,
     ObservedChange,
     ObservedPlan,
     observed_plan,
 )
 from tangram.repartition.world import (
     Action,
-    HoldNode,
     PlanProgress,
     PlanRecord,
     PlanState,
     RepartitionWorld,
     SetLayouts,
-    WorldNode,
 )
 
 
@@ -126,10 +123,10 @@ def _ended(plan: ObservedPlan, progress: PlanProgress) -> PlanStep:
     back = [item for item in left if item not in kept]
     needed = plan.needed | {(item.node.name, resource) for item in back for resource in item.change.closed}
     if is_late:  # the backend may be at work on what it is to leave: no hold ends before it knows
-        holds = _missing_holds(plan, needed, plan.world.now + RETREAT_S / 2, RETREAT_S / 4)
+        holds = missing_holds(plan, needed, plan.world.now + RETREAT_S / 2, RETREAT_S / 4)
     else:
-        holds = _missing_holds(plan, needed, plan.held_until)
-    if holds or any(_unsettled(plan, item, item.change.closed) for item in back):
+        holds = missing_holds(plan, needed, plan.held_until)
+    if holds or any(unsettled(plan, item, item.change.closed) for item in back):
         back = []
     if holds:
         kept = []
@@ -159,14 +156,14 @@ def _executing(plan: ObservedPlan) -> PlanStep:
         names = ", ".join(sorted({item.node.name for item in plan.observed}))
         progress = plan.progress(PlanState.EXECUTING, "Beginning", f"{names} are held next", waits=True)
         return PlanStep(progress, (), plan.needed, targets)
-    moves, steps = moving(plan), list[_GPUStep]()
+    moves, steps = moving(plan), list[GPUStep]()
     for item in plan.observed:
         strangers = () if item.is_written else [user for user in item.users if not moves.may_leave(user)]
         if strangers:
             text = ", ".join(user.place for user in strangers)
             return _ended(plan, plan.progress(PlanState.BLOCKED, "InUse", f"in use: {text}"))
         if not item.is_made:
-            steps.append(_gpu_step(plan, moves, item))
+            steps.append(gpu_step(plan, moves, item))
     actions: list[Action] = [hold for step in steps for hold in step.holds]
     actions += moves.marks(step.item for step in steps if step.is_closed)
     actions += _writes(((s.item, s.layout) for s in steps if s.layout is not None), plan.record.changes.name)
@@ -182,64 +179,8 @@ def _executing(plan: ObservedPlan) -> PlanStep:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _GPUStep:
-    """What is to be done now for one GPU of a plan."""
-
-    item: ObservedChange
-    waits: tuple[str, str, str]  # for what: reason, message, object
-    due: frozenset[str]  # resources for which its node is to be held
-    holds: tuple[HoldNode, ...] = ()
-    layout: MIGLayout | None = None  # to be written
-    is_closed: bool = False  # no new pod gets a slice of it that has to go
-
-
-def _gpu_step(plan: ObservedPlan, moves: Moving, item: ObservedChange) -> _GPUStep:
-    node, goal, final = item.node, item.goal, item.change.after
-    underway = item.closed(item.wanted) if item.wanted is not None and item.is_at_work else frozenset[str]()
-    if goal is not None and item.wanted == goal and not item.has(goal):
-        due = frozenset(r for r in item.closed(goal) if not node.is_closed_without_hold(r))
-        text = item.gpu.failure or f"the partition backend of node {node.name} cuts its GPUs"
-        waits = "Cutting", text, f"GPUNode {node.name}"
-        return _GPUStep(item, waits, due, _holds_for(plan, item, due))
-    if goal is None or (goal == item.gpu.layout and goal != final):
-        closed = item.closed(final)
-        due = underway | {resource for resource in closed if moves.may_close(item, resource)}
-        holds = _holds_for(plan, item, due)
-        is_closed = due >= closed and not holds and _unsettled(plan, item, closed) is None
-        return _GPUStep(item, moves.wait_for(item), due, holds, is_closed=is_closed)
-    due = underway | item.closed(goal)
-    if holds := _holds_for(plan, item, due):
-        return _GPUStep(item, ("Holding", f"holds devices of {node.name} free", ""), due, holds)
-    if (unsettled := _unsettled(plan, item, due)) is not None:
-        return _GPUStep(item, ("Settling", *unsettled), due)
-    waits = "Cutting", f"the wanted layouts of {node.name} are written", f"GPUNode {node.name}"
-    return _GPUStep(item, waits, due, layout=goal)
-
-
-def _holds_for(plan: ObservedPlan, item: ObservedChange, due: Iterable[str]) -> tuple[HoldNode, ...]:
-    return _missing_holds(plan, ((item.node.name, resource) for resource in due), plan.held_until)
-
-
 # The first of these that a GPU of a plan waits for is the reason of the plan.
 _FIRST = ("Holding", "Settling", "Cutting", "Moving", "Draining")
-
-
-def _missing_holds(
-    plan: ObservedPlan, needed: Iterable[tuple[str, str]], until: float, early_s: float = 1.0
-) -> tuple[HoldNode, ...]:
-    """Return the holds to place: those that are missing, and those that end `early_s` before `until`.
-
-    The instants of a taint are whole seconds.
-    """
-    missing = []
-    for name, resource in sorted(needed):
-        node = plan.world.node(name)
-        hold = node.hold(resource) if node is not None else None
-        lasts = hold is not None and (hold.until is None or hold.until > until - early_s)
-        if node is not None and not lasts:
-            missing.append(HoldNode(name, resource, plan.world.now, until))
-    return tuple(missing)
 
 
 def _writes(
@@ -249,38 +190,3 @@ def _writes(
     for item, layout in layouts:
         by_node.setdefault(item.node.name, []).append((item.gpu.id, layout))
     return tuple(SetLayouts(node, tuple(sorted(own)), plan_hash) for node, own in sorted(by_node.items()))
-
-
-def _unsettled(plan: ObservedPlan, item: ObservedChange, closed: Iterable[str]) -> tuple[str, str] | None:
-    """Return what is waited for before devices of `closed` may be taken away: (message, object)."""
-    world, node = plan.world, item.node
-    for resource in sorted(closed):
-        hold = node.hold(resource)
-        held_since = max(hold.since, plan.record.since) if hold is not None else world.now
-        if world.now < held_since + world.limits.settle_s:
-            return f"node {node.name} was closed just now", f"Node {node.name}"
-        if _is_unknown(node, resource):
-            text = f"a pod on node {node.name} asks for {resource}, and its device is not known yet"
-            return text, f"Node {node.name}"
-    if not node.partition.is_current:
-        return f"GPUNode {node.name} is not up to date", f"GPUNode {node.name}"
-    return None
-
-
-def _is_unknown(node: WorldNode, resource: str) -> bool:
-    """Whether a pod on a node asks for a resource, and the backend does not know its device yet.
-
-    NVML knows the pods: a device of another pod that has just ended, or of a process, is not the one.
-    """
-    knows_pods = node.partition.backend == "nvml"
-    known: Counter[str] = Counter()
-    for gpu in node.partition.gpus:
-        resources: dict[int | None, str] = {s.start: resource_name(s.profile) for s in gpu.layout.slices}
-        for start, pod in set(gpu.held):
-            if resources.get(start, WHOLE) == resource:
-                known[pod if knows_pods else ""] += 1
-    claimed: Counter[str] = Counter()
-    for claim_resource, pod, count in node.claimed:
-        if claim_resource == resource:
-            claimed[pod if knows_pods else ""] += count
-    return any(count > known[pod] for pod, count in claimed.items())

@@ -1,0 +1,102 @@
+"""One GPU of a plan: what is to be done for it now, behind which holds, and when devices may be taken."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tangram.fleet import MIGLayout, resource_name
+from tangram.repartition.moving import Moving
+from tangram.repartition.observed_plan import WHOLE, ObservedChange, ObservedPlan
+from tangram.repartition.world import HoldNode, WorldNode
+
+
+@dataclass(frozen=True, slots=True)
+class GPUStep:
+    """What is to be done now for one GPU of a plan."""
+
+    item: ObservedChange
+    waits: tuple[str, str, str]  # for what: reason, message, object
+    due: frozenset[str]  # resources for which its node is to be held
+    holds: tuple[HoldNode, ...] = ()
+    layout: MIGLayout | None = None  # to be written
+    is_closed: bool = False  # no new pod gets a slice of it that has to go
+
+
+def gpu_step(plan: ObservedPlan, moves: Moving, item: ObservedChange) -> GPUStep:
+    """Return the next step of one GPU of a plan that goes on. It does not have its new layout yet."""
+    node, goal, final = item.node, item.goal, item.change.after
+    underway = item.closed(item.wanted) if item.wanted is not None and item.is_at_work else frozenset[str]()
+    if goal is not None and item.wanted == goal and not item.has(goal):
+        due = frozenset(r for r in item.closed(goal) if not node.is_closed_without_hold(r))
+        text = item.gpu.failure or f"the partition backend of node {node.name} cuts its GPUs"
+        waits = "Cutting", text, f"GPUNode {node.name}"
+        return GPUStep(item, waits, due, _holds_for(plan, item, due))
+    if goal is None or (goal == item.gpu.layout and goal != final):
+        closed = item.closed(final)
+        due = underway | {resource for resource in closed if moves.may_close(item, resource)}
+        holds = _holds_for(plan, item, due)
+        is_closed = due >= closed and not holds and unsettled(plan, item, closed) is None
+        return GPUStep(item, moves.wait_for(item), due, holds, is_closed=is_closed)
+    due = underway | item.closed(goal)
+    if holds := _holds_for(plan, item, due):
+        return GPUStep(item, ("Holding", f"holds devices of {node.name} free", ""), due, holds)
+    if (reason := unsettled(plan, item, due)) is not None:
+        return GPUStep(item, ("Settling", *reason), due)
+    waits = "Cutting", f"the wanted layouts of {node.name} are written", f"GPUNode {node.name}"
+    return GPUStep(item, waits, due, layout=goal)
+
+
+def _holds_for(plan: ObservedPlan, item: ObservedChange, due: Iterable[str]) -> tuple[HoldNode, ...]:
+    return missing_holds(plan, ((item.node.name, resource) for resource in due), plan.held_until)
+
+
+def missing_holds(
+    plan: ObservedPlan, needed: Iterable[tuple[str, str]], until: float, early_s: float = 1.0
+) -> tuple[HoldNode, ...]:
+    """Return the holds to place: those that are missing, and those that end `early_s` before `until`.
+
+    The instants of a taint are whole seconds.
+    """
+    missing = []
+    for name, resource in sorted(needed):
+        node = plan.world.node(name)
+        hold = node.hold(resource) if node is not None else None
+        lasts = hold is not None and (hold.until is None or hold.until > until - early_s)
+        if node is not None and not lasts:
+            missing.append(HoldNode(name, resource, plan.world.now, until))
+    return tuple(missing)
+
+
+def unsettled(plan: ObservedPlan, item: ObservedChange, closed: Iterable[str]) -> tuple[str, str] | None:
+    """Return what is waited for before devices of `closed` may be taken away: (message, object)."""
+    world, node = plan.world, item.node
+    for resource in sorted(closed):
+        hold = node.hold(resource)
+        held_since = max(hold.since, plan.record.since) if hold is not None else world.now
+        if world.now < held_since + world.limits.settle_s:
+            return f"node {node.name} was closed just now", f"Node {node.name}"
+        if _is_unknown(node, resource):
+            text = f"a pod on node {node.name} asks for {resource}, and its device is not known yet"
+            return text, f"Node {node.name}"
+    if not node.partition.is_current:
+        return f"GPUNode {node.name} is not up to date", f"GPUNode {node.name}"
+    return None
+
+
+def _is_unknown(node: WorldNode, resource: str) -> bool:
+    """Whether a pod on a node asks for a resource, and the backend does not know its device yet.
+
+    NVML knows the pods: a device of another pod that has just ended, or of a process, is not the one.
+    """
+    knows_pods = node.partition.backend == "nvml"
+    known: Counter[str] = Counter()
+    for gpu in node.partition.gpus:
+        resources: dict[int | None, str] = {s.start: resource_name(s.profile) for s in gpu.layout.slices}
+        for start, pod in set(gpu.held):
+            if resources.get(start, WHOLE) == resource:
+                known[pod if knows_pods else ""] += 1
+    claimed: Counter[str] = Counter()
+    for claim_resource, pod, count in node.claimed:
+        if claim_resource == resource:
+            claimed[pod if knows_pods else ""] += count
+    return any(count > known[pod] for pod, count in claimed.items())
