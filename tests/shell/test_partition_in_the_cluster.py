@@ -338,6 +338,44 @@ async def test_a_replica_makes_room_on_the_only_gpu(
         assert node.errors == []
 
 
+async def test_two_models_change_places_without_a_spare_gpu(
+    cluster: LiveCluster, operator: Callable[..., Any]
+) -> None:
+    """Each of two GPUs serves one model, and each model is to run on the other's: slices are made beside."""
+    names = [f"{cluster.namespace}-{end}" for end in "xy"]
+    states = [nvml_state("H100-80GB-SXM", {"mig": ["1g.10gb@0"]}) for _ in names]
+    async with contextlib.AsyncExitStack() as stack:
+        nodes = [
+            await stack.enter_async_context(partitioned_node(cluster, name, state, {"pool": name}))
+            for name, state in zip(names, states, strict=True)
+        ]
+        for name in names:
+            await cluster.apply(pool(name, "Ignore"), GPU_POOLS)
+        operator(partition=PARTITION | {"moveDeadlineSeconds": 120})
+        for node in nodes:
+            await reported(node)
+        for model_name, at in zip(("first", "second"), names, strict=True):
+            await cluster.apply(llm(model_name, cluster.namespace, placement={"pools": [at]}))
+            await cluster.until(model_name, "Ready", "True", within_s=60)
+        availability = Availability(cluster)
+        async with availability.watched():
+            for name in names:
+                await cluster.apply(pool(name, "Full"), GPU_POOLS)
+            for model_name, at in zip(("second", "first"), names, strict=True):
+                await cluster.apply(llm(model_name, cluster.namespace, placement={"pools": [at]}))
+            await eventually(lambda: run_on(cluster, second=names[0], first=names[1]), 100, "they swap")
+
+        assert availability.least == {"first": 1, "second": 1}
+        assert [node.errors for node in nodes] == [[], []]
+
+
+async def run_on(cluster: LiveCluster, **expected: str) -> bool:
+    """Whether each LLMDeployment has one pod, on this node."""
+    live = [p for p in await cluster.all(PODS) if p["metadata"]["labels"].get("tangram.dev/profile")]
+    found = [(p["metadata"]["labels"]["tangram.dev/llmdeployment"], p["spec"].get("nodeName", "")) for p in live]
+    return sorted(found) == sorted(expected.items())
+
+
 class Availability:
     """The least number of ready pods of each LLMDeployment while it is watched."""
 
@@ -349,9 +387,11 @@ class Availability:
     async def watched(self) -> AsyncIterator[None]:
         over = asyncio.Event()
         task = asyncio.create_task(self._watch(over))
-        yield
-        over.set()
-        await task
+        try:
+            yield
+        finally:
+            over.set()
+            await task
 
     async def _watch(self, over: asyncio.Event) -> None:
         while not over.is_set():
