@@ -372,8 +372,9 @@ async def test_two_models_change_places_without_a_spare_gpu(
 async def run_on(cluster: LiveCluster, **expected: str) -> bool:
     """Whether each LLMDeployment has one pod, on this node."""
     live = [p for p in await cluster.all(PODS) if p["metadata"]["labels"].get("tangram.dev/profile")]
-    found = [(p["metadata"]["labels"]["tangram.dev/llmdeployment"], p["spec"].get("nodeName", "")) for p in live]
-    return sorted(found) == sorted(expected.items())
+    owners = [pod["metadata"]["labels"]["tangram.dev/llmdeployment"] for pod in live]
+    places = [pod["spec"].get("nodeName", "") for pod in live]
+    return sorted(zip(owners, places, strict=True)) == sorted(expected.items())
 
 
 class Availability:

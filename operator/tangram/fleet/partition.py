@@ -86,7 +86,6 @@ class NodePartition:
     is_current: bool = False  # the status is about the present spec, Node and boot
     gpus: tuple[PartitionedGPU, ...] = ()  # by index
     wanted: tuple[tuple[str, MIGLayout], ...] = ()  # (GPU, layout), by GPU
-    plan: str = ""  # hash of the FleetPlan that `wanted` follows
 
     @property
     def knows_holders(self) -> bool:

@@ -76,12 +76,7 @@ def plan_record(obj: Object, recommended: frozenset[str] | None) -> PlanRecord:
     """
     spec = FleetPlanSpec.model_validate(obj["spec"])
     changes = LayoutChanges(
-        tuple(
-            sorted(
-                LayoutChange(c.node, fleet_wide_id(c.node, c.gpu), _read(c.before), _read(c.after))
-                for c in spec.changes
-            )
-        ),
+        tuple(sorted(map(_change, spec.changes))),
         tuple(sorted((d.owner, ShapeKey(d.sku, d.profile, d.tensor_parallel)) for d in spec.disturbed)),
         spec.pool or "",
     )

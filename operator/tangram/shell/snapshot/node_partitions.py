@@ -121,7 +121,6 @@ def _partition(obj: Object, node: Object, claimed: AbstractSet[str]) -> NodePart
         is_current=is_current,
         gpus=tuple(gpus),
         wanted=wanted,
-        plan=spec.plan_hash or "",
     )
 
 
