@@ -9,6 +9,7 @@ from tangram.repartition import (
     MarkPod,
     ReleaseNode,
     SetLayouts,
+    UnmarkPod,
     WorldOwner,
     WorldPod,
     next_step,
@@ -306,3 +307,36 @@ def test_a_pod_on_two_gpus_is_one_replica():
     assert next_step(
         replace(found, owners={"chat/llama": WorldOwner("uid", 1, 1, 1, frozenset({whole}))})
     ).moves == (ReplicaMove("uid", whole, surge=1),)
+
+
+# ---- what failed in between -------------------------------------------------------------------------
+
+
+def test_a_marked_pod_whose_replacement_has_failed_is_replaced_again():
+    first = replace(PODS[0], is_marked=True)
+
+    assert both(first, PODS[1], available=2).moves[0].surge == 2
+    assert both(first, PODS[1], available=2, asked=3).moves[0].surge == 2
+
+
+def test_no_further_replica_starts_while_a_batch_leaves():
+    assert both(*PODS, available=3).moves[0].surge == 1
+
+
+def test_the_node_of_a_marked_pod_without_a_replacement_is_opened_again():
+    marked = tuple(replace(pod, is_marked=True) for pod in PODS)
+
+    assert both(*marked, available=2).actions == (ReleaseNode("a", RESOURCE),)
+
+
+def test_the_mark_of_a_plan_that_has_ended_is_taken_from_the_pod():
+    pod = replace(POD, is_marked=True)
+    there = replace(node("a", gpu("a0", BEFORE)), pods=(pod, WorldPod("team/job-1", is_marked=True)))
+
+    assert next_step(world(there)).actions == (UnmarkPod("chat/llama-1"),)
+
+
+def test_no_mark_is_taken_from_a_pod_that_leaves():
+    there = replace(node("a", gpu("a0", BEFORE)), pods=(replace(POD, is_marked=True, is_leaving=True),))
+
+    assert next_step(world(there)).actions == ()

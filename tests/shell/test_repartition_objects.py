@@ -6,10 +6,20 @@ from types import SimpleNamespace
 
 import pytest
 
-from tangram.fleet import FleetSnapshot, LayoutChange, LayoutChanges, NodePartition, PartitionView, ShapeKey
+from tangram.fleet import (
+    Claim,
+    FleetSnapshot,
+    LayoutChange,
+    LayoutChanges,
+    NodePartition,
+    PartitionView,
+    Shape,
+    ShapeKey,
+)
 from tangram.repartition import (
     Hold,
     HoldNode,
+    MarkPod,
     PlanProgress,
     PlanRecord,
     PlanState,
@@ -18,14 +28,16 @@ from tangram.repartition import (
     RepartitionStep,
     RepartitionWorld,
     SetLayouts,
+    UnmarkPod,
     WorldNode,
 )
 from tangram.shell.api_server.client import ApiError
 from tangram.shell.lead.lease import NotLeader
-from tangram.shell.objects.kinds import GPU_NODES, NODES
+from tangram.shell.objects.kinds import DELETION_COST, GPU_NODES, NODES
 from tangram.shell.repartition.executor import KEPT, ROUND_S, Executor, RepartitionRound
 from tangram.shell.repartition.plan_objects import change_display, fits, plan_object, plan_record, plan_status
 from tangram.shell.repartition.world import (
+    MARK,
     Recommended,
     failed_changes,
     hold_value,
@@ -35,6 +47,7 @@ from tangram.shell.repartition.world import (
 )
 from tangram.shell.watch.kept_fields import fleet_plan
 from tangram.shell.watch.store import Store
+from tests.support.fleet import intent, workload
 from tests.support.repartition_worlds import layout
 
 NOW = 1_700_000_000.0
@@ -56,6 +69,26 @@ def world_of(*plans, nodes=(), recommended=(), partitions=(), now=NOW):
     objects = plan_objects(plans)
     known = Recommended("", tuple(recommended))
     return repartition_world(snapshot, (), nodes, (), objects, known, RepartitionLimits(), now)
+
+
+def test_a_replica_that_terminates_or_is_not_ready_serves_for_nobody():
+    def pod(name, ready):
+        condition = {"type": "Ready", "status": ready}
+        return {"metadata": {"namespace": "chat", "name": name}, "conditions": [condition]}
+
+    owner = SimpleNamespace(uid="u", namespace="chat", name="llama")
+    pods = [pod("serves", "True"), pod("starts", "False"), pod("leaves", "True")]
+    claims = [
+        Claim("a", "nvidia.com/gpu", 1, "u", NOW * (name == "leaves") or None, f"chat/{name}")
+        for name in ("serves", "starts", "leaves")
+    ]
+    late = workload(intent("llama"), Shape("A30", "gpu"), 2)  # its status counts the pod that leaves
+    snapshot = FleetSnapshot(claims=tuple(claims), workloads=(replace(late, owner_uid="u"),))
+    world = repartition_world(
+        snapshot, [owner], (), pods, plan_objects(()), Recommended("", ()), RepartitionLimits(), NOW
+    )
+
+    assert world.owners["chat/llama"].available == 1
 
 
 # ---- FleetPlans ------------------------------------------------------------------------------------
@@ -407,6 +440,19 @@ async def test_a_hold_keeps_other_taints_and_counts_from_its_write():
         )
     ]
     assert made.expectations.seen == [("write", "nodes", "a")]
+
+
+async def test_a_mark_is_set_and_taken_by_the_uid_of_the_pod():
+    api = InMemoryApi()
+    made, _ = executor(api)
+    pod = {"metadata": {"namespace": "chat", "name": "llama-1", "uid": "u1"}}
+    step = current(MarkPod("chat/llama-1"), UnmarkPod("chat/llama-1"))
+
+    await made.perform(replace(step, pods={"chat/llama-1": pod}))
+
+    annotations = [call[3]["metadata"]["annotations"] for call in api.calls]
+    assert annotations == [{DELETION_COST: MARK}, {DELETION_COST: None}]
+    assert [call[3]["metadata"]["uid"] for call in api.calls] == ["u1", "u1"]
 
 
 async def test_a_second_hold_starts_from_the_node_as_the_first_one_left_it():

@@ -40,8 +40,8 @@ class Moving:
 
         Either a replica on it goes next, or no replica of the plan has to start there just now.
         """
-        pods = [user.pod for user in item.users if user.resource == resource]
-        if any(pod is not None and (pod.is_marked or pod.is_leaving) for pod in pods):
+        pods = [user.pod for user in item.users if user.resource == resource and user.pod is not None]
+        if any(pod.is_leaving or (pod.is_marked and self._going(pod.owner)) for pod in pods):
             return True
         arriving = (
             owner
@@ -81,13 +81,28 @@ class Moving:
                 moves.append(ReplicaMove(state.uid, shape, self._surge(owner)))
         return tuple(moves)
 
+    @property
+    def pods(self) -> frozenset[str]:
+        """The pods that have to leave, as NAMESPACE/NAME."""
+        users = (user for users in self.leaving.values() for _, user in users)
+        return frozenset(user.pod.name for user in users if user.pod is not None)
+
     def _surge(self, owner: str) -> int:
-        """Return how many replicas there have to be beside the desired ones."""
+        """Return how many replicas there have to be beside the desired ones.
+
+        While a batch leaves, no further replica starts: its node is closed, and it would be waited for.
+        """
         if not self.stays_on_shape(owner):
             return 0
-        if marked := self._marked(owner):
-            return max(0, self._spare(owner) - marked)
+        if self._batch(owner):
+            return self._spare(owner) - self._going(owner)
         return len(self._staying(owner))
+
+    def _going(self, owner: str) -> int:
+        """Return how many marked pods go now. A mark does not last: a replacement may fail, or the Deployment
+        end another pod.
+        """
+        return min(self._marked(owner), self._batch(owner))
 
     def _batch(self, owner: str) -> int:
         """Return how many of the replicas that stay may leave: their replacements serve, and none starts.

@@ -13,7 +13,9 @@ from tangram.repartition.world import (
     ReleaseNode,
     RepartitionStep,
     RepartitionWorld,
+    UnmarkPod,
     WorldNode,
+    WorldPod,
 )
 
 
@@ -39,6 +41,8 @@ def next_step(world: RepartitionWorld) -> RepartitionStep:
     needed |= arriving.keys()
     placed = {(action.node, action.resource) for action in actions if isinstance(action, HoldNode)}
     actions += _releases(world, needed, placed)
+    leaving = {pod for step in steps.values() for pod in step.leaving}
+    actions += (UnmarkPod(pod.name) for pod in _marked(world) if pod.name not in leaving)
     targets = {gpu: layout for step in steps.values() for gpu, layout in step.targets}
     plan_of = {gpu: name for name, step in steps.items() for gpu, _ in step.targets}
     until = {name: step.progress.until or world.now for name, step in steps.items()}
@@ -81,6 +85,12 @@ def _arriving(world: RepartitionWorld) -> dict[tuple[str, str], HoldNode | None]
             is_closed = hold is not None and (hold.until is None or world.now < hold.until)
             holds[node.name, WHOLE] = None if is_closed else HoldNode(node.name, WHOLE, world.now, until)
     return holds
+
+
+def _marked(world: RepartitionWorld) -> list[WorldPod]:
+    """Return the replicas that would go first, and do not go yet."""
+    pods = (pod for node in world.nodes for pod in node.pods)
+    return sorted(pod for pod in pods if pod.owner and pod.is_marked and not pod.is_leaving)
 
 
 def _order(record: PlanRecord) -> tuple[bool, float, str]:

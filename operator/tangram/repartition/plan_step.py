@@ -37,6 +37,7 @@ class PlanStep:
     holds: frozenset[tuple[str, str]] = frozenset()  # (node, resource) that it needs
     targets: tuple[tuple[str, MIGLayout], ...] = ()  # of its GPUs while it may still succeed
     moves: tuple[ReplicaMove, ...] = ()  # of replicas that leave its GPUs
+    leaving: frozenset[str] = frozenset()  # pods that leave its GPUs, as NAMESPACE/NAME
 
 
 def plan_step(world: RepartitionWorld, record: PlanRecord, *, may_begin: bool) -> PlanStep:
@@ -176,6 +177,7 @@ def _executing(plan: ObservedPlan) -> PlanStep:
         frozenset((step.item.node.name, resource) for step in steps for resource in step.due),
         targets,
         moves.underway,
+        moves.pods,
     )
 
 

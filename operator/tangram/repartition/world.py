@@ -174,7 +174,14 @@ class MarkPod:
     pod: str  # NAMESPACE/NAME
 
 
-Action = HoldNode | ReleaseNode | SetLayouts | MarkPod
+@dataclass(frozen=True, slots=True, order=True)
+class UnmarkPod:
+    """Take the mark from a pod that stays: else a later plan would end it in place of another one."""
+
+    pod: str  # NAMESPACE/NAME
+
+
+Action = HoldNode | ReleaseNode | SetLayouts | MarkPod | UnmarkPod
 
 
 @dataclass(frozen=True, slots=True)

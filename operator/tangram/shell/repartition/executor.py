@@ -24,6 +24,7 @@ from tangram.repartition import (
     RepartitionStep,
     RepartitionWorld,
     SetLayouts,
+    UnmarkPod,
     next_step,
 )
 from tangram.shell.api_server.client import ApiClient, ApiError, Guard
@@ -146,8 +147,10 @@ class Executor:
             match action:
                 case HoldNode() | ReleaseNode():
                     await self._try(f"node {action.node}", self._change_hold, action, current)
-                case MarkPod():
-                    await self._try(f"pod {action.pod}", self._mark_pod, current.pods[action.pod])
+                case MarkPod() | UnmarkPod():
+                    cost = MARK if isinstance(action, MarkPod) else None
+                    pod = current.pods[action.pod]
+                    await self._try(f"pod {action.pod}", self._set_deletion_cost, pod, cost)
                 case SetLayouts():
                     await self._try(f"gpunode {action.node}", self._set_layouts, action, current)
 
@@ -278,11 +281,11 @@ class Executor:
         meta = {**node["metadata"], "resourceVersion": stored["metadata"]["resourceVersion"]}
         current.nodes[action.node] = {**node, "metadata": meta, "taints": taints}
 
-    async def _mark_pod(self, pod: Object) -> None:
-        """Make a pod the first to go, by its UID: another one of its name is left alone."""
+    async def _set_deletion_cost(self, pod: Object, cost: str | None) -> None:
+        """Make a pod the first to go, or one like others, by its UID: another one of that name is left."""
         namespace, name = key_of(pod)
         patch = {
-            "metadata": {"uid": uid_of(pod), "annotations": {DELETION_COST: MARK}},
+            "metadata": {"uid": uid_of(pod), "annotations": {DELETION_COST: cost}},
         }
         stored = await self.client.merge(PODS, namespace, name, patch, manager=MANAGER, guard=self.guard)
         self.expectations.expect_write(PODS, stored, self.clock())

@@ -1,8 +1,8 @@
 """The world of the step function, from mirrored objects. Pure."""
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Set
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -144,7 +144,7 @@ def repartition_world(
     snapshot: FleetSnapshot,
     intents: Iterable[Intent],
     nodes: Iterable[Object],
-    pods: Iterable[Object],
+    pods: Collection[Object],
     plans: FleetPlanObjects,
     recommended: Recommended,
     limits: RepartitionLimits,
@@ -179,13 +179,13 @@ def repartition_world(
         nodes=tuple(sorted(world_nodes, key=lambda node: node.name)),
         plans=(*_records(plans, recommended, now), *_new(plans, changes, partitions, now)),
         policies={pool.name: pool.policy for pool in snapshot.pools},
-        owners=_owners(snapshot, deployments),
+        owners=_owners(snapshot, deployments, _serving(snapshot, pods)),
         limits=limits,
     )
 
 
 def _pods(
-    snapshot: FleetSnapshot, pods: Iterable[Object], names: Mapping[str, str]
+    snapshot: FleetSnapshot, pods: Collection[Object], names: Mapping[str, str]
 ) -> Mapping[str, list[WorldPod]]:
     """Return the pods with devices, by node."""
     marked = {"/".join(key_of(pod)) for pod in pods if pod.get("deletionCost") == MARK}
@@ -196,8 +196,24 @@ def _pods(
     return by_node
 
 
-def _owners(snapshot: FleetSnapshot, names: Mapping[str, str]) -> Mapping[str, WorldOwner]:
-    """Return the state of each LLMDeployment by NAMESPACE/NAME."""
+def _serving(snapshot: FleetSnapshot, pods: Collection[Object]) -> Counter[str]:
+    """Return how many pods of each LLMDeployment are ready and do not terminate, by UID."""
+    ready = {
+        "/".join(key_of(pod))
+        for pod in pods
+        if any((c["type"], c["status"]) == ("Ready", "True") for c in pod["conditions"])
+    }
+    owners = {claim.pod: claim.owner_uid for claim in snapshot.claims if claim.leaves_at is None}
+    return Counter(owner for pod, owner in owners.items() if owner is not None and pod in ready)
+
+
+def _owners(
+    snapshot: FleetSnapshot, names: Mapping[str, str], serving: Mapping[str, int]
+) -> Mapping[str, WorldOwner]:
+    """Return the state of each LLMDeployment by NAMESPACE/NAME.
+
+    The status of a Deployment that was just scaled down counts pods for a while that terminate already.
+    """
     desired, own = dict(snapshot.desired), defaultdict[str, list[Workload]](list)
     for workload in snapshot.workloads:
         own[workload.owner_uid].append(workload)
@@ -205,7 +221,7 @@ def _owners(snapshot: FleetSnapshot, names: Mapping[str, str]) -> Mapping[str, W
         name: WorldOwner(
             uid,
             desired.get(uid, max((workload.replicas for workload in own[uid]), default=0)),
-            sum(workload.available for workload in own[uid]),
+            min(sum(workload.available for workload in own[uid]), serving.get(uid, 0)),
             sum(workload.replicas for workload in own[uid]),
             frozenset(workload.shape.key for workload in own[uid] if workload.total or workload.replicas),
         )
