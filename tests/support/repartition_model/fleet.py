@@ -14,7 +14,15 @@ from tangram.fleet import PoolPolicy
 from tangram.repartition import PlanState, RepartitionLimits
 from tangram.repartition.observed_plan import RETREAT_S
 from tests.support.repartition_model.layouts import NONE, numbered
-from tests.support.repartition_model.node import AVAILABLE, GPUState, NodeState, PodKind, PodState
+from tests.support.repartition_model.node import (
+    AVAILABLE,
+    SEEN,
+    UNMARKED,
+    GPUState,
+    NodeState,
+    PodKind,
+    PodState,
+)
 
 POOL = "pool"
 TICK_S, NOW = 30.0, 1_000_000.0
@@ -55,7 +63,7 @@ class OwnerState(NamedTuple):
 class Write(NamedTuple):
     """A write that the operator has decided."""
 
-    kind: str  # scale, plan, hold, release, set, mark
+    kind: str  # scale, plan, hold, release, set, mark, unmark
     target: int  # owner, plan or node
     value: tuple[int, ...] | int = 0
     also: int = 0  # of a hold: ticks left; of a scale: whether it ends replicas
@@ -71,6 +79,7 @@ class Settings(NamedTuple):
     tampered: bool = False  # a person took a hold or cut a GPU: what follows from it is not the operator's
     faults: int = 0  # that may still happen
     changes: int = 0  # from outside, likewise
+    delayed: bool = False  # time has passed though something was left to be done
 
 
 @dataclass(frozen=True)
@@ -88,8 +97,9 @@ class Scenario:
     changes: int = 1
     owners: tuple[tuple[int, int], ...] = ()  # (resource, desired replicas)
     replicas: tuple[tuple[int, int, int], ...] = ()  # available ones: (owner, GPU, start)
+    marked: tuple[tuple[int, int], ...] = ()  # (GPU, start) of replicas that a plan has marked that has ended
     moved: tuple[tuple[int, ...], ...] = ()  # owners whose replicas a plan moves, by plan
-    succeeds: bool = False  # every plan is done where neither a failure nor a change happens
+    succeeds: bool = False  # every plan is done where nothing fails, is changed from outside, or is delayed
 
     @property
     def kinds(self) -> tuple[PodKind, ...]:
@@ -131,7 +141,11 @@ def initial(of: Scenario) -> Fleet:
             if of.node_of[gpu] != node:
                 continue
             number, index = numbered(text), of.index_on_node(gpu)
-            own = [PodState(kind, index, start, phase) for kind, at, start, phase in placed if at == gpu]
+            own = [
+                PodState(kind, index, start, phase, SEEN if (gpu, start) in of.marked else UNMARKED)
+                for kind, at, start, phase in placed
+                if at == gpu
+            ]
             held = tuple(sorted((pod.start, True) for pod in own))
             gpus.append(GPUState(number, NONE, number, held, number))
             pods += own

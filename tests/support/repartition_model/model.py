@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from itertools import product
+from typing import TypeVar
 
-from tangram.repartition import PlanState, next_step
+from tangram.repartition import next_step
 from tests.support.repartition_model import node as on_node
 from tests.support.repartition_model.fleet import (
     ABSENT,
     EXECUTING,
     POLICIES,
-    STATES,
     Fleet,
     Packing,
     PlanObject,
@@ -22,11 +22,11 @@ from tests.support.repartition_model.fleet import (
     Write,
     initial,
 )
+from tests.support.repartition_model.laws import check_end, check_marks
 from tests.support.repartition_model.layouts import NONE, LawBroken, devices_of
 from tests.support.repartition_model.node import (
-    AVAILABLE,
     MARKED,
-    QUARANTINE,
+    UNMARKED,
     Changed,
     NodeState,
     NodeStep,
@@ -35,45 +35,12 @@ from tests.support.repartition_model.node import (
     put,
 )
 from tests.support.repartition_model.operator import Decide, Operator
-from tests.support.repartition_model.replicas import (
-    ReplicaStep,
-    people_scale,
-    replica_failures,
-    replica_steps,
-)
+from tests.support.repartition_model.parts import CHANGE, DELAY, FAULT, TAMPER, Memory, Part
+from tests.support.repartition_model.people import change_desired, change_plans, change_settings
+from tests.support.repartition_model.replicas import ReplicaStep, replica_failures, replica_steps
 
-FAULT, CHANGE, TAMPER = 1, 2, 4  # what a step uses up, or is
 Steps = list[tuple[str, int]]
 T = TypeVar("T")
-
-
-class Part(NamedTuple):
-    """What a step adds to a state, whatever the rest of the state is."""
-
-    name: str
-    delta: int
-    changed: int = 0  # number of the objects that it changes
-    uses: int = 0
-
-
-@dataclass
-class Memory:
-    """Results by key, broken laws among them."""
-
-    results: dict[object, object] = field(default_factory=dict)
-
-    def get(self, key: object, compute: Callable[..., T], *arguments: object) -> T:
-        """Return what was computed for a key."""
-        found = self.results.get(key)
-        if found is None:
-            try:
-                found = compute(*arguments)
-            except LawBroken as error:
-                found = error
-            self.results[key] = found
-        if isinstance(found, LawBroken):
-            raise found.with_traceback(None)
-        return found  # type: ignore[return-value]
 
 
 @dataclass
@@ -135,7 +102,9 @@ class Model:
                 failures = self._get("failures", self._replica_key(state), self._failures, state)
                 found += [(part.name, self._after(state, part)) for part in failures]
         if not is_due:
-            found.append(("time passes", self._tick(state)))
+            found.append(
+                ("time passes", self._tick_early(state) if self.scenario.succeeds else self._tick(state))
+            )
         if settings.changes:
             self._people_steps(state, found)
         return [step for step in found if step[1] != state]
@@ -196,6 +165,7 @@ class Model:
             faults=item.faults - bool(uses & FAULT),
             changes=item.changes - bool(uses & CHANGE),
             tampered=item.tampered or bool(uses & TAMPER),
+            delayed=item.delayed or bool(uses & DELAY),
         )
         return table.difference(number, after)
 
@@ -211,7 +181,7 @@ class Model:
                 return False
             if write.kind == "set":
                 return objects.gpu_node
-            return write.value in objects.ended if write.kind == "mark" else objects.node
+            return write.value in objects.ended if write.kind in ("mark", "unmark") else objects.node
 
         after = tuple(w._replace(stale=True) if is_refused(w) else w for w in table.items[number])
         return table.difference(number, after)
@@ -227,8 +197,8 @@ class Model:
         item = table.items[number]
         for faults in range(item.faults, self.scenario.faults + 1):
             for changes in range(item.changes, self.scenario.changes + 1):
-                for tampered in {False, item.tampered}:
-                    other = item._replace(faults=faults, changes=changes, tampered=tampered)
+                for tampered, delayed in product({False, item.tampered}, {False, item.delayed}):
+                    other = Settings(item.policy, item.stopped, tampered, faults, changes, delayed)
                     if other != item:
                         found.append(table.difference(number, other))
         return found
@@ -271,7 +241,12 @@ class Model:
         if lost_slice and not settings.tampered:
             raise LawBroken(f"{lost_slice} is to lose a slice that is known to be held")
         if writes and self.scenario.owners:
-            self._check_marks(state, writes, settings)
+            is_disturbed = (settings.faults, settings.changes) != (
+                self.scenario.faults,
+                self.scenario.changes,
+            )
+            if not is_disturbed and any(w.kind == "mark" for w in packing.writes.items[writes]):
+                check_marks(self.unpack(state), packing.writes.items[writes])
         return writes << packing.writes.shift
 
     def _view(self, index: int, number: int) -> int:
@@ -283,24 +258,6 @@ class Model:
         visible = fleet._replace(nodes=tuple(map(self.operator.visible, fleet.nodes)))
         decision = self.operator.decision(visible)
         return self.packing.writes.number(decision.writes), decision.lost_slice
-
-    def _check_marks(self, state: int, writes: int, settings: Settings) -> None:
-        """Raise where a pod is marked before its replacement is available."""
-        marks = {(w.target, w.value) for w in self.packing.writes.items[writes] if w.kind == "mark"}
-        is_disturbed = (settings.faults, settings.changes) != (self.scenario.faults, self.scenario.changes)
-        if not marks or is_disturbed:
-            return
-        fleet = self.unpack(state)
-        for owner, item in enumerate(fleet.owners):
-            staying = [
-                pod
-                for index, node in enumerate(fleet.nodes)
-                for pod in node.pods
-                if pod.kind == owner and not pod.mark and (index, (pod.gpu, pod.start)) not in marks
-            ]
-            marked = any(fleet.nodes[n].pods and _owner_at(fleet, n, place) == owner for n, place in marks)
-            if marked and sum(pod.phase == AVAILABLE for pod in staying) < item.desired:
-                raise LawBroken(f"a replica of {owner} is marked before its replacement is available")
 
     def _write(self, state: int) -> tuple[str, int]:
         """Make the first write; the API server refuses it where its object has changed."""
@@ -334,7 +291,7 @@ class Model:
             name += " is refused"
         elif write.kind == "scale":
             after = put(item, write.target, item[write.target]._replace(replicas=write.value))
-        elif write.kind == "mark":
+        elif write.kind in ("mark", "unmark"):
             after = _marked(item, write)
         elif write.kind == "set":
             after = self._set(item, write, tampered=tampered)
@@ -403,7 +360,8 @@ class Model:
 
     def _fault_parts(self, index: int, number: int, tampered: bool) -> list[Part]:
         node, steps = self.packing.nodes[index].items[number], self._node_steps[tampered]
-        return self._parts(index, number, (*steps.agent_fails(node), *steps.crashes(node)), FAULT)
+        parts = self._parts(index, number, (*steps.agent_fails(node), *steps.crashes(node)), FAULT)
+        return [part._replace(uses=FAULT | DELAY * ("quarantine" in part.name)) for part in parts]
 
     def _scheduler_steps(self, state: int, index: int, found: Steps, *, replicas_only: bool = False) -> None:
         pending, table = self.packing.pending, self.packing.nodes[index]
@@ -450,6 +408,12 @@ class Model:
         return parts
 
     # ---- time -----------------------------------------------------------------------------------------
+
+    def _tick_early(self, state: int) -> int:
+        """Let half a minute pass, though something may be left to be done."""
+        fair, after = self.fair_step(state), self._tick(state)
+        is_early = fair is not None and fair[1] != after
+        return self._after(after, Part("", 0, 0, DELAY)) if is_early else after
 
     def _tick(self, state: int) -> int:
         """Let half a minute pass."""
@@ -504,28 +468,24 @@ class Model:
                 found.append((part.name, self._after(state, part)))
 
     def _people_plans(self, number: int) -> list[Part]:
-        table, parts = self.packing.plans, []
-        for name, after, uses in people_plans(table.items[number]):
-            parts.append(Part(name, table.difference(number, after), 0, CHANGE | uses))
-        return parts
+        table = self.packing.plans
+        return [
+            Part(name, table.difference(number, after), 0, CHANGE | uses)
+            for name, after, uses in change_plans(table.items[number])
+        ]
 
     def _people_settings(self, number: int) -> list[Part]:
         table = self.packing.settings
-        item, parts = table.items[number], []
-        less = item._replace(changes=item.changes - 1)
+        less = table.items[number]._replace(changes=table.items[number].changes - 1)
         # To plans for which no replica moves, IdleOnly and Full are one.
-        for policy in range(len(POLICIES) if self.scenario.owners else len(POLICIES) - 1):
-            if policy != item.policy:
-                after = less._replace(policy=policy)
-                parts.append(Part(f"policy {POLICIES[policy]}", table.difference(number, after)))
-        after = less._replace(stopped=not item.stopped)
-        return [*parts, Part("full stop", table.difference(number, after))]
+        policies = len(POLICIES) if self.scenario.owners else len(POLICIES) - 1
+        changes = change_settings(less, policies)
+        return [Part(name, table.difference(number, after)) for name, after in changes]
 
     def _people_owners(self, number: int) -> list[Part]:
-        table, parts = self.packing.owners, []
-        for name, after in people_scale(table.items[number]):
-            parts.append(Part(name, table.difference(number, after), 0, CHANGE))
-        return parts
+        table = self.packing.owners
+        changes = change_desired(table.items[number])
+        return [Part(name, table.difference(number, after), 0, CHANGE) for name, after in changes]
 
     def _people_nodes(self, index: int, number: int) -> list[Part]:
         node, steps = self.packing.nodes[index].items[number], self._node_steps[0]
@@ -545,70 +505,14 @@ class Model:
 
     def check_end(self, state: int) -> None:
         """Raise where something is left in a state from which nothing follows."""
-        fleet = self.unpack(state)
-        for index, node in enumerate(fleet.nodes):
-            if any(left != NONE for _, _, left, _ in node.holds):
-                raise LawBroken(f"node {index} stays held")
-            for at, gpu in enumerate(node.gpus):
-                as_wanted = gpu.wanted in (NONE, gpu.actual)
-                if not as_wanted and gpu.failures < QUARANTINE and not on_node.on_gpu(node, at):
-                    raise LawBroken(f"GPU {at} of node {index} never gets its layout")
-                if gpu.offered != gpu.actual and not fleet.settings.tampered:
-                    raise LawBroken(f"the devices of GPU {at} of node {index} are never offered")
-        for number, plan in enumerate(fleet.plans):
-            waits = STATES[plan.state % ABSENT] is PlanState.RECOMMENDED and plan.approved == NONE
-            if plan.is_live and not waits:
-                raise LawBroken(f"plan {number} never ends: {STATES[plan.state]}")
-            settings = fleet.settings
-            is_disturbed = (settings.faults, settings.changes) != (
-                self.scenario.faults,
-                self.scenario.changes,
-            )
-            if self.scenario.succeeds and not is_disturbed and STATES[plan.state] is not PlanState.DONE:
-                raise LawBroken(f"plan {number} is not done, though nothing has failed")
-        self._check_replicas(fleet)
-
-    def _check_replicas(self, fleet: Fleet) -> None:
-        for owner, item in enumerate(fleet.owners):
-            if item.replicas > item.desired:
-                raise LawBroken(f"{item.replicas} replicas of {owner} stay, not {item.desired}")
-            if item.available < item.desired and not self._is_short(fleet, owner):
-                raise LawBroken(f"{item.available} replicas of {owner} are available, not {item.desired}")
-
-    def _is_short(self, fleet: Fleet, owner: int) -> bool:
-        """Whether there is no device for a further replica, or one is held by a person."""
-        resource = self.scenario.kinds[owner].resource
-        return not any(on_node.has_room(node, self.scenario.kinds, resource) for node in fleet.nodes)
-
-
-def people_plans(plans: tuple[PlanObject, ...]) -> Iterator[tuple[str, tuple[PlanObject, ...], int]]:
-    """Yield what people may do to FleetPlans, and what the next recommendation may be."""
-    for index, plan in enumerate(plans):
-        if not plan.is_live:
-            continue
-        if plan.state:
-            for verdict in {0, 1} - {plan.approved}:
-                yield (
-                    f"plan {index}: approved={verdict}",
-                    put(plans, index, plan._replace(approved=verdict)),
-                    0,
-                )
-            gone = PlanObject(ABSENT, recommended=False)
-            # What it has written is cut even so; the agent may still be at it when the hold ends.
-            uses = TAMPER if plan.state == EXECUTING else 0
-            yield f"plan {index} is deleted", put(plans, index, gone), uses
-        if plan.recommended:
-            yield f"plan {index} is not recommended", put(plans, index, plan._replace(recommended=False)), 0
-
-
-def _owner_at(fleet: Fleet, node: int, place: object) -> int:
-    return next((pod.kind for pod in fleet.nodes[node].pods if (pod.gpu, pod.start) == place), NONE)
+        check_end(self.scenario, self.unpack(state))
 
 
 def _marked(node: NodeState, write: Write) -> NodeState:
     for pod in node.pods:
         if (pod.gpu, pod.start) == write.value:
-            return on_node.with_other_pod(node, pod, pod._replace(mark=pod.mark or MARKED))
+            mark = UNMARKED if write.kind == "unmark" else pod.mark or MARKED
+            return on_node.with_other_pod(node, pod, pod._replace(mark=mark))
     return node
 
 

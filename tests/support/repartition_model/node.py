@@ -263,8 +263,11 @@ class NodeSteps:
             yield _ends(node, pod, "finds no device")
         for gpu, start in free:
             if (start, resource) not in devices_of(node.gpus[gpu].actual):
-                if self.tampered:
-                    yield _ends(node, pod, f"fails on GPU {gpu}")
+                if self.tampered:  # the device plugin sees that the device is not healthy
+                    failed = _ends(node, pod, f"fails on GPU {gpu}")
+                    seen = failed.after.gpus[gpu]._replace(offered=node.gpus[gpu].actual)
+                    after = failed.after._replace(gpus=put(failed.after.gpus, gpu, seen))
+                    yield NodeStep(failed.name, after, Changed(node=True))
                     continue
                 raise LawBroken(f"a pod gets a slice of GPU {gpu} that is gone")
             chosen = pod._replace(gpu=gpu, start=start)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -11,7 +11,6 @@ from tangram.fleet import (
     LayoutChanges,
     NodePartition,
     PartitionedGPU,
-    PoolPolicy,
     ReplicaMove,
     ShapeKey,
     offered_devices,
@@ -21,12 +20,12 @@ from tangram.repartition import (
     HoldNode,
     MarkPod,
     PlanRecord,
-    PlanState,
     ReleaseNode,
     RepartitionLimits,
     RepartitionStep,
     RepartitionWorld,
     SetLayouts,
+    UnmarkPod,
     WorldNode,
     WorldOwner,
     WorldPod,
@@ -43,6 +42,7 @@ from tests.support.repartition_model.fleet import (
     Scenario,
     Write,
 )
+from tests.support.repartition_model.laws import check_decision, lost_slice
 from tests.support.repartition_model.layouts import (
     NONE,
     PROFILES,
@@ -54,8 +54,8 @@ from tests.support.repartition_model.layouts import (
     numbered,
 )
 from tests.support.repartition_model.node import QUARANTINE, TERMINATING, NodeState, PodKind
-from tests.support.repartition_model.replicas import replicas_asked
-from tests.support.repartition_worlds import devices_to_tell, layout, told_devices
+from tests.support.repartition_model.replicas import pod_counts, replicas_asked
+from tests.support.repartition_worlds import layout
 
 Decide = Callable[[RepartitionWorld], RepartitionStep]
 
@@ -107,12 +107,7 @@ class Operator:
             for gpu in node.gpus
         )
         holds = tuple((r, age, left, False) for r, age, left, _ in node.holds)
-        pods = tuple(
-            sorted(
-                pod._replace(phase=TERMINATING * (pod.phase == TERMINATING), mark=min(1, pod.mark))
-                for pod in node.pods
-            )
-        )
+        pods = tuple(sorted(pod._replace(mark=min(1, pod.mark)) for pod in node.pods))
         return node._replace(
             gpus=gpus, pods=pods, holds=holds, plugin_due=False, plugin_down=False, announced=(NONE, 0)
         )
@@ -137,7 +132,11 @@ class Operator:
         )
         owners = {
             f"a/o{owner}": WorldOwner(
-                f"o{owner}", item.desired, item.available, item.replicas, frozenset({self._shape(owner)})
+                f"o{owner}",
+                item.desired,
+                min(item.available, pod_counts(fleet, owner).available),
+                item.replicas,
+                frozenset({self._shape(owner)}),
             )
             for owner, item in enumerate(fleet.owners)
         }
@@ -214,6 +213,9 @@ class Operator:
         going = {(int(node[1:]), RESOURCES.index(r)): count for node, r, count in step.going}
         moves: dict[int, ReplicaMove] = {int(move.owner_uid[1:]): move for move in step.moves}
         asked = replicas_asked(fleet, self.kinds, going, moves)
+        for owner, (item, replicas) in enumerate(zip(fleet.owners, asked, strict=True)):
+            if replicas < min(item.desired, item.replicas):
+                raise LawBroken(f"{replicas} replicas of {owner} are asked for, not {item.desired}")
         return [
             Write("scale", owner, replicas, int(replicas < item.replicas))
             for owner, (item, replicas) in enumerate(zip(fleet.owners, asked, strict=True))
@@ -232,9 +234,10 @@ class Operator:
     def _actions(self, step: RepartitionStep) -> list[Write]:
         writes = []
         for action in step.actions:
-            if isinstance(action, MarkPod):
+            if isinstance(action, MarkPod | UnmarkPod):
                 node, gpu, start = map(int, action.pod.removeprefix("a/").split("."))
-                writes.append(Write("mark", node, (gpu, start)))
+                kind = "mark" if isinstance(action, MarkPod) else "unmark"
+                writes.append(Write(kind, node, (gpu, start)))
                 continue
             node = int(action.node[1:])
             match action:
@@ -254,96 +257,3 @@ class Operator:
 
 def _pod_name(node: int, gpu: int, start: int, *, known: bool) -> str:
     return f"a/{node}.{gpu}.{start}" if known else f"gone/{node}.{gpu}.{start}"
-
-
-# ---- laws of a decision, whatever happens afterwards ---------------------------------------------------
-
-
-def check_decision(world: RepartitionWorld, step: RepartitionStep, hashes: Mapping[str, PlanRecord]) -> None:
-    """Raise where a step itself breaks a law. `hashes`: the plans by the hash of their changes."""
-    plans = {plan.name: plan for plan in world.plans}
-    held = {(action.node, action.resource) for action in step.actions if isinstance(action, HoldNode)}
-    for progress in step.progress:
-        if progress.state.is_final:
-            _check_ended(world, plans[progress.name], progress.state)
-    for action in step.actions:
-        if isinstance(action, ReleaseNode) and (action.node, action.resource) in held:
-            raise LawBroken(f"{action.node} is held and released in one step")
-        if isinstance(action, SetLayouts):
-            _check_consent(world, hashes.get(action.plan))
-        if isinstance(action, MarkPod):
-            _check_mark(world, action.pod)
-    _check_devices(world, step)
-
-
-def _check_ended(world: RepartitionWorld, plan: PlanRecord, state: PlanState) -> None:
-    """Raise where a plan ends, and something of it is still to be cut."""
-    for change in plan.changes.changes:
-        node = world.node(change.node)
-        gpu = node.partition.gpu(change.gpu) if node is not None else None
-        if node is None or gpu is None or plan.state is not PlanState.EXECUTING:
-            continue
-        wanted = dict(node.partition.wanted).get(change.gpu)
-        if wanted == change.after and gpu.layout != change.after:
-            raise LawBroken(f"{plan.name} is {state}, and {change.gpu} is still to be cut")
-
-
-def _check_consent(world: RepartitionWorld, plan: PlanRecord | None) -> None:
-    """Raise where a plan is written that may not be."""
-    if plan is None:
-        return
-    if plan.state is not PlanState.EXECUTING:
-        raise LawBroken(f"{plan.name} is written before it is carried out")
-    wanted = {gpu: of for item in world.nodes for gpu, of in item.partition.wanted}
-    written = any(wanted.get(change.gpu) == change.after for change in plan.changes.changes)
-    if not written and not _has_consent(world, plan):
-        raise LawBroken(f"{plan.name} is written without consent")
-
-
-def _has_consent(world: RepartitionWorld, plan: PlanRecord) -> bool:
-    policy = world.policies[POOL]
-    allowed = policy is PoolPolicy.FULL or (policy is PoolPolicy.IDLE_ONLY and not plan.changes.disturbed)
-    allowed |= policy is PoolPolicy.RECOMMEND and plan.approved is True
-    return allowed and plan.approved is not False and not world.limits.stopped
-
-
-def lost_slice(world: RepartitionWorld, step: RepartitionStep) -> str:
-    """Return the GPU of which a slice that is known to be held is not in the layout that is written."""
-    for action in step.actions:
-        node = world.node(action.node) if isinstance(action, SetLayouts) else None
-        for name, target in action.layouts if isinstance(action, SetLayouts) else ():
-            gpu = node.partition.gpu(name) if node is not None else None
-            if target is None or gpu is None:
-                continue
-            for start in gpu.held_starts:
-                stays = target.mig_enabled == gpu.layout.mig_enabled
-                kept = start is None or any(s in target.slices for s in gpu.layout.slices if s.start == start)
-                if not (stays and kept):
-                    return name
-    return ""
-
-
-def _check_mark(world: RepartitionWorld, name: str) -> None:
-    """Raise where a replica is marked that no plan moves, or that is in no plan's way."""
-    node = next(node for node in world.nodes if node.pod(name) is not None)
-    pod = node.pod(name)
-    assert pod is not None
-    places = {(gpu.id, start) for gpu in node.partition.gpus for start, held in gpu.held if held == name}
-    for plan in world.plans:
-        if plan.state is not PlanState.EXECUTING or pod.owner not in plan.changes.disturbed:
-            continue
-        for change in plan.changes.changes:
-            going = {s.start for s in change.before.slices if s not in change.after.slices}
-            if any(gpu == change.gpu and start in going for gpu, start in places):
-                return
-    raise LawBroken(f"{name} is marked, and is in the way of no plan")
-
-
-def _check_devices(world: RepartitionWorld, step: RepartitionStep) -> None:
-    """Raise where what the planner is told is not what the GPUs will offer: offered + coming - going."""
-    targets = dict(step.targets)
-    for node in world.nodes:
-        if not any(gpu.id in targets for gpu in node.partition.gpus):
-            continue
-        if +told_devices(node, step) != devices_to_tell(node, targets):
-            raise LawBroken(f"the planner is told of {told_devices(node, step)} on {node.name}")

@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from tangram.fleet import ReplicaMove
-from tests.support.repartition_model.fleet import Fleet, OwnerState
+from tests.support.repartition_model.fleet import Fleet
 from tests.support.repartition_model.layouts import NONE, LawBroken, devices_of
 from tests.support.repartition_model.node import (
     AVAILABLE,
@@ -139,7 +139,8 @@ def _scale_down(fleet: Fleet, owner: int, surplus: int, *, knows_marks: bool) ->
             after = after._replace(nodes=put(after.nodes, index, _deleted(after.nodes[index], pod)))
             names.append(f"{pod.start} of GPU {pod.gpu} of node {index}")
         ended = [pod for _, _, pod in (*first, *rest) if pod.phase == AVAILABLE and pod.gpu != NONE]
-        if ended and pod_counts(after, owner).available < fleet.owners[owner].desired:
+        item = fleet.owners[owner]  # more may be desired since the operator has scaled it
+        if ended and pod_counts(after, owner).available < min(item.desired, item.replicas):
             raise LawBroken(f"a replica of {owner} is ended before its replacement is available")
         how = "" if knows_marks else " without knowing the marks"
         text = ", ".join([f"{unassigned} unassigned"] * bool(unassigned) + names)
@@ -150,13 +151,3 @@ def _deleted(node: NodeState, pod: PodState) -> NodeState:
     if pod.gpu == NONE:
         return without_pod(node, pod)
     return with_other_pod(node, pod, pod._replace(phase=TERMINATING))
-
-
-def people_scale(owners: tuple[OwnerState, ...]) -> Iterator[tuple[str, tuple[OwnerState, ...]]]:
-    """Yield other numbers of desired replicas: by the load, or by a person."""
-    for owner, item in enumerate(owners):
-        for desired in {max(1, item.desired - 1), item.desired + 1} - {item.desired}:
-            yield (
-                f"{desired} replicas of {owner} are desired",
-                put(owners, owner, item._replace(desired=desired)),
-            )
