@@ -62,6 +62,34 @@ def test_the_api_server_says_what_the_operator_may(cluster, verb, what, where, m
     assert done.stdout.strip() == may, done.stderr
 
 
+def test_an_upgrade_that_ends_partitioning_lifts_the_holds_and_no_other_upgrade_does(cluster):
+    def hooks(*values):
+        """The hooks that an upgrade would run: no kubelet runs their Job here."""
+        printed = cluster.helm("upgrade", "--dry-run=server", *values).split("\nHOOKS:\n")[1]
+        found = yaml.safe_load_all(printed.split("MANIFEST:\n")[0])
+        return {
+            (one["kind"], one["metadata"]["annotations"]["helm.sh/hook"], one["metadata"]["name"])
+            for one in found
+            if one
+        }
+
+    kinds = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Job")
+    kinds += ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+    assert hooks() == set()
+
+    cluster.helm("upgrade", "--set", "partition.enabled=true")
+    try:
+        assert hooks("--set", "partition.enabled=true") == {
+            (kind, "post-delete", "tangram-lift-holds") for kind in kinds
+        }
+        assert hooks("--set", "partition.enabled=false") == {
+            (kind, "post-upgrade", "tangram-lift-holds") for kind in kinds
+        }
+    finally:
+        cluster.helm("upgrade", "--no-hooks", "--set", "partition.enabled=false")
+    assert hooks("--set", "replicas=2") == set()
+
+
 def test_an_upgrade_that_changes_nothing_changes_nothing_and_an_uninstall_leaves_the_models(cluster):
     def version():
         found = yaml.safe_load(
