@@ -101,16 +101,30 @@ class ControlledNode:
         with Admin(self.nvml) as admin:
             return [call for call in admin.calls() if any(verb in call["name"] for verb in CHANGING)]
 
-    def start(self, interval_s=0.2, metrics_port=0):
+    def start(self, *arguments, interval_s=0.2, metrics_port=0, has_full_disk=False):
         command = [sys.executable, "-P", "-m", "tangram.partition.agent", "--node-name", NODE]
         command += ["--kubeconfig", str(self.kubeconfig), "--interval-s", str(interval_s)]
         command += ["--metrics-port", str(metrics_port)]
-        command += ["--pod-resources-socket", str(self.kubelet.socket)]
+        command += ["--pod-resources-socket", str(self.kubelet.socket), *arguments]
+        if has_full_disk:  # no file takes a byte, nor does what takes the log
+            command = ["bash", "-c", 'ulimit -f 0; exec "$@" > /dev/full 2>&1', "bash", *command]
         env = {**os.environ, **environment(self.nvml)}
         log = (self.folder / "agent.log").open("ab")
         self.processes.append(subprocess.Popen(command, env=env, cwd=self.folder, stdout=log, stderr=log))
         log.close()
         return self.processes[-1]
+
+    def use_token(self):
+        """Give the next agents the token of a ServiceAccount, as a pod has one, not in a file."""
+        role, account = "--clusterrole=cluster-admin", f"--serviceaccount={OPERANDS}:default"
+        self.kubectl("create", "clusterrolebinding", NODE, role, account)
+        config = yaml.safe_load(self.kubeconfig.read_text())
+        config["users"][0]["user"] = {"token": self.kubectl("create", "token", "default", "-n", OPERANDS)}
+        where = config["clusters"][0]["cluster"]
+        if "certificate-authority" in where:
+            where["certificate-authority"] = str(self.kubeconfig.parent / where["certificate-authority"])
+        self.kubeconfig = self.folder / "kubeconfig"
+        self.kubeconfig.write_text(yaml.safe_dump(config))
 
     def stop(self):
         for process in self.processes:
@@ -266,6 +280,54 @@ def test_killed_while_a_call_is_under_way_the_next_process_reaches_the_wanted_la
     node.follow_restart("plugin-1")
 
     assert node.layout() == ["4g.40gb@0"]
+
+
+def test_on_a_node_with_a_full_disk_the_agent_cuts_all_the_same(node):
+    admin = node.kubeconfig
+    node.use_token()
+    try:
+        process = node.start(has_full_disk=True)
+        node.want(FOUR, THREE)
+        node.follow_restart("plugin-1")
+
+        assert process.poll() is None
+        assert node.layout() == ["3g.40gb@4", "4g.40gb@0"]
+        assert (node.folder / "agent.log").read_text() == ""
+    finally:
+        node.kubeconfig = admin
+        node.kubectl("delete", "clusterrolebinding", NODE)
+
+
+def test_a_call_that_hangs_ends_the_process_with_its_condition_and_the_next_one_goes_on(node):
+    process = node.start("--driver-deadline-s", "1")
+    node.until(lambda: node.condition("Ready").get("status") == "True", "ready")
+    with Admin(node.nvml) as admin:
+        admin.add_fault(Fault("nvmlDeviceGetMigMode", hangs=True, times=1))
+
+    assert process.wait(30) == 4
+    assert node.condition("Ready")["reason"] == "DriverHangs"
+
+    node.start()  # as the kubelet does
+    node.until(lambda: node.condition("Ready")["status"] == "True", "ready again")
+
+
+def test_a_gpu_node_deleted_in_mid_cut_and_made_anew_leaves_a_node_that_offers_what_it_has(node):
+    with Admin(node.nvml) as admin:
+        admin.add_fault(Fault("nvmlGpuInstanceCreateComputeInstance", delay_s=2.0, times=1))
+    node.start()
+    node.until(lambda: node.condition("Ready").get("status") == "True", "ready")
+    node.want(FOUR, THREE)
+    node.until(node.layout, "the first instance")
+    node.kubectl("delete", "gpunode", NODE)
+    node.create(
+        {"apiVersion": "tangram.dev/v1alpha1", "kind": "GPUNode", "metadata": {"name": NODE}, "spec": {}}
+    )
+
+    node.until(lambda: node.condition().get("reason") == "DevicePluginRestarting", "the restart is due")
+    node.follow_restart("plugin-1")
+
+    assert node.layout() == ["4g.40gb@0"]
+    assert node.offered()["status"]["allocatable"]["nvidia.com/mig-4g.40gb"] == "1"
 
 
 def cluster(node):
