@@ -16,6 +16,7 @@ from tangram.fleet import (
     PoolPolicy,
     ShapeKey,
 )
+from tangram.packing import GPULayout, Instance, Move, Placed, Site
 from tangram.recommendation.observed.snapshot_input import snapshot_input
 from tangram.recommendation.recommend import plan_fleet, recommend
 from tangram.recommendation.result.layout_changes import layout_changes
@@ -92,3 +93,59 @@ def test_whoever_has_to_leave_holds_no_slice_of_the_layout_that_is_being_made():
         (0, "1g.10gb", "ns/a")
     ]
     assert [i.owner for i in gpu.instances if i.start == 4] == [None]
+
+
+def gang_on(*gpus):
+    """What a replica on several whole GPUs leaves on each of them."""
+    return Instance("gpu", 0, "ns/a", gang=gpus[0])
+
+
+def moved_gang(policies, recut=(1,)):
+    """A replica leaves GPUs 0 and 1 for 2 and 3, each in a pool of its own, and some of them are cut."""
+    fleet = crowded()
+    planned = plan_fleet(snapshot_input(fleet, MODELS))
+    ids = tuple(f"GPU-{number}" for number in range(4))
+    (gpu,) = planned.fleet.problem.gpus
+    states = tuple(
+        replace(gpu, id=i, pool=f"p{n}", mig_enabled=False, instances=(gang_on(*ids[:2]),) if n < 2 else ())
+        for n, i in enumerate(ids)
+    )
+    slices = (Placed(0, "3g.40gb", "ns/c"),)
+    gang = (Placed(0, "gpu", "ns/a", gang=ids[2]),)
+    layouts = tuple(
+        GPULayout(i, instances, in_use=True, recut=n in recut)
+        for n, (i, instances) in enumerate(zip(ids, ((), slices, gang, gang), strict=True))
+    )
+    move = Move("ns/a", Site(ids[0], "gpu", 0, ids[0]), Site(ids[2], "gpu", 0, ids[2]), 0.0)
+    packing = replace(planned.packing, layouts=layouts, moves=(move,))
+    problem = replace(planned.fleet, problem=replace(planned.fleet.problem, gpus=states))
+    part = NodePartition("a", "nvml", "", True, True, tuple(PartitionedGPU(i, MIGLayout()) for i in ids))
+    pools = tuple(Pool(f"p{n}", (), policy=policy, backend="nvml") for n, policy in enumerate(policies))
+    seen = replace(fleet, partition=PartitionView((part,)), pools=pools)
+    steps = [{"kind": "start-replica", "owner": "ns/a", "gpus": list(ids[2:])}]
+    return layout_changes(problem, packing, seen, steps)[0]
+
+
+FULL = PoolPolicy.FULL
+
+
+def test_a_replica_of_several_gpus_is_moved_for_each_of_them():
+    (changes,) = moved_gang((FULL, FULL, FULL, FULL))
+
+    assert [change.gpu for change in changes.changes] == ["GPU-1"]
+    assert changes.disturbed == ("ns/a",)
+    assert changes.pool == "p1"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "asked"),
+    [
+        (PoolPolicy.RECOMMEND, FULL, "p0"),
+        (FULL, PoolPolicy.RECOMMEND, "p1"),
+        (PoolPolicy.IDLE_ONLY, FULL, "p1"),
+    ],
+)
+def test_the_pool_that_waits_for_a_person_is_asked_for_all(first, second, asked):
+    (changes,) = moved_gang((first, second, FULL, FULL), recut=(0, 1))
+
+    assert changes.pool == asked

@@ -21,6 +21,7 @@ from tangram.fleet import (
 )
 from tangram.packing import GPUState, Packing
 from tangram.packing.problem.result import GPULayout, Move
+from tangram.packing.problem.statement import Problem
 from tangram.recommendation.problem.problem import FleetProblem
 
 Steps = Iterable[Mapping[str, Any]]  # of the plan document
@@ -39,15 +40,16 @@ def layout_changes(
     observed = {gpu.id for partition in snapshot.partition.nodes for gpu in partition.gpus}
     states = {gpu.id: gpu for gpu in fleet.problem.gpus}
     recut = {layout.id: layout for layout in packing.layouts if layout.recut and layout.id in states}
-    sets = _connected(recut, ((move.source.gpu, move.target.gpu) for move in packing.moves))
+    touched = _touched(fleet.problem, packing)
+    sets = _connected(recut, touched.values())
     changes, notes = list[LayoutChanges](), list[str]()
     for gpus in sets:
         used = [pools.get(states[gpu].pool) for gpu in gpus if gpu in recut]
         if not all(gpu in observed for gpu in gpus if gpu in recut) or not all(map(_may_cut, used)):
             continue
-        moves = [move for move in packing.moves if move.source.gpu in gpus]
+        moves = [move for move, on in touched.items() if on & gpus]
         owners = {move.owner for move in moves}
-        if not _is_direct(moves, steps):
+        if not _is_direct(moves, gpus, steps):
             who = ", ".join(sorted(owners))
             notes.append(f"GPU {min(gpus)} is not cut: replicas of {who} would make a detour, or restart")
             continue
@@ -61,7 +63,7 @@ def layout_changes(
             LayoutChanges(
                 tuple(sorted(_change(states[gpu], recut[gpu]) for gpu in gpus if gpu in recut)),
                 tuple(sorted(shapes)),
-                min((pool.name for pool in used if pool is not None), default=""),
+                min((pool for pool in used if pool is not None), key=_strictness).name,
             )
         )
     return tuple(sorted(changes, key=lambda one_set: one_set.name)), tuple(sorted(notes))
@@ -71,9 +73,34 @@ def _may_cut(pool: Pool | None) -> bool:
     return pool is not None and pool.policy is not PoolPolicy.IGNORE
 
 
-def _is_direct(moves: list[Move], steps: Steps) -> bool:
+def _strictness(pool: Pool) -> tuple[int, str]:
+    """Whose consent counts where the GPUs of a set are in several pools: one that a person has to give first.
+
+    An IdleOnly pool has no replicas that move: it is asked last.
+    """
+    order = (PoolPolicy.IGNORE, PoolPolicy.RECOMMEND, PoolPolicy.FULL, PoolPolicy.IDLE_ONLY)
+    return order.index(pool.policy), pool.name
+
+
+def _touched(problem: Problem, packing: Packing) -> dict[Move, frozenset[str]]:
+    """Return the GPUs of each move: those that its replica leaves, and those that it gets."""
+    members: dict[tuple[str | None, str], set[str]] = defaultdict(set)  # by owner and gang
+    for gpu in problem.gpus:
+        for instance in gpu.instances:
+            members[instance.owner, instance.gang or gpu.id].add(gpu.id)
+    for layout in packing.layouts:
+        for placed in layout.instances:
+            members[placed.owner, placed.gang or layout.id].add(layout.id)
+    return {
+        move: frozenset().union(
+            *(members[move.owner, site.gang or site.gpu] | {site.gpu} for site in (move.source, move.target))
+        )
+        for move in packing.moves
+    }
+
+
+def _is_direct(moves: list[Move], gpus: frozenset[str], steps: Steps) -> bool:
     """Whether steps take each replica to its place at once, without a detour and without a restart."""
-    gpus = {gpu for move in moves for gpu in (move.source.gpu, move.target.gpu)}
     started: Counter[tuple[str, str]] = Counter()
     for step in steps:
         if gpus.isdisjoint(step.get("gpus", ())):
@@ -85,12 +112,12 @@ def _is_direct(moves: list[Move], steps: Steps) -> bool:
     return Counter((move.owner, move.target.gpu) for move in moves) <= started
 
 
-def _connected(recut: Iterable[str], moves: Iterable[tuple[str, str]]) -> list[frozenset[str]]:
+def _connected(recut: Iterable[str], touched: Iterable[frozenset[str]]) -> list[frozenset[str]]:
     """Return the sets of GPUs that moves join, of those with a GPU that is cut anew, in a fixed order."""
     joined: dict[str, set[str]] = defaultdict(set)
-    for source, target in moves:
-        joined[source].add(target)
-        joined[target].add(source)
+    for gpus in touched:
+        for gpu in gpus:
+            joined[gpu] |= gpus
     sets, visited = list[frozenset[str]](), set[str]()
     for gpu in sorted(recut):
         if gpu in visited:
