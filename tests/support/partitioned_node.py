@@ -84,11 +84,11 @@ class PartitionedNode:
                 found.setdefault(resource_name(instance.profile), []).append(uuid)
         return found
 
-    def start_agent(self) -> subprocess.Popen[bytes]:
+    def start_agent(self, *arguments: str) -> subprocess.Popen[bytes]:
         """Start the agent's process (again)."""
         command = [sys.executable, "-P", "-m", "tangram.partition.agent", "--node-name", self.name]
         command += ["--kubeconfig", str(self.cluster.kubeconfig), "--interval-s", "0.3"]
-        command += ["--pod-resources-socket", str(self.kubelet.socket)]
+        command += ["--pod-resources-socket", str(self.kubelet.socket), *arguments]
         env = {**os.environ, **environment(self.nvml)}
         with (self.folder / "agent.log").open("ab") as log:
             self.agent = subprocess.Popen(command, env=env, cwd=self.folder, stdout=log, stderr=log)
@@ -116,7 +116,11 @@ class PartitionedNode:
         self.allocated.clear()
         self.kubelet.held.clear()
         self.capacity.clear()
-        for pod in (await self.cluster.client.list(PODS, OPERANDS)).items:  # the plugin starts again
+        await self.restart_plugin()
+
+    async def restart_plugin(self) -> None:
+        """End the device plugin's pod; another one follows."""
+        for pod in (await self.cluster.client.list(PODS, OPERANDS)).items:
             if pod["spec"].get("nodeName") == self.name:
                 meta = pod["metadata"]
                 uid = meta["uid"]
