@@ -351,6 +351,14 @@ def test_a_held_slice_stays_in_the_layout_of_its_gpu():
     assert dict(node.unhealthy) == {S1: 2}
 
 
+def test_a_held_resource_counts_once_on_a_node_that_is_left_out_as_a_whole():
+    former = {GPU: "2", S1: "7"}  # the kubelet keeps slices of a former layout in the capacity
+    node = read(WHOLE_TWO[0], {GPU: "2", S1: "0"}, former, taints=(hold("gpu"),))
+
+    assert [left_out.reason for left_out in node.left_out] == [LeftOutReason.MIXED]
+    assert (dict(node.allocatable), dict(node.unhealthy)) == ({GPU: 2}, {S1: 7})
+
+
 def test_a_hold_that_evicts_is_a_taint_like_any_other():
     node = read(*MIXED, taints=(hold("mig-1g.10gb", "NoExecute"),))
 

@@ -1,10 +1,20 @@
 """A device plugin restart costs no replica its device; devices that stay away are lost, with the reason."""
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
-from tangram.fleet import ApplyDeployment, LeftOut, Node, RemoveDeployment
+from tangram.fleet import (
+    ApplyDeployment,
+    LeftOut,
+    MIGLayout,
+    MIGSlice,
+    Node,
+    NodePartition,
+    PartitionedGPU,
+    RemoveDeployment,
+)
 from tangram.planner import plan
 from tangram.shell.snapshot.offered_devices import WITHHELD_S, OfferedDevices
 from tests.support.fleet import NOW, claims, intent, node, shape, snapshot, workload
@@ -67,6 +77,41 @@ def test_gpus_with_a_new_mig_layout_are_not_withheld() -> None:
     cut = node("n1", mig_1g_10gb=7)
     remembered = looked((NOW, offering(1)), (NOW + 1, offering(0)), (NOW + 30, cut), (GONE + 31, cut))
     assert remembered == cut
+
+
+CUT = MIGLayout(mig_enabled=True, slices=tuple(MIGSlice(start, "1g.10gb") for start in range(7)))
+
+
+def cut_gpu(backend: Literal["nvml", "mig-manager"] = "nvml", *, is_known: bool = True) -> NodePartition:
+    gpus = (PartitionedGPU("GPU-0", CUT if is_known else MIGLayout(), is_known=is_known),)
+    return NodePartition("n1", backend, is_applied=True, is_current=True, gpus=gpus)
+
+
+@pytest.mark.parametrize("backend", ["nvml", "mig-manager"])
+def test_a_gpu_that_was_cut_is_not_withheld_from_then_on(backend: Literal["nvml", "mig-manager"]) -> None:
+    memory, cut = OfferedDevices(), node("n1", mig_1g_10gb=7)
+    memory.remember([offering(1)], NOW)
+
+    assert memory.remember([cut], NOW + 30, [cut_gpu(backend)]) == (cut,)
+    (away,) = memory.remember([offering(0)], NOW + 60, [cut_gpu(backend)])  # the device plugin restarts
+    assert away.withheld == (("nvidia.com/mig-1g.10gb", 7),)
+
+
+@pytest.mark.parametrize(
+    "partition",
+    [
+        cut_gpu("mig-manager", is_known=False),
+        replace(cut_gpu("mig-manager"), is_applied=False),
+        replace(cut_gpu(), problem="of another node"),
+    ],
+)
+def test_where_layouts_are_not_known_devices_are_withheld(partition: NodePartition) -> None:
+    memory = OfferedDevices()
+    memory.remember([offering(1)], NOW)
+
+    (away,) = memory.remember([offering(0)], NOW + 30, [partition])
+
+    assert away.withheld == ((GPU, 1),)
 
 
 def test_an_unusable_node_withholds_nothing_and_is_remembered() -> None:

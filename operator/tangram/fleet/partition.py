@@ -68,6 +68,7 @@ class PartitionedGPU:
     held: tuple[tuple[int | None, str], ...] = ()
     failure: str = ""  # of the last attempt to change it
     quarantine: str = ""  # why nothing is changed on it
+    is_known: bool = True  # its layout is known
 
     @property
     def held_starts(self) -> frozenset[int | None]:
@@ -91,6 +92,18 @@ class NodePartition:
     def knows_holders(self) -> bool:
         """Whether it is known which pod holds which slice; mig-manager knows counts alone."""
         return self.backend == "nvml"
+
+    @property
+    def devices(self) -> Counter[str] | None:
+        """The devices of its GPUs, by resource, on offer or not; None where they are not known.
+
+        mig-manager's layouts are known once the node offers their devices.
+        """
+        if self.problem or not self.gpus or not all(gpu.is_known for gpu in self.gpus):
+            return None
+        if self.backend != "nvml" and not self.is_applied:
+            return None
+        return offered_devices({gpu.id: gpu.layout for gpu in self.gpus})
 
     def gpu(self, gpu_id: str) -> PartitionedGPU | None:
         """Return the GPU with this id."""

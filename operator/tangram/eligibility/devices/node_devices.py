@@ -50,17 +50,16 @@ def gpu_node(facts: NodeFacts, added: Iterable[Toleration] = (), selected: Itera
     has_gpus = bool(capacity or board.product or any(map(is_gpu, facts.allocatable)))
     taints = tuple(left_out_by_taints(facts, board, capacity, tuple(added))) if has_gpus else ()
     on_node = tuple(left_out for left_out in taints if not left_out.resource)
-    on_devices = tuple(left_out for left_out in taints if left_out.resource)
     if has_gpus:
         on_node += tuple(left_out_node(facts, board, capacity))
-    if any(left_out.reason in _FINAL for left_out in on_node):
-        on_devices = ()
-    else:
+    is_final = any(left_out.reason in _FINAL for left_out in on_node)
+    on_devices = () if is_final else tuple(left_out for left_out in taints if left_out.resource)
+    # A slice that is held has its place in the layout, like one that is unhealthy: neither given nor cut.
+    held = {left_out.resource for left_out in on_devices}
+    if not is_final:
         on_devices += tuple(left_out_devices(facts, board, offered, capacity))
     unusable = {left_out.resource for left_out in on_devices if left_out.reason not in PARTLY}
     allocatable = {r: n for r, n in offered.items() if n and r not in unusable and is_gpu(r)}
-    # A slice that is held has its place in the layout, like one that is unhealthy: neither given nor cut.
-    held = {left_out.resource for left_out in taints if left_out.resource}
     missing = {r: n - (0 if r in held else offered.get(r, 0)) for r, n in capacity.items() if is_gpu(r)}
     return Node(
         name=facts.name,

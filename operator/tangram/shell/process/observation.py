@@ -85,7 +85,7 @@ class Observer:
         back_offs_by_uid = recorded_back_offs(view, self.record_unreadable) | (back_offs or {})
         snapshot = replace(
             observed,
-            nodes=self.devices.remember(observed.nodes, now),
+            nodes=self.devices.remember(observed.nodes, now, observed.partition.nodes),
             desired=tuple(sorted((uid, result.decision.replicas) for uid, result in scaling.items())),
             desired_of=self.scaler.counted_shapes(),
             problems=_sorted(problems),

@@ -18,7 +18,6 @@ from tangram.fleet import (
     Pool,
     QuotaLimit,
     declared_skus,
-    offered_devices,
 )
 from tangram.fleet.quantity import parse_quantity
 from tangram.shell.objects.kinds import SPOT_LABELS, Object, key_of, labels_of
@@ -112,11 +111,9 @@ def _existing(capacity: Mapping[str, object], partition: NodePartition | None) -
     The kubelet keeps devices of a former layout in the capacity for five minutes
     (kubernetes/pkg/kubelet/cm/devicemanager/endpoint.go, endpointStopGracePeriod). They are not unhealthy.
     """
-    if partition is None or partition.problem or not partition.gpus:
+    existing = partition.devices if partition is not None else None
+    if existing is None:
         return dict(capacity)
-    if partition.backend != "nvml" and not partition.is_applied:
-        return dict(capacity)  # mig-manager's layouts are known once the node offers their devices
-    existing = offered_devices({gpu.id: gpu.layout for gpu in partition.gpus})
     return {
         resource: count
         if not is_gpu(resource) or (devices := device_count(count)) is None

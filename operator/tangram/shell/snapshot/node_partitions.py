@@ -195,4 +195,5 @@ def _by_counts(
         is_cuttable=gpu.mig_mode in ("Enabled", "Disabled") and placed is not None and gpu.attempts is None,
         held=tuple((start, "") for start, resource in devices if resource in claimed),
         failure=gpu.attempts.message if gpu.attempts else "",
+        is_known=gpu.mig_mode != "Unknown",
     )

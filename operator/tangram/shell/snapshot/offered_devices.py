@@ -3,15 +3,17 @@
 Running pods hold their devices whatever the node offers, so nothing is remembered for them. The remembered
 counts serve replicas with an assigned device whose pod does not exist yet. A restarted operator takes them
 from the capacity of the node, which the kubelet keeps for as long as devices are withheld here: a device that
-the capacity lacks, too, has been gone for longer.
+the capacity lacks, too, has been gone for longer. Where the layouts of its GPUs are known, a node withholds
+no device that they do not have.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from tangram.eligibility.devices.device_rules import LeftOutReason
 from tangram.eligibility.devices.node_devices import PARTLY, holds_replicas
-from tangram.fleet import LeftOut, Node
+from tangram.fleet import LeftOut, Node, NodePartition
 from tangram.fleet.times import rfc3339
 
 # The kubelet keeps the capacity of a stopped device plugin for five minutes
@@ -36,19 +38,28 @@ class OfferedDevices:
 
     _counts: dict[tuple[str, str], _OfferedCount] = field(default_factory=dict)
 
-    def remember(self, nodes: Iterable[Node], now: float) -> tuple[Node, ...]:
+    def remember(
+        self, nodes: Iterable[Node], now: float, partitions: Iterable[NodePartition] = ()
+    ) -> tuple[Node, ...]:
         """Return the nodes with the devices that each withholds at `now` (epoch seconds) and has lost.
 
-        A node that is not ready, cordoned or tainted withholds none: its replicas are expected to leave.
+        `partitions`: the layouts of their GPUs. A node that is not ready, cordoned or tainted withholds none:
+        its replicas are expected to leave.
         """
-        observed = tuple(nodes)
+        observed, existing = tuple(nodes), {each.node: each.devices for each in partitions}
         names = {node.name for node in observed}
         for key in [key for key in self._counts if key[0] not in names]:
             del self._counts[key]
-        return tuple(self._with_withheld(node, now) if holds_replicas(node) else node for node in observed)
+        return tuple(
+            self._with_withheld(node, now, existing.get(node.name)) if holds_replicas(node) else node
+            for node in observed
+        )
 
-    def _with_withheld(self, node: Node, now: float) -> Node:
-        """Return the node with the devices that it withholds and the notes on them; update their counts."""
+    def _with_withheld(self, node: Node, now: float, existing: Counter[str] | None) -> Node:
+        """Return the node with the devices that it withholds and the notes on them; update their counts.
+
+        `existing`: the devices that its GPUs have; None: not known.
+        """
         excluded = {note.resource for note in node.left_out if note.reason not in PARTLY}
         for resource in excluded:  # it is shared, for example: its earlier devices do not come back
             self._counts.pop((node.name, resource), None)
@@ -58,8 +69,11 @@ class OfferedDevices:
         remembered = {resource for name, resource in self._counts if name == node.name}
         withheld, notes = [], []
         for resource in sorted(offered.keys() | unhealthy.keys() | remembered):
+            before = self._counts.get((node.name, resource))
+            if before is not None and existing is not None:
+                before = replace(before, most=min(before.most, existing[resource]))
             count = _updated(
-                self._counts.get((node.name, resource)),
+                before,
                 offered.get(resource, 0),
                 unhealthy.get(resource, 0),
                 now,
