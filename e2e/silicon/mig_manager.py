@@ -7,7 +7,7 @@ which labels, GPUs with equal counts skipped, others cleared and created at defa
 that works, all GPUs in MIG mode cleared where a mode changes, no pod evicted.
 
 The components that it pauses are `Components`: the device plugin and GPU feature discovery. Where no kubelet
-runs, `OfferedByStatus` writes what both would bring about; else `PluginProcess` runs the stand-in of both.
+runs, `OfferedByStatus` writes what both would bring about; else they are pods of a DaemonSet, `DeployedPods`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -26,6 +26,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import urlencode
 
 import yaml
 
@@ -41,6 +42,7 @@ from e2e.silicon.nvml.state import COMPUTE_PROFILE_SIZES, NvmlState, from_json
 CONFIG, STATE = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
 DEPLOY, PAUSED = "nvidia.com/gpu.deploy.", "paused-for-mig-change"
 PAUSED_COMPONENTS = ("device-plugin", "gpu-feature-discovery", "dcgm-exporter", "dcgm", "nvsm")
+DEPLOYED = ("mig-manager", *PAUSED_COMPONENTS)
 Labels = Mapping[str, str | None]
 
 
@@ -374,27 +376,31 @@ class OfferedByStatus:
 
 
 @dataclass(slots=True)
-class PluginProcess:
-    """The stand-in of device plugin and GFD as a child process: `python -m e2e.silicon serve --nvml ...`."""
+class DeployedPods:
+    """Device plugin and GPU feature discovery as pods of a DaemonSet, whose node selector is the label."""
 
-    command: Sequence[str]
-    _child: subprocess.Popen[bytes] | None = None
+    api: Api
+    node: str
+    namespace: str
+    app: str  # value of the label `app` of the pods
+    timeout_s: float = 300.0  # mig-manager's, for each component
 
     def stop(self) -> None:
-        """End it: it lets go of the GPUs."""
-        if self._child is not None:
-            self._child.terminate()
-            self._child.wait(20)
-            self._child = None
+        """Wait until no pod is left. Raises TimeoutError: mig-manager ends, and leaves all as it is."""
+        deadline = time.monotonic() + self.timeout_s
+        selectors = {"labelSelector": f"app={self.app}", "fieldSelector": f"spec.nodeName={self.node}"}
+        path = f"/api/v1/namespaces/{self.namespace}/pods?{urlencode(selectors)}"
+        while self.api.request("GET", path)["items"]:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"pods of {self.app} have not ended within {self.timeout_s:.0f} s")
+            time.sleep(0.2)
 
     def start(self) -> None:
-        """Start it, unless it runs."""
-        if self._child is None or self._child.poll() is not None:
-            self._child = subprocess.Popen(self.command)
+        """Do nothing: the DaemonSet follows the label."""
 
 
 def follow_deploy_label(labels: NodeLabels, components: Components, *, running: bool) -> bool:
-    """Be the DaemonSet of the device plugin: it runs where its label says so. Returns whether it runs."""
+    """Where there is no DaemonSet, run the device plugin if its label says so. Returns whether it runs."""
     wanted = labels.read().get(f"{DEPLOY}device-plugin", "true") == "true"
     if wanted != running:
         (components.start if wanted else components.stop)()
@@ -407,16 +413,12 @@ def parser() -> argparse.ArgumentParser:
     add = arguments.add_argument
     add("--node", required=True)
     add("--nvml", type=Path, required=True, help="socket of the driver")
-    add("--api", required=True, help="address of the API server, without TLS: of kubectl proxy")
+    add("--api", help="address of the API server, without TLS: of kubectl proxy; default: that of a pod")
     add("--config-map", required=True, help="NAMESPACE/NAME of the ConfigMap that is mounted")
     add("--lag-s", type=float, default=60.0, help="seconds until the mounted file follows")
     add("--step-s", type=float, default=0.2, help="seconds between two changes")
     add("--faults", type=json.loads, default={}, help='JSON: {"stuck": 1, "fails": 2, "needs_reboot": 1}')
-    add(
-        "--plugin-command",
-        nargs=argparse.REMAINDER,
-        help="runs device plugin and GFD; else status is written",
-    )
+    add("--device-plugin", help="NAMESPACE/APP of its pods, which a DaemonSet runs; else status is written")
     return arguments
 
 
@@ -426,7 +428,7 @@ def main(argv: list[str] | None = None) -> int:
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
-    api = Api(args.api)
+    api = Api(args.api) if args.api else Api.in_cluster(dict(os.environ))
     namespace, _, name = args.config_map.partition("/")
 
     def read() -> str:
@@ -436,9 +438,9 @@ def main(argv: list[str] | None = None) -> int:
             return ""
         return str((found.get("data") or {}).get("config.yaml") or "")
 
-    components: Any = OfferedByStatus(api, args.node, args.nvml)
-    if args.plugin_command:
-        components = PluginProcess(args.plugin_command)
+    components: Components = OfferedByStatus(api, args.node, args.nvml)
+    if args.device_plugin:
+        components = DeployedPods(api, args.node, *args.device_plugin.split("/"))
     file = LaggingFile(read, time.monotonic, args.lag_s)
     labels = ApiLabels(api, args.node)
 
@@ -455,7 +457,8 @@ def main(argv: list[str] | None = None) -> int:
     while not stopping.wait(args.step_s):
         try:
             file.poll()
-            running = follow_deploy_label(labels, components, running=running)
+            if not args.device_plugin:
+                running = follow_deploy_label(labels, components, running=running)
             done = next(steps)
         except OSError as error:
             print(f"mig-manager: {error}", file=sys.stderr)
@@ -464,8 +467,6 @@ def main(argv: list[str] | None = None) -> int:
         if done != "idle":
             print(f"mig-manager: {done}", flush=True)
             running = labels.read().get(f"{DEPLOY}device-plugin", "true") == "true"
-    if args.plugin_command:
-        components.stop()
     return 0
 
 

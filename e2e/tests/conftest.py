@@ -72,17 +72,18 @@ def client(model: Kube) -> Iterator[OpenAI]:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """When a test fails, print what a person would type next."""
+    """When a test or a fixture of it fails, print what a person would type next."""
     outcome = yield
     report = outcome.get_result()  # type: ignore[attr-defined]
     stage = getattr(item, "funcargs", {}).get("stage")
-    if report.when == "call" and report.failed and stage is not None:
+    if report.when in ("setup", "call") and report.failed and stage is not None:
         report.sections.append(("cluster", _look(stage.cluster())))
 
 
 def _look(kube: Kube) -> str:
     looks = (
         ("get", "llmdep,deploy,pods,jobs", "-A", "-o", "wide"),
+        ("get", "fleetplans,gpunodes", "-o", "wide"),
         ("describe", "llmdep"),
         ("get", "events", "-A", "--sort-by=.lastTimestamp"),
         ("logs", "-n", install.SYSTEM, "deploy/tangram", "--tail=60"),

@@ -8,9 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
-from e2e.silicon.mig_manager import CONFIG, STATE, Faults, LaggingFile, MIGManager, offers
+import yaml
+
+from e2e.silicon.mig_manager import CONFIG, DEPLOYED, STATE, Faults, LaggingFile, MIGManager, offers
 from e2e.silicon.nvml import state as simulated
 from e2e.silicon.nvml.in_process import StateLink
 from tangram.api.gpu_node import GPUNodeStatus
@@ -20,29 +23,10 @@ from tangram.partition.mig_manager.managed_node import gpu_pods, managed_node
 from tangram.partition.mig_manager.step import MIGManagerStep, step
 from tests.support.nvml_driver import nvml_state
 
+ROOT = Path(__file__).resolve().parents[2]
 START = datetime(2030, 1, 1, tzinfo=UTC)
-DEPLOYED = ("mig-manager", "device-plugin", "gpu-feature-discovery", "dcgm-exporter", "dcgm", "nvsm")
 OURS, NODE = "tangram-mig-config", "node-a"
-CLUSTER_POLICY_CRD = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "clusterpolicies.nvidia.com"},
-    "spec": {
-        "group": "nvidia.com",
-        "scope": "Cluster",
-        "names": {"kind": "ClusterPolicy", "plural": "clusterpolicies", "singular": "clusterpolicy"},
-        "versions": [
-            {
-                "name": "v1",
-                "served": True,
-                "storage": True,
-                "schema": {
-                    "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-                },
-            }
-        ],
-    },
-}
+CLUSTER_POLICY_CRD = yaml.safe_load((ROOT / "e2e/silicon/manifests/cluster_policy_crd.yaml").read_text())
 
 
 class Killed(BaseException):

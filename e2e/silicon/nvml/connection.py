@@ -128,6 +128,10 @@ class Admin:
         """Return the last calls of all clients: client, name, arguments, code; a call that hangs has None."""
         return list(self._do("calls"))
 
+    def call_counts(self) -> dict[str, int]:
+        """Return how often each function was called since the daemon started, by all clients, by its name."""
+        return dict(self._do("call_counts"))
+
     def start_process(self, device: str, memory_mib: int = 0, pid: int | None = None) -> int:
         """Start a CUDA process on the GPU or MIG device of a UUID; returns its pid."""
         return int(self._do("start_process", device=device, memory_mib=memory_mib, pid=pid))

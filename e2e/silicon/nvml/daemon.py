@@ -70,6 +70,7 @@ class NvmlDaemon:
         self.state = initial
         self._file = file
         self._calls: deque[dict[str, Any]] = deque(maxlen=MOST_CALLS_KEPT)
+        self._call_counts: Counter[str] = Counter()
         self._connections: Counter[str] = Counter()
         self._released = asyncio.Event()
         self._answering: set[asyncio.Task[None]] = set()
@@ -142,6 +143,7 @@ class NvmlDaemon:
     async def _call(self, name: str, arguments: list[Any], caller: calls.Caller) -> calls.Answer:
         record = {"client": caller.client, "name": name, "arguments": arguments, "code": None}
         self._calls.append(record)
+        self._call_counts[name] += 1
         if name in ASKS_FOR_HOLDERS:
             self._forget_dead_holders()
         current, prospect = calls.begin(self.state, name)
@@ -170,6 +172,8 @@ class NvmlDaemon:
             return state.to_json(self.state) | {"holders": sorted(self.state.holders)}
         if verb == "calls":
             return list(self._calls)
+        if verb == "call_counts":
+            return dict(self._call_counts)
         if verb == "release_hangs":
             return self._release_hangs()
         if verb not in ADMIN_VERBS:
