@@ -377,7 +377,7 @@ def test_capacity_above_allocatable_counts_as_unhealthy() -> None:
     )
 
 
-def gpu_node_object(instances: tuple[str, ...], **changes: Any) -> Any:
+def gpu_node_object(instances: tuple[str, ...], mode: str = "", **changes: Any) -> Any:
     """The GPUNode of node n1, whose one GPU has these instances (none: it is not cut)."""
     found = [{"profile": profile, "start": start, "usage": "Free"} for start, profile in enumerate(instances)]
     gpu = {
@@ -385,7 +385,7 @@ def gpu_node_object(instances: tuple[str, ...], **changes: Any) -> Any:
         "index": 0,
         "product": "NVIDIA H100 80GB HBM3",
         "sku": "H100-80GB-SXM",
-        "migMode": "Enabled" if instances else "Disabled",
+        "migMode": mode or ("Enabled" if instances else "Disabled"),
         "usage": "Free",
         "instances": found,
     }
@@ -428,12 +428,20 @@ STALE = {"nvidia.com/gpu": "1", "nvidia.com/mig-1g.10gb": "2"}
             "MixedGPUs",
         ),
         (
-            gpu_node_object(("1g.10gb", "1g.10gb"), backend="MIGManager"),  # it is not applied yet
+            gpu_node_object((), mode="Unknown", backend="MIGManager"),
             (("nvidia.com/gpu", 1), ("nvidia.com/mig-1g.10gb", 1)),
             "MixedGPUs",
         ),
+        (
+            gpu_node_object(("1g.10gb", "1g.10gb"), backend="MIGManager"),  # another is wanted, maybe
+            (("nvidia.com/mig-1g.10gb", 1),),
+            "Unhealthy",
+        ),
     ],
-    ids=["known layout", "no GPUNode", "status about another node", "mig-manager at work"],
+    ids=[
+        *("known layout", "no GPUNode", "status about another node", "mig-manager at work"),
+        "mig-manager not at work yet",
+    ],
 )
 def test_devices_of_a_former_layout_are_not_unhealthy_where_the_layout_is_known(
     partition: Any, unhealthy: Any, left_out: str

@@ -101,7 +101,6 @@ def test_a_gpu_that_was_cut_is_not_withheld_from_then_on(backend: Literal["nvml"
     "partition",
     [
         cut_gpu("mig-manager", is_known=False),
-        replace(cut_gpu("mig-manager"), is_applied=False),
         replace(cut_gpu(), problem="of another node"),
     ],
 )

@@ -68,7 +68,7 @@ class PartitionedGPU:
     held: tuple[tuple[int | None, str], ...] = ()
     failure: str = ""  # of the last attempt to change it
     quarantine: str = ""  # why nothing is changed on it
-    is_known: bool = True  # its layout is known
+    is_known: bool = True  # its layout is; that of a GPU which mig-manager cuts is not before the end
 
     @property
     def held_starts(self) -> frozenset[int | None]:
@@ -95,13 +95,8 @@ class NodePartition:
 
     @property
     def devices(self) -> Counter[str] | None:
-        """The devices of its GPUs, by resource, on offer or not; None where they are not known.
-
-        mig-manager's layouts are known once the node offers their devices.
-        """
+        """The devices of its GPUs, by resource, on offer or not; None where they are not known."""
         if self.problem or not self.gpus or not all(gpu.is_known for gpu in self.gpus):
-            return None
-        if self.backend != "nvml" and not self.is_applied:
             return None
         return offered_devices({gpu.id: gpu.layout for gpu in self.gpus})
 

@@ -170,6 +170,7 @@ def _gpu(gpu: GPUStatus, quarantine: Mapping[str, str]) -> PartitionedGPU:
         held=tuple(held),
         failure=gpu.attempts.message if gpu.attempts else "",
         quarantine=quarantine.get(gpu.id, ""),
+        is_known=gpu.mig_mode != "Unknown" and len(placed) == len(gpu.instances),
     )
 
 
@@ -195,5 +196,5 @@ def _by_counts(
         is_cuttable=gpu.mig_mode in ("Enabled", "Disabled") and placed is not None and gpu.attempts is None,
         held=tuple((start, "") for start, resource in devices if resource in claimed),
         failure=gpu.attempts.message if gpu.attempts else "",
-        is_known=gpu.mig_mode != "Unknown",
+        is_known=gpu.mig_mode != "Unknown" and placed is not None,
     )
