@@ -12,7 +12,7 @@ import pytest
 
 from e2e.cluster import binaries
 from e2e.cluster.apiserver import free_port
-from e2e.silicon.nvml.connection import Admin
+from e2e.silicon.nvml.connection import Admin, Connection
 from e2e.silicon.nvml.state import Fault
 from tangram.cli.approve.consent import give_consent
 from tangram.cli.cluster.access import ClusterAccess
@@ -24,6 +24,16 @@ from tests.support.nvml_driver import nvml_state
 from tests.support.partitioned_node import OPERANDS, PartitionedNode, partitioned_node
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.slow, pytest.mark.timeout(160)]
+MEDIUM = {
+    "layers": 54,
+    "hiddenSize": 4096,
+    "heads": 32,
+    "kvHeads": 8,
+    "headDim": 128,
+    "parameters": 13_200_000_000,
+    "weightBytes": 26_400_000_000,
+    "digest": "sha256:" + "1" * 64,
+}
 PARTITION = {"enabled": True, "settleSeconds": 1, "deadlineSeconds": 60}
 
 
@@ -201,6 +211,85 @@ async def test_a_rejected_plan_is_not_proposed_again(
     assert node.layouts() == [["gpu"]]
 
 
+async def in_state(cluster: LiveCluster, state: str) -> dict[str, Any] | None:
+    """The newest plan of this node that is in a state."""
+    listed = sorted(await plans(cluster), key=lambda plan: plan["metadata"]["creationTimestamp"])
+    return next((p for p in reversed(listed) if (p.get("status") or {}).get("state") == state), None)
+
+
+def cut_by_hand(node: PartitionedNode, profile: str) -> None:
+    """Create an instance on the first GPU, as a person does with nvidia-smi."""
+    person = Connection(node.nvml)
+    _, gpu = person.request(verb="call", name="nvmlDeviceGetHandleByIndex", arguments=[0])
+    number = node.board.board.profiles[profile].profile_id
+    code, instance = person.request(verb="call", name="nvmlDeviceCreateGpuInstance", arguments=[gpu, number])
+    assert code.name == "SUCCESS"
+    person.request(verb="call", name="nvmlGpuInstanceCreateComputeInstance", arguments=[instance, 0])
+    person.close()
+
+
+async def test_a_plan_that_a_change_by_hand_overtakes_is_not_carried_out_although_approved(
+    cluster: LiveCluster, operator: Callable[..., Any]
+) -> None:
+    name, uri = cluster.namespace, "image:///models/medium"
+    cluster.kubelet.reports[uri] = report(**MEDIUM), 0
+    state = nvml_state("H100-80GB-SXM", {"mig": ["1g.10gb@0"]})
+    async with partitioned_node(cluster, name, state, {"pool": name}) as node:
+        await cluster.apply(pool(name, "Recommend"), GPU_POOLS)
+        operator(partition=PARTITION)
+        await reported(node)
+        await cluster.apply(model(cluster, "first", model={"uri": uri}))
+        plan = await eventually(lambda: in_state(cluster, "Recommended"), what="a plan waits for approval")
+        overtaken = plan["metadata"]["name"]
+
+        cut_by_hand(node, "2g.20gb")
+        (cut,) = node.layouts()
+        assert len(cut) == 2
+
+        async def is_told() -> bool:
+            gpus = (await node.gpu_node())["status"]["gpus"]
+            return len(gpus[0].get("instances", ())) == 2
+
+        await eventually(is_told, what="the agent reports the change")
+        await cluster.client.merge(FLEET_PLANS, "", overtaken, {"spec": {"approved": True}}, guard=UNGUARDED)
+
+        async def next_plan() -> str:
+            waiting = await in_state(cluster, "Recommended")
+            name = waiting["metadata"]["name"] if waiting is not None else ""
+            return name if name != overtaken else ""
+
+        following = await eventually(next_plan, what="another plan waits for approval")
+        states = {p["metadata"]["name"]: p["status"]["state"] for p in await plans(cluster)}
+        assert states[overtaken] in ("Superseded", "Blocked")
+        assert node.layouts() == [cut]
+
+        await cluster.client.merge(FLEET_PLANS, "", following, {"spec": {"approved": True}}, guard=UNGUARDED)
+        await cluster.until("first", "Ready", "True", within_s=60)
+        assert node.errors == []
+
+
+async def test_a_policy_that_forbids_cuts_in_mid_cut_leaves_a_legal_layout(
+    cluster: LiveCluster, node: PartitionedNode, operator: Callable[..., Any]
+) -> None:
+    await cluster.apply(pool(node.name), GPU_POOLS)
+    operator(partition=PARTITION)
+    await reported(node)
+    node.stop_agent()
+    await cluster.apply(model(cluster, "first"))
+
+    async def is_written() -> bool:
+        return bool((await node.gpu_node())["spec"].get("gpus"))
+
+    await eventually(is_written, what="the wanted layout is written")
+    await cluster.apply(pool(node.name, "Ignore"), GPU_POOLS)
+    node.start_agent()
+
+    await cluster.until("first", "Ready", "True", within_s=60)
+    await ended(cluster, "Done")
+    assert node.layouts() != [["gpu"]]
+    assert node.errors == []
+
+
 async def test_a_reboot_that_loses_all_slices_is_mended(
     cluster: LiveCluster, node: PartitionedNode, operator: Callable[..., Any]
 ) -> None:
@@ -295,18 +384,6 @@ async def test_full_moves_a_replica_make_before_break(
         assert availability.least == {"first": 1, "second": 1}
         await ended(cluster, "Done")
         assert node.errors == []
-
-
-MEDIUM = {
-    "layers": 54,
-    "hiddenSize": 4096,
-    "heads": 32,
-    "kvHeads": 8,
-    "headDim": 128,
-    "parameters": 13_200_000_000,
-    "weightBytes": 26_400_000_000,
-    "digest": "sha256:" + "1" * 64,
-}
 
 
 async def test_a_replica_makes_room_on_the_only_gpu(
