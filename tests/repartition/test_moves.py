@@ -276,6 +276,21 @@ def test_a_replacement_that_still_starts_is_waited_for():
     assert both(*PODS, available=3, asked=4).actions == (ReleaseNode("a", RESOURCE),)
 
 
+def test_nobody_else_is_marked_where_more_are_marked_than_are_replaced():
+    """A replacement has failed since: one serves, two are marked."""
+    four = "1g.6gb@0 1g.6gb@1 1g.6gb@2 1g.6gb@3"
+    quarter = ShapeKey("A30", "1g.6gb")
+    pods = tuple(WorldPod(f"chat/llama-{n}", "chat/llama", is_marked=n < 2) for n in range(4))
+    users = tuple((n, pod.name) for n, pod in enumerate(pods))
+    there = node("a", replace(gpu("a0", four), held=users), holds=(Hold(QUARTER, NOW - 10, NOW + 5000),))
+    there = replace(there, pods=pods, claimed=tuple((QUARTER, pod.name, 1) for pod in pods))
+    of = replace(changes(("a", "a0", four, "gpu")), moves=(("chat/llama", quarter),))
+    found = world(there, plans=(plan(of),), policy=PoolPolicy.FULL)
+    owners = {"chat/llama": WorldOwner("uid", 4, 5, 5, frozenset({quarter}))}
+
+    assert next_step(replace(found, owners=owners)).actions == ()
+
+
 def test_the_deployment_shrinks_by_the_marked_pods_alone():
     first = replace(PODS[0], is_marked=True)
 

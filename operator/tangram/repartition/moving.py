@@ -68,7 +68,7 @@ class Moving:
                 continue
             pods = {user.pod for item, user in users if item.gpu.id in gpus}
             ready = sorted(pod for pod in self._staying(owner) if pod in pods and not pod.is_marked)
-            for pod in ready[: self._batch(owner) - self._marked(owner)]:
+            for pod in ready[: max(0, self._batch(owner) - self._marked(owner))]:
                 yield MarkPod(pod.name)
 
     @property
