@@ -268,6 +268,24 @@ def test_changes_of_the_label_by_a_clock_that_was_ahead_do_not_count_until_then(
     assert cut_node.reason == "AsWanted"
 
 
+@pytest.mark.parametrize("jump", [timedelta(hours=3), timedelta(days=3650)], ids=["hours", "years"])
+@pytest.mark.parametrize("sign", [1, -1], ids=["ahead", "behind"])
+@pytest.mark.parametrize("is_set_right", [True, False], ids=["is set right", "stays wrong"])
+def test_a_clock_that_jumps_between_any_two_rounds_ends_in_the_wanted_layout(jump, sign, is_set_right):
+    for at in range(0, 20, 2):
+        node = node_of()
+        node.want((0, CUT))
+        node.turn(at)
+        node.wrong = sign * jump
+        node.turn(5)
+        node.wrong = timedelta() if is_set_right else node.wrong
+
+        node.settle()
+
+        assert (node.reason, node.layout(0), node.layout(1)) == ("AsWanted", ["3g.40gb", "4g.40gb"], None), at
+        assert node.attempts().get("count", 0) <= 1, at
+
+
 def device(node, profile, index=0):
     state = node.link.state
     pairs = state.mig_devices(state.gpus[index])

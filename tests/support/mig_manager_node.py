@@ -39,6 +39,7 @@ class MemoryNode:
     def __init__(self, sku: str, *gpus: dict[str, Any], lag_s: float = 60.0) -> None:
         self.link = StateLink(nvml_state(sku, *gpus))
         self.now, self.log = START, list[str]()
+        self.wrong = timedelta()  # the operator's clock beside that of the API server
         self.labels: dict[str, str] = {f"nvidia.com/gpu.deploy.{name}": "true" for name in DEPLOYED}
         self.labels |= {CONFIG: "all-disabled", STATE: "success"}
         self.allocatable: dict[str, str] = {}
@@ -166,7 +167,7 @@ class MemoryNode:
         }
         pods = gpu_pods(self.pods, NODE)
         node, config = managed_node(self.node), self.config
-        return step(gpu_node, node, pods, config, self.now, "0.1", refused=self.refused)
+        return step(gpu_node, node, pods, config, self.now + self.wrong, "0.1", refused=self.refused)
 
     def round(self) -> bool:
         """Do one round; whether anything was written."""
@@ -213,6 +214,15 @@ class MemoryNode:
                 return
             self.now += timedelta(seconds=every_s)
         raise AssertionError(f"not settled: {self.stored.get('conditions')}, {self.log[-20:]}")
+
+    def turn(self, rounds: int) -> None:
+        """Let both work for some rounds, of ten seconds each."""
+        for _ in range(rounds):
+            self.file.poll()
+            self.deploys()
+            next(self.steps)
+            self.round()
+            self.now += timedelta(seconds=10)
 
     def until(self, reason: str, limit: int = 400) -> None:
         """Let both work until Applied has this reason."""
