@@ -799,3 +799,21 @@ def test_a_thousand_nodes_with_a_thousand_plans_take_their_turns():
     assert [(c.node, c.resource, c.count) for c in result.coming] == [
         (name, QUARTER, 4) for name in names[: LIMITS.nodes]
     ]
+
+
+def test_a_gpunode_that_cannot_be_read_is_no_missing_gpu():
+    bare = node("a", problem="GPUNode a is invalid: status.gpus.0.migMode")
+
+    result = begun(bare)
+
+    assert verdicts(result) == {"plan": ("Blocked", "BackendNotReady")}
+    assert "is invalid" in result.progress[0].message
+
+
+def test_a_plan_that_a_dead_agent_makes_late_says_so():
+    silent = uncut(wanted={"a0": HALVES}, holds=(hold(WHOLE),), is_current=False, is_applied=False)
+
+    late = plan(CUT, since=NOW - LIMITS.cut_s)
+    message = step(silent, plans=(late,)).progress[0].message
+
+    assert "has not reported" in message

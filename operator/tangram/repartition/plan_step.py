@@ -83,6 +83,9 @@ def _consent(plan: ObservedPlan) -> PlanProgress | None:
 def _lost(plan: ObservedPlan) -> PlanProgress | None:
     """Return why a plan cannot go on; None: it can."""
     for change in plan.missing:
+        node = plan.world.node(change.node)
+        if node is not None and node.partition.problem:  # what GPUs there are is not known
+            return plan.progress(PlanState.BLOCKED, "BackendNotReady", node.partition.problem)
         text = f"GPU {change.gpu} of node {change.node} is not there any more"
         return plan.progress(PlanState.BLOCKED, "GPUMissing", text)
     for item in plan.observed:
@@ -145,9 +148,16 @@ def _late(plan: ObservedPlan) -> Iterable[str]:
             why = (
                 item.gpu.failure
                 or item.node.partition.problem
+                or _silent(item)
                 or ", ".join(user.place for user in item.users)
             )
             yield f"GPU {item.gpu.id} is not {item.change.after}" + (f": {why}" if why else "")
+
+
+def _silent(item: ObservedChange) -> str:
+    if item.node.partition.is_current:
+        return ""
+    return f"the partition backend of node {item.node.name} has not reported since the last change"
 
 
 def _executing(plan: ObservedPlan) -> PlanStep:
