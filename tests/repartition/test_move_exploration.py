@@ -90,6 +90,7 @@ SCENARIOS = {
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_replicas_move_and_no_single_disturbance_breaks_a_law(name):
     assert explored(SCENARIOS[name], 2).depth == 2
@@ -101,6 +102,7 @@ def test_no_order_of_a_move_that_nothing_disturbs_breaks_a_law(name):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_no_failure_at_any_point_of_a_move_breaks_a_law(name):
     assert explored(replace(SCENARIOS[name], changes=0), 4).depth == 4

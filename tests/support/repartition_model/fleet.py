@@ -26,7 +26,7 @@ from tests.support.repartition_model.node import (
 
 POOL = "pool"
 TICK_S, NOW = 30.0, 1_000_000.0
-LIMITS = RepartitionLimits(settle_s=TICK_S, cut_s=2 * TICK_S, move_s=4 * TICK_S)
+LIMITS = RepartitionLimits(settle_s=TICK_S, cut_s=2 * TICK_S, move_s=6 * TICK_S)
 POLICIES = (PoolPolicy.IGNORE, PoolPolicy.RECOMMEND, PoolPolicy.IDLE_ONLY, PoolPolicy.FULL)
 STATES = (None, *PlanState)
 EXECUTING = STATES.index(PlanState.EXECUTING)
