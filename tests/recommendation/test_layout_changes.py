@@ -8,6 +8,7 @@ from tangram.fleet import (
     Claim,
     FactsKey,
     MIGLayout,
+    MIGPolicy,
     MIGSlice,
     NodePartition,
     PartitionedGPU,
@@ -20,7 +21,17 @@ from tangram.packing import GPULayout, Instance, Move, Placed, Site
 from tangram.recommendation.observed.snapshot_input import snapshot_input
 from tangram.recommendation.recommend import plan_fleet, recommend
 from tangram.recommendation.result.layout_changes import layout_changes
-from tests.support.fleet import FACTS_1B, FACTS_8B, IMAGE, intent, node, snapshot
+from tests.support.fleet import (
+    FACTS_1B,
+    FACTS_8B,
+    IMAGE,
+    claims,
+    intent,
+    node,
+    shape,
+    snapshot,
+    workload,
+)
 
 UUID = "GPU-00000000-0000-0000-0000-000000000000"
 SMALL, MEDIUM = "image:///m/small", "image:///m/medium"
@@ -149,3 +160,47 @@ def test_the_pool_that_waits_for_a_person_is_asked_for_all(first, second, asked)
     (changes,) = moved_gang((first, second, FULL, FULL), recut=(0, 1))
 
     assert changes.pool == asked
+
+
+# ---- mig-manager changes MIG modes on empty nodes alone ------------------------------------------------
+
+SEVEN = MIGLayout(True, tuple(MIGSlice(start, "1g.10gb") for start in range(7)))
+
+
+def two_gpus_of_mig_manager(layouts, offer, **fields):
+    gpus = tuple(
+        PartitionedGPU(f"a/index-{i}", layout, "H100-80GB-SXM", held=((0, ""),) if layout.mig_enabled else ())
+        for i, layout in enumerate(layouts)
+    )
+    return snapshot(
+        replace(node("a", **offer), gpus=2, labels=(("pool", "x"),)),
+        pools=(Pool("x", (("pool", "x"),), policy=PoolPolicy.IDLE_ONLY, backend="mig-manager"),),
+        partition=PartitionView((NodePartition("a", "mig-manager", "", True, True, gpus),)),
+        **fields,
+    )
+
+
+def test_no_plan_changes_a_mig_mode_beside_a_replica_that_stays():
+    first, second = intent("first"), intent("second", "image:///m/8b", mig=MIGPolicy.REQUIRED)
+    seen = two_gpus_of_mig_manager(
+        (SEVEN, MIGLayout()),
+        {"gpu": 1, "mig_1g_10gb": 7},
+        desired=((first.uid, 1), (second.uid, 1)),
+        workloads=(workload(first, shape("1g.10gb")),),
+        claims=claims(first, shape("1g.10gb"), "a"),
+    )
+
+    changes = [c for one_set in recommend(seen, (first, second)).changes for c in one_set.changes]
+
+    assert not [c for c in changes if c.before.mig_enabled != c.after.mig_enabled]
+
+
+def test_mig_modes_of_one_node_change_in_one_plan():
+    many = [intent(f"m{i}", "image:///m/8b", mig=MIGPolicy.REQUIRED) for i in range(5)]
+    seen = two_gpus_of_mig_manager(
+        (MIGLayout(), MIGLayout()), {"gpu": 2}, desired=tuple((m.uid, 1) for m in many)
+    )
+
+    (changes,) = recommend(seen, many).changes
+
+    assert len(changes.changes) == 2

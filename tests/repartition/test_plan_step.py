@@ -817,3 +817,14 @@ def test_a_plan_that_a_dead_agent_makes_late_says_so():
     message = step(silent, plans=(late,)).progress[0].message
 
     assert "has not reported" in message
+
+
+def test_mig_manager_changes_a_mode_while_nothing_of_the_node_is_in_use():
+    of = changes(("a", "a0", "gpu", HALVES))
+    beside = {"backend": "mig-manager"}
+
+    free = begun(node("a", gpu("a0", "gpu"), gpu("a1", QUARTERS), **beside), of=of)
+    used = begun(node("a", gpu("a0", "gpu"), gpu("a1", QUARTERS, 0), **beside), of=of)
+
+    assert {action.resource for action in free.actions} == {WHOLE, QUARTER}
+    assert verdicts(used) == {"plan": ("Blocked", "InUse")}

@@ -98,14 +98,15 @@ class ObservedChange:
         """
         if not self.gpu.layout == self.wanted == layout:
             return False
-        offered = offered_devices({gpu.id: gpu.layout for gpu in self.node.partition.gpus})
+        offered = offered_devices(self._layouts)
         allocatable = dict(self.node.allocatable)
         is_offered = all(allocatable.get(resource, 0) >= offered[resource] for resource in layout.devices)
         return self.node.partition.is_applied or is_offered
 
     def closed(self, layout: MIGLayout) -> frozenset[str]:
-        """The resources of the devices that go with a layout of this change."""
-        return replace(self.change, after=layout).closed
+        """The resources of the devices that go with a layout of this change, or that are in its way."""
+        closed = replace(self.change, after=layout).closed
+        return closed | frozenset(offered_devices(self._layouts)) if self._clears_node else closed
 
     def is_on_the_way(self, layout: MIGLayout) -> bool:
         """Whether a layout is one of the two of this change, or one between them."""
@@ -119,6 +120,15 @@ class ObservedChange:
         return self.change.before.mig_enabled != self.change.after.mig_enabled
 
     @property
+    def _clears_node(self) -> bool:
+        """Whether no pod may use any GPU of the node meanwhile: mig-manager changes the mode only then."""
+        return self._changes_mode and not self.node.partition.knows_holders
+
+    @property
+    def _layouts(self) -> dict[str, MIGLayout]:
+        return {gpu.id: gpu.layout for gpu in self.node.partition.gpus}
+
+    @property
     def back(self) -> "ObservedChange":
         """The change from the layout that the GPU has now to the one before the plan."""
         change = self.change
@@ -130,6 +140,10 @@ class ObservedChange:
         change = self.change
         leaving = {part.start: part for part in self.gpu.layout.slices if part not in change.after.slices}
         users = []
+        if self._clears_node:
+            for gpu in self.node.partition.gpus:
+                users += [SliceUser(f"GPU {gpu.id}", WHOLE, self.node.pod(pod)) for _, pod in gpu.held]
+            return tuple(sorted(users, key=lambda user: user.place))
         for start, pod in self.gpu.held:
             if start is None and self._changes_mode:
                 users.append(SliceUser(f"GPU {self.gpu.id}", WHOLE, self.node.pod(pod)))
@@ -152,8 +166,10 @@ class ObservedPlan:
     @property
     def needed(self) -> frozenset[tuple[str, str]]:
         """The holds that it needs at most: (node, resource)."""
-        changes = self.record.changes.changes
-        return frozenset((change.node, resource) for change in changes for resource in change.closed)
+        needed = {(change.node, resource) for change in self.missing for resource in change.closed}
+        for item in self.observed:
+            needed |= {(item.node.name, resource) for resource in item.closed(item.change.after)}
+        return frozenset(needed)
 
     @property
     def policy(self) -> PoolPolicy | None:

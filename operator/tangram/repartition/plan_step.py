@@ -125,12 +125,14 @@ def _ended(plan: ObservedPlan, progress: PlanProgress) -> PlanStep:
     is_late = plan.world.now >= plan.until + RETREAT_S / 2
     kept = [item for item in left if item.gpu.quarantine or item.users or is_late]
     back = [item for item in left if item not in kept]
-    needed = plan.needed | {(item.node.name, resource) for item in back for resource in item.change.closed}
+    needed = plan.needed | {
+        (item.node.name, resource) for item in back for resource in item.closed(item.change.after)
+    }
     if is_late:  # the backend may be at work on what it is to leave: no hold ends before it knows
         holds = missing_holds(plan, needed, plan.world.now + RETREAT_S / 2, RETREAT_S / 4)
     else:
         holds = missing_holds(plan, needed, plan.held_until)
-    if holds or any(unsettled(plan, item, item.change.closed) for item in back):
+    if holds or any(unsettled(plan, item, item.closed(item.change.after)) for item in back):
         back = []
     if holds:
         kept = []

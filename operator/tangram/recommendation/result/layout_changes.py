@@ -1,6 +1,7 @@
 """The GPUs that a packing cuts anew, in sets that are consented to and carried out by themselves.
 
-Two GPUs are in one set where a replica moves from one to the other: then neither end is reached without both.
+Two GPUs are in one set where a replica moves from one to the other: then neither end is reached without both;
+and where mig-manager changes the MIG modes of both on one node, which it does only while nothing runs there.
 Only GPUs of nodes with a partition backend and of GPUPools are changed, and only where each replica gets to
 its place at once, and ends after its replacement serves: no detours, no restarts. All else is recommended.
 """
@@ -41,7 +42,7 @@ def layout_changes(
     states = {gpu.id: gpu for gpu in fleet.problem.gpus}
     recut = {layout.id: layout for layout in packing.layouts if layout.recut and layout.id in states}
     touched = _touched(fleet.problem, packing)
-    sets = _connected(recut, touched.values())
+    sets = _connected(recut, (*touched.values(), *_changing_together(states, recut)))
     changes, notes = list[LayoutChanges](), list[str]()
     for gpus in sets:
         used = [pools.get(states[gpu].pool) for gpu in gpus if gpu in recut]
@@ -97,6 +98,18 @@ def _touched(problem: Problem, packing: Packing) -> dict[Move, frozenset[str]]:
         )
         for move in packing.moves
     }
+
+
+def _changing_together(
+    states: Mapping[str, GPUState], recut: Mapping[str, GPULayout]
+) -> Iterable[frozenset[str]]:
+    """Yield the GPUs of each node whose MIG modes mig-manager changes: once one of them serves, it cannot."""
+    by_node: dict[str, set[str]] = defaultdict(set)
+    for gpu, layout in recut.items():
+        state = states[gpu]
+        if state.backend == "mig-manager" and state.mig_enabled != _change(state, layout).after.mig_enabled:
+            by_node[state.node].add(gpu)
+    return map(frozenset, by_node.values())
 
 
 def _is_direct(moves: list[Move], gpus: frozenset[str], steps: Steps) -> bool:
