@@ -62,9 +62,9 @@ def test_an_undisturbed_run_cuts_every_gpu():
     assert [list(PlanState)[plan.state - 1] for plan in fleet.plans] == [PlanState.DONE, PlanState.DONE]
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_one_disturbance_at_any_point_breaks_no_law(name):
-    assert explored(SCENARIOS[name], 2).depth == 2
+def test_one_disturbance_at_any_point_breaks_no_law():
+    """The other fleets follow to depth 4, which takes longer."""
+    assert explored(SCENARIOS["one GPU"], 2).depth == 2
 
 
 @pytest.mark.slow

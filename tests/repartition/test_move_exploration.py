@@ -96,7 +96,9 @@ def test_replicas_move_and_no_single_disturbance_breaks_a_law(name):
     assert explored(SCENARIOS[name], 2).depth == 2
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name != "in place")) for name in SCENARIOS]
+)
 def test_no_order_of_a_move_that_nothing_disturbs_breaks_a_law(name):
     assert explored(replace(SCENARIOS[name], faults=0, changes=0), 8).depth == 8
 
