@@ -439,10 +439,7 @@ def test_a_spec_that_changes_in_the_middle_is_followed(gone):
     node = node_of({}, {})
     node.want((0, CUT))
     for _ in range(gone):
-        node.file.poll()
-        node.deploys()
-        next(node.steps)
-        node.round()
+        node.work()
         node.now += timedelta(seconds=45)
     node.want((0, OTHER), (1, SEVEN))
 

@@ -215,22 +215,23 @@ class MemoryNode:
             self.now += timedelta(seconds=every_s)
         raise AssertionError(f"not settled: {self.stored.get('conditions')}, {self.log[-20:]}")
 
+    def work(self) -> None:
+        """Let both work once."""
+        self.file.poll()
+        self.deploys()
+        next(self.steps)
+        self.round()
+
     def turn(self, rounds: int) -> None:
         """Let both work for some rounds, of ten seconds each."""
         for _ in range(rounds):
-            self.file.poll()
-            self.deploys()
-            next(self.steps)
-            self.round()
+            self.work()
             self.now += timedelta(seconds=10)
 
     def until(self, reason: str, limit: int = 400) -> None:
         """Let both work until Applied has this reason."""
         for _ in range(limit):
-            self.file.poll()
-            self.deploys()
-            next(self.steps)
-            self.round()
+            self.work()
             if self.reason == reason:
                 return
             self.now += timedelta(seconds=10)

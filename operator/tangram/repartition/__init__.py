@@ -6,6 +6,7 @@ leader, or the same one after a crash between any two writes, goes on from the w
 """
 
 from tangram.repartition.next_step import next_step
+from tangram.repartition.observed_plan import RETREAT_S
 from tangram.repartition.world import (
     Action,
     Hold,
@@ -26,6 +27,7 @@ from tangram.repartition.world import (
 )
 
 __all__ = [
+    "RETREAT_S",
     "Action",
     "Hold",
     "HoldNode",

@@ -88,7 +88,7 @@ def _is_unknown(node: WorldNode, resource: str) -> bool:
 
     NVML knows the pods: a device of another pod that has just ended, or of a process, is not the one.
     """
-    knows_pods = node.partition.backend == "nvml"
+    knows_pods = node.partition.knows_holders
     known: Counter[str] = Counter()
     for gpu in node.partition.gpus:
         resources: dict[int | None, str] = {s.start: resource_name(s.profile) for s in gpu.layout.slices}

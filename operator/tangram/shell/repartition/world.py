@@ -21,6 +21,7 @@ from tangram.fleet import (
 from tangram.fleet.times import epoch_or
 from tangram.packing import board
 from tangram.repartition import (
+    RETREAT_S,
     Hold,
     PlanRecord,
     PlanState,
@@ -37,7 +38,6 @@ RETRY_S = 900.0  # after a plan that failed or was blocked, before the same chan
 MARK = "-1000"  # deletion cost of a pod that is to go first
 ARRIVAL_S = 600.0  # from the creation of a node, for which it waits for a plan that knows it
 SKEW_S = 60.0  # by which clocks of the API server and of two leaders may differ
-RETREAT_S = 60.0  # beyond the longest plan, for what it has written to be taken back
 ARRIVING = "arriving"  # value of a startup taint, which a node brings along
 _SEPARATOR = "-"  # between the two instants of a hold
 
