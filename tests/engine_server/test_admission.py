@@ -315,6 +315,8 @@ def test_while_every_connection_sends_a_body_probes_answer_and_requests_are_refu
         assert (refusal.status_code, refusal.json()["error"]["code"]) == (503, "too_many_connections")
         assert refusal.headers["Retry-After"]
         assert refusal.headers["Connection"] == "close"
+        assert server.metric("tangram:requests_rejected_total", reason="too_many_connections") == 1
+        assert server.metric("tangram:requests_received_total") == 1 + 5
     eventually(lambda: server.complete("the", max_tokens=1).status_code == 200, "free again")
 
 

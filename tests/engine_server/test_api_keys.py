@@ -10,8 +10,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from aiohttp.test_utils import make_mocked_request
 
 from tangram_engine.serve.api_keys import MAX_FILE_BYTES, MAX_KEYS, APIKeyFileError, APIKeys
+from tangram_engine.serve.app import count_early_refusal
+from tangram_engine.serve.http.errors import unavailable
 from tangram_engine.serve.metrics import EngineMetrics
 from tests.support.engine_process import EngineProcess, engine_process, eventually
 
@@ -187,6 +190,7 @@ def test_keys_rotate_while_the_server_runs(served_model: Path, tmp_path: Path) -
         volume.write(b"secret-new\n")
         eventually(lambda: answers(server, "secret-new") == 200, "the new key is in force", 5)
         assert answers(server, "secret-old") == 401
+        assert server.metric("tangram:requests_received_total") == 2  # each key once: the rest had no key
 
         volume.write(b"")
         name = "tangram_engine_api_key_file_refused"
@@ -197,6 +201,32 @@ def test_keys_rotate_while_the_server_runs(served_model: Path, tmp_path: Path) -
         assert server.wait() == 0
 
     assert "secret" not in pages + server.log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("path", "key", "counted"),
+    [
+        ("/v1/completions", "secret-one", 1),
+        ("/v1/chat/completions", "secret-one", 1),
+        ("/v1/completions", "secret-none", 0),
+        ("/tokenize", "secret-one", 0),
+    ],
+)
+def test_a_request_refused_before_routing_counts_with_a_valid_key_alone(
+    path: str, key: str, counted: int, tmp_path: Path
+) -> None:
+    metrics = EngineMetrics("tiny")
+    file = Volume(tmp_path).write(b"secret-one\n")
+    count = count_early_refusal(metrics, APIKeys(file, metrics))
+    request = make_mocked_request("POST", path, headers={"Authorization": f"Bearer {key}"})
+
+    count(request, unavailable("full", "too_many_connections"))
+
+    labels = {"model_name": "tiny", "engine": "0"}
+    value = metrics.registry.get_sample_value
+    assert value("tangram:requests_received_total", labels) == counted
+    rejected = labels | {"reason": "too_many_connections"}
+    assert value("tangram:requests_rejected_total", rejected) == counted
 
 
 def test_without_keys_a_server_ends_at_once_and_says_why(served_model: Path, tmp_path: Path) -> None:

@@ -2,13 +2,20 @@
 
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tangram_engine.serve.metrics import ITL_BUCKETS, LATENCY_BUCKETS, TTFT_BUCKETS, length_buckets
+from tangram_engine.serve.metrics import (
+    ITL_BUCKETS,
+    LATENCY_BUCKETS,
+    REFUSALS,
+    TTFT_BUCKETS,
+    length_buckets,
+)
 from tests.support.engine_process import EngineProcess, eventually
 
 VLLM_NAMES = {
@@ -24,6 +31,10 @@ VLLM_NAMES = {
     "vllm:request_max_num_generation_tokens", "vllm:request_params_max_tokens", "vllm:request_params_n",
     "vllm:request_prefill_kv_computed_tokens", "vllm:iteration_tokens_total",
 }  # fmt: skip
+OWN_NAMES = {
+    "tangram_engine_load_seconds", "tangram_engine_warmup_seconds",
+    "tangram:requests_received", "tangram:requests_rejected",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -36,12 +47,14 @@ def fresh(start: Any) -> EngineProcess:
 
 def test_every_promised_series_is_there_from_the_start_with_the_two_labels(fresh: EngineProcess) -> None:
     families = {f.name: f for f in text_string_to_metric_families(fresh.get("/metrics").text)}
-    assert families.keys() >= VLLM_NAMES | {"tangram_engine_load_seconds", "tangram_engine_warmup_seconds"}
+    assert families.keys() >= VLLM_NAMES | OWN_NAMES
     for name, family in families.items():
-        if name.startswith("vllm:") and family.samples:
+        if name.startswith(("vllm:", "tangram:")) and family.samples:
             assert all(s.labels["model_name"] == "tiny" and s.labels["engine"] == "0" for s in family.samples)
     reasons = {sample.labels["finished_reason"] for sample in families["vllm:request_success"].samples}
     assert reasons == {"stop", "length", "abort", "error"}
+    refusals = {s.labels["reason"]: s.value for s in families["tangram:requests_rejected"].samples}
+    assert refusals == dict.fromkeys(REFUSALS, 0)
     assert fresh.metric("tangram_engine_load_seconds") == 0.25
     config = {
         "block_size": "16",
@@ -99,6 +112,49 @@ def test_cached_and_computed_prompt_tokens_add_up(fresh: EngineProcess) -> None:
     assert fresh.metric("vllm:prompt_tokens_by_source_total", source="local_compute") == total - cached
     assert fresh.metric("vllm:request_prefill_kv_computed_tokens_sum") == total - cached
     assert fresh.metric("vllm:prefix_cache_hits_total") == cached
+
+
+def arrivals(server: EngineProcess) -> tuple[float, dict[str, float]]:
+    """Requests received, and those rejected by reason where there are any."""
+    page = server.get("/metrics").text
+    families = {f.name: f for f in text_string_to_metric_families(page)}
+    (received,) = families["tangram:requests_received"].samples
+    rejected = {s.labels["reason"]: s.value for s in families["tangram:requests_rejected"].samples if s.value}
+    return received.value, rejected
+
+
+def test_every_request_for_tokens_is_received_and_those_refused_are_rejected_with_a_reason(
+    fresh: EngineProcess,
+) -> None:
+    assert fresh.complete("the quick", n=3, max_tokens=2).status_code == 200
+    assert fresh.chat("the quick", max_tokens=2).status_code == 200
+    assert fresh.complete("the", max_tokens=10**6).status_code == 400
+    assert fresh.complete("the", temperature=-1).status_code == 400
+    assert fresh.post("/v1/completions", {"model": "other", "prompt": "the"}).status_code == 404
+    assert fresh.post("/v1/completions", content=b"{").status_code == 415
+    assert fresh.complete("x" * (5 << 20)).status_code == 413
+
+    assert arrivals(fresh) == (
+        7, {"context_length_exceeded": 1, "invalid_request": 3, "body_too_large": 1}
+    )  # fmt: skip
+
+
+def test_a_request_is_received_before_its_first_token(start: Any) -> None:
+    server = start(step_seconds=0.5)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(server.complete, "the quick", max_tokens=4)
+        eventually(lambda: arrivals(server) == (1, {}), "received")
+        assert server.metric("vllm:time_to_first_token_seconds_count") == 0
+        assert answer.result().status_code == 200
+
+
+def test_what_is_not_a_request_for_tokens_is_not_received(fresh: EngineProcess) -> None:
+    assert fresh.post("/tokenize", {"prompt": "the"}).status_code == 200
+    assert fresh.get("/v1/models").status_code == 200
+    assert fresh.get("/v1/completions").status_code == 405
+    assert fresh.post("/v1/nothing", {}).status_code == 404
+
+    assert arrivals(fresh) == (0, {})
 
 
 def test_a_stop_string_counts_as_stop_and_its_request_leaves_the_engine(fresh: EngineProcess) -> None:

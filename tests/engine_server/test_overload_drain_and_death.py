@@ -41,6 +41,8 @@ def test_a_full_queue_answers_429_with_retry_after_and_serves_the_rest(
     assert all(answer.json()["error"]["code"] == "queue_full" for answer in refused)
     assert all(int(answer.headers["Retry-After"]) >= 1 for answer in refused)
     assert server.metric("vllm:admission_rejections_total") == len(refused)
+    assert server.metric("tangram:requests_received_total") == 12
+    assert server.metric("tangram:requests_rejected_total", reason="queue_full") == len(refused)
     eventually(server.quiet, "nothing left")
     assert server.complete("the", max_tokens=1).status_code == 200
 
@@ -65,6 +67,7 @@ def test_a_request_that_takes_too_long_ends_with_the_error_timeout(stream: bool,
         answer = server.complete("the", max_tokens=400)
         assert answer.status_code == 504
         assert answer.headers["x-should-retry"] == "false"
+        assert server.metric("tangram:requests_rejected_total") == 0  # it was accepted
         error = answer.json()["error"]
     assert error["code"] == "timeout"
     eventually(server.quiet, "nothing left")
@@ -81,6 +84,7 @@ def test_before_the_engine_is_warm_the_server_lives_but_is_not_ready(
         answer = server.complete("the")
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "not_ready")
         assert "Retry-After" in answer.headers
+        assert server.metric("tangram:requests_rejected_total", reason="not_ready") == 1
         eventually(server.ready, "ready")
         assert server.complete("the", max_tokens=1).status_code == 200
     finally:

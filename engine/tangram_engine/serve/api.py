@@ -156,9 +156,20 @@ class Endpoints:
     async def _timed(
         self, request: web.Request, model: type[CompletionRequest | ChatRequest]
     ) -> web.StreamResponse:
+        """Answer, and count the request: at its headers, for demand must not depend on what is served."""
+        metrics = self._backend.metrics
+        metrics.received()
+        try:
+            return await self._within_time(request, model, time.monotonic())
+        except APIError as error:
+            metrics.rejected(error.status, error.code)
+            raise
+
+    async def _within_time(
+        self, request: web.Request, model: type[CompletionRequest | ChatRequest], arrival: float
+    ) -> web.StreamResponse:
         """Answer within the time limit. An error after the first event becomes the last event."""
         backend = self._backend
-        arrival = time.monotonic()
         with backend.lifecycle.request(), backend.bodies.hold() as held:
             headers = {"x-request-id": request["id"]}
             events = EventStream(request, headers, close=backend.lifecycle.leaving)

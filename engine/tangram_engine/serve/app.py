@@ -12,15 +12,17 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from tangram_engine import __version__
 from tangram_engine.serve.api_keys import APIKeys
 from tangram_engine.serve.http.errors import APIError, internal
-from tangram_engine.serve.http.listener import PROBES
+from tangram_engine.serve.http.listener import PROBES, EarlyRefusal
 
 from .api import Backend, Endpoints
 from .lifecycle import State
+from .metrics import EngineMetrics
 
 logger = logging.getLogger(__name__)
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _CHALLENGE = 'Bearer realm="tangram"'  # RFC 6750, section 3
+_COMPLETIONS, _CHAT = "/v1/completions", "/v1/chat/completions"
 _CLIENT_CLOSED = 499  # nginx's number for a client that left
 
 
@@ -31,8 +33,8 @@ def build_app(backend: Backend, api_keys: APIKeys | None) -> web.Application:
     status = StatusEndpoints(backend)
     app.add_routes(
         [
-            web.post("/v1/completions", endpoints.completions),
-            web.post("/v1/chat/completions", endpoints.chat),
+            web.post(_COMPLETIONS, endpoints.completions),
+            web.post(_CHAT, endpoints.chat),
             web.post("/tokenize", endpoints.tokenize),
             web.post("/detokenize", endpoints.detokenize),
             web.get("/v1/models", status.models),
@@ -166,14 +168,32 @@ def _count(backend: Backend, request: web.Request, status: int) -> None:
         backend.metrics.http.labels(handler, request.method, str(status)).inc()
 
 
+def count_early_refusal(metrics: EngineMetrics, api_keys: APIKeys | None) -> EarlyRefusal:
+    """Return what counts requests for tokens that are refused before a handler sees them."""
+
+    def count(request: web.BaseRequest, error: APIError) -> None:
+        if request.method != "POST" or request.path not in {_COMPLETIONS, _CHAT}:
+            return
+        # Without this, clients without a key could make the operator add replicas.
+        if _has_key(request, api_keys):
+            metrics.received()
+            metrics.rejected(error.status, error.code)
+
+    return count
+
+
+def _has_key(request: web.BaseRequest, api_keys: APIKeys | None) -> bool:
+    token = _bearer_token(request)
+    return api_keys is None or (token is not None and api_keys.accepts(token))
+
+
 def _check_key(api_keys: APIKeys | None) -> Middleware:
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if api_keys is None or request.path in PROBES:
-            return await handler(request)
-        token = _bearer_token(request)
-        if token is None or not api_keys.accepts(token):
-            challenge = _CHALLENGE if token is None else f'{_CHALLENGE}, error="invalid_token"'
+        if request.path not in PROBES and not _has_key(request, api_keys):
+            challenge = (
+                _CHALLENGE if _bearer_token(request) is None else f'{_CHALLENGE}, error="invalid_token"'
+            )
             raise APIError(
                 401,
                 "A valid API key is required: Authorization: Bearer KEY.",
@@ -185,7 +205,7 @@ def _check_key(api_keys: APIKeys | None) -> Middleware:
     return check
 
 
-def _bearer_token(request: web.Request) -> bytes | None:
+def _bearer_token(request: web.BaseRequest) -> bytes | None:
     """The token of the one Authorization header; None without one, or with another scheme.
 
     Schemes are compared without regard to case (RFC 9110, section 11.1).

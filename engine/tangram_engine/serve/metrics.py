@@ -9,6 +9,15 @@ from tangram_engine.messages import EngineInfo, StepStats
 from .local_metrics import LocalCounter, LocalHistogram
 
 _REJECTIONS = ("max_connections", "max_body_bytes", "max_num_queued_reqs")
+# Codes of error objects that refuse a request for tokens before any is computed. Every other 4xx counts as
+# INVALID: a mistake of the client. Other 5xx end a request that was accepted.
+INVALID = "invalid_request"
+REFUSALS = (
+    *("queue_full", "too_many_connections", "too_many_body_bytes"),
+    *("text_workers_busy", "text_process_unavailable"),
+    *("not_ready", "draining", "engine_hung"),
+    *("context_length_exceeded", "body_too_large", INVALID),
+)
 TTFT_BUCKETS = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0,
     80.0, 160.0, 640.0, 2560.0,
@@ -72,6 +81,17 @@ class EngineMetrics:
         self._rejections = self._family("vllm:admission_rejections", "Refused by a queue limit", "reason")
         for reason in _REJECTIONS:
             self._rejections.labels(**self._labels, reason=reason)
+        self._received = LocalCounter(
+            "tangram:requests_received",
+            "Requests for tokens, counted when their headers arrived, whether they are served or refused",
+            self._labels,
+            self.registry,
+        )
+        self._rejected = self._family(
+            "tangram:requests_rejected", "Requests for tokens refused before any token", "reason"
+        )
+        for reason in REFUSALS:
+            self._rejected.labels(**self._labels, reason=reason)
         self.ttft = histogram("vllm:time_to_first_token_seconds", "Arrival to first token", TTFT_BUCKETS)
         self.itl = histogram("vllm:inter_token_latency_seconds", "Between two tokens", ITL_BUCKETS)
         self.tpot = histogram(
@@ -186,6 +206,15 @@ class EngineMetrics:
         """Count what was refused by a limit, the queue's included, or a connection that was closed."""
         family = self._rejections if reason in _REJECTIONS else self._closed
         family.labels(**self._labels, reason=reason).inc()
+
+    def received(self) -> None:
+        """Count a request for tokens when its headers have arrived."""
+        self._received.value += 1
+
+    def rejected(self, status: int, code: str | None) -> None:
+        """Count a request for tokens that ends with this error, if the error refuses it."""
+        if code in REFUSALS or 400 <= status < 500:
+            self._rejected.labels(**self._labels, reason=code if code in REFUSALS else INVALID).inc()
 
     def ended(self, reason: str) -> None:
         """Count one sequence by how it ended: stop, length, abort or error."""

@@ -23,7 +23,7 @@ from tangram_engine.serve.text.client import WORKERS, TextClient
 from tangram_engine.serve.text.tokenizer import TextTools, load_tokenizer
 
 from .api import Backend
-from .app import build_app
+from .app import build_app, count_early_refusal
 from .client import EngineClient
 from .heartbeat import Heartbeat
 from .lifecycle import Lifecycle, State
@@ -140,6 +140,7 @@ class Server:
         self._listener = Listener(
             runner.server,
             self._backend.connections,
+            count_early_refusal(self._metrics, self._api_keys),
             access_log=None,
             keepalive_timeout=self._options.limits.idle_seconds,
             auto_decompress=False,

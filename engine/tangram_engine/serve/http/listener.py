@@ -10,6 +10,7 @@ from .admission import SWEEP_S, Connections
 from .errors import APIError, unavailable
 
 EarlyHandler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+EarlyRefusal = Callable[[web.BaseRequest, APIError], None]
 # Open to all, and on spare connections.
 PROBES = frozenset({"/health", "/ready", "/ping", "/metrics", "/version"})
 _BACKLOG = 1024
@@ -45,11 +46,17 @@ class _CountedConnection(web.RequestHandler):
 class Listener:
     """The port: accepts connections, sweeps the slow ones, and hands requests to the application."""
 
-    def __init__(self, server: web.Server, connections: Connections, **options: Any) -> None:
+    def __init__(
+        self,
+        server: web.Server,
+        connections: Connections,
+        refused: EarlyRefusal = lambda request, error: None,
+        **options: Any,
+    ) -> None:
         self._server = server
         self._connections = connections
         self._options = options
-        server.request_handler = before_routing(server.request_handler, connections)
+        server.request_handler = before_routing(server.request_handler, connections, refused)
 
     async def start(self, host: str, port: int) -> None:
         """Accept from here on."""
@@ -73,8 +80,15 @@ class Listener:
             self._connections.sweep()
 
 
-def before_routing(handle: EarlyHandler, connections: Connections) -> EarlyHandler:
-    """What is settled before aiohttp routes a request or, on `Expect: 100-continue`, invites its body."""
+def before_routing(handle: EarlyHandler, connections: Connections, refused: EarlyRefusal) -> EarlyHandler:
+    """What is settled before aiohttp routes a request or, on `Expect: 100-continue`, invites its body.
+
+    `refused` is called for each request that is answered here with an error.
+    """
+
+    def refuse(request: web.BaseRequest, error: APIError) -> web.Response:
+        refused(request, error)
+        return error.response()
 
     async def guarded(request: web.BaseRequest) -> web.StreamResponse:
         with connections.answering(request.protocol) as only_probes:
@@ -82,14 +96,17 @@ def before_routing(handle: EarlyHandler, connections: Connections) -> EarlyHandl
                 connections.body_read(request.protocol)
             if only_probes and request.path not in PROBES:
                 connections.refuse("max_connections")
-                return unavailable(
-                    "Every connection of this server is in use.", "too_many_connections", close=True
-                ).response()
+                return refuse(
+                    request,
+                    unavailable(
+                        "Every connection of this server is in use.", "too_many_connections", close=True
+                    ),
+                )
             # aiohttp's own refusal quotes the header, and fails when that is not UTF-8.
             if request.headers.get("Expect", "100-continue").lower() != "100-continue":
-                return APIError(
-                    417, "Only 100-continue can be expected.", code="expectation_failed"
-                ).response()
+                return refuse(
+                    request, APIError(417, "Only 100-continue can be expected.", code="expectation_failed")
+                )
             response = await handle(request)
             if not response.prepared and not request.content.at_eof():
                 response.force_close()  # the rest of the body would have to be read as if it were headers
