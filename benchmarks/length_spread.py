@@ -11,8 +11,8 @@ from statistics import median, quantiles
 
 from benchmarks.linear_steps import LinearSteps
 from benchmarks.open_loop import open_loop
+from tangram.capacity.load.engine_limits import EngineLimits
 from tangram.capacity.load.latency import Percentiles, simulate_open
-from tangram.capacity.load.simulate import EngineLimits
 from tangram.fleet import Lengths
 from tangram.fleet.lengths import fixed
 

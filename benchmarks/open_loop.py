@@ -1,7 +1,7 @@
 """Predictions for one replica under open load, in one call each: what benchmarks and tests compare with."""
 
+from tangram.capacity.load.engine_limits import EngineLimits
 from tangram.capacity.load.latency import Latency, ReplicaUnderLoad
-from tangram.capacity.load.simulate import EngineLimits
 from tangram.capacity.load.traffic import Tokens
 from tangram.capacity.steps.decode_runs import Steps
 from tangram.fleet import Objective

@@ -8,8 +8,8 @@ from typing import Any
 
 from benchmarks.open_loop import open_loop
 from tangram.capacity.hardware import hardware
+from tangram.capacity.load.engine_limits import EngineLimits
 from tangram.capacity.load.latency import Latency, Percentiles, simulate_open
-from tangram.capacity.load.simulate import EngineLimits
 from tangram.capacity.load.traffic import uniforms
 from tangram.capacity.memory.budget import memory_budget
 from tangram.capacity.memory.engine_buffers import EngineSettings

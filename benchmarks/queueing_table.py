@@ -19,9 +19,10 @@ from pathlib import Path
 from benchmarks.linear_steps import LinearSteps
 from benchmarks.queueing_error import errors, summary
 from tangram.capacity.load.batching import UniformLoad
+from tangram.capacity.load.engine_limits import EngineLimits
 from tangram.capacity.load.latency import percentiles
 from tangram.capacity.load.queueing import COLUMNS, Row, row_key, table
-from tangram.capacity.load.simulate import EngineLimits, simulate
+from tangram.capacity.load.simulate import simulate
 from tangram.capacity.load.traffic import LENGTH_CV2, open_traffic
 from tangram.capacity.steps.clock import clock
 

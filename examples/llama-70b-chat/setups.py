@@ -10,8 +10,9 @@ from statistics import median
 from assumed import ENGINE, GOAL, NAIVE, TEAM, TRAFFIC
 
 from tangram.capacity.hardware import PCIE_GBPS, hardware
+from tangram.capacity.load.engine_limits import EngineLimits
 from tangram.capacity.load.latency import ReplicaUnderLoad
-from tangram.capacity.load.simulate import EngineLimits, SimResult, simulate
+from tangram.capacity.load.simulate import SimResult, simulate
 from tangram.capacity.load.traffic import SimulatedRequest, open_traffic
 from tangram.capacity.memory.budget import EngineSettings, memory_budget
 from tangram.capacity.memory.footprint import footprint

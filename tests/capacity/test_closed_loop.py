@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from benchmarks.linear_steps import LinearSteps
 from tangram.capacity.load.closed_loop import closed_loop
-from tangram.capacity.load.simulate import EngineLimits, simulate
+from tangram.capacity.load.engine_limits import EngineLimits
+from tangram.capacity.load.simulate import simulate
 from tangram.capacity.load.traffic import SimulatedRequest, uniforms
 
 # About an 8B model on one H100, in seconds.

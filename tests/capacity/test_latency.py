@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from benchmarks.linear_steps import LinearSteps
 from benchmarks.open_loop import max_rate, open_loop
 from tangram.capacity.hardware import hardware
+from tangram.capacity.load.engine_limits import EngineLimits
 from tangram.capacity.load.latency import Percentiles, percentiles, simulate_open
-from tangram.capacity.load.simulate import EngineLimits
 from tangram.capacity.memory.budget import memory_budget
 from tangram.capacity.memory.engine_buffers import EngineSettings
 from tangram.capacity.memory.footprint import footprint

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from benchmarks.linear_steps import LinearSteps
 from benchmarks.open_loop import max_rate, open_loop
+from tangram.capacity.load.engine_limits import EngineLimits
 from tangram.capacity.load.latency import simulate_open
-from tangram.capacity.load.simulate import EngineLimits
 from tangram.capacity.load.traffic import open_traffic, uniforms
 from tangram.capacity.sizing import SizingRequest, size
 from tangram.capacity.sizing.assess import mean_context

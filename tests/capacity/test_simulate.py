@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.linear_steps import LinearSteps
-from tangram.capacity.load.simulate import EngineLimits, SimResult, simulate
+from tangram.capacity.load.engine_limits import EngineLimits
+from tangram.capacity.load.simulate import SimResult, simulate
 from tangram.capacity.load.traffic import SimulatedRequest, gap, open_traffic, uniforms
 from tangram.fleet.lengths import around
 

@@ -13,7 +13,7 @@ from tangram.capacity.accuracy.corrected import Scored, corrected
 from tangram.capacity.accuracy.points import Point, points
 from tangram.capacity.hardware import Hardware, hardware
 from tangram.capacity.load.closed_loop import closed_loop
-from tangram.capacity.load.simulate import EngineLimits
+from tangram.capacity.load.engine_limits import EngineLimits
 from tangram.capacity.memory.engine_buffers import EngineSettings
 from tangram.capacity.steps.calibration import Calibrated, coefficients_for
 from tangram.capacity.steps.engines import engine

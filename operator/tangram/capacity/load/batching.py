@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from tangram.capacity.load.simulate import EngineLimits
+from tangram.capacity.load.engine_limits import EngineLimits
 from tangram.capacity.steps.clock import Clock
 
 

@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass
 
 from tangram.capacity.load.batching import UniformLoad
-from tangram.capacity.load.simulate import EngineLimits
+from tangram.capacity.load.engine_limits import EngineLimits
 from tangram.capacity.steps.clock import clock
 from tangram.capacity.steps.decode_runs import Steps
 

@@ -9,8 +9,9 @@ from functools import cached_property
 from statistics import fmean
 
 from tangram.capacity.load.batching import UniformLoad
+from tangram.capacity.load.engine_limits import EngineLimits
 from tangram.capacity.load.queueing import BatchClass, Curve, table
-from tangram.capacity.load.simulate import EngineLimits, SimResult, simulate
+from tangram.capacity.load.simulate import SimResult, simulate
 from tangram.capacity.load.traffic import LENGTH_CV2, Tokens, lengths_of, open_traffic
 from tangram.capacity.steps.clock import clock
 from tangram.capacity.steps.decode_runs import Steps

@@ -23,6 +23,7 @@ class SimulatedRequest:
     arrival_s: float
     input_tokens: int
     output_tokens: int
+    prefix_blocks: tuple[int, ...] = ()  # ids of its prompt's blocks (`prefix_cache`), from the beginning on
 
 
 def uniforms(seed: int) -> Iterator[float]:

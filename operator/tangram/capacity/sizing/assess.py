@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from tangram.capacity.hardware import Hardware, hardware
+from tangram.capacity.load.engine_limits import EngineLimits
 from tangram.capacity.load.latency import Latency, ReplicaUnderLoad
-from tangram.capacity.load.simulate import EngineLimits
 from tangram.capacity.memory.budget import GIB, MemoryBudget, memory_budget
 from tangram.capacity.memory.engine_buffers import EngineSettings
 from tangram.capacity.memory.footprint import Footprint, footprint

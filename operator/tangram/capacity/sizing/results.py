@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tangram.capacity.hardware import Hardware
+from tangram.capacity.load.engine_limits import EngineLimits
 from tangram.capacity.load.latency import Latency
-from tangram.capacity.load.simulate import EngineLimits
 from tangram.capacity.memory.budget import MemoryBudget
 from tangram.capacity.sizing.request import SizingRequest
 from tangram.capacity.steps.calibration import Calibrated
