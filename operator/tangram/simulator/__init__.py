@@ -5,5 +5,6 @@ Times are seconds since the start of the trace.
 
 | room | in | out |
 | --- | --- | --- |
+| `metrics` | the events of simulated engines, scrape by scrape | what Prometheus would answer about them |
 | `traffic` | lines of a trace; a description of rates and lengths | the requests of each LLMDeployment |
 """

@@ -1,0 +1,85 @@
+"""The `Sample` that the operator would read: what `tangram.scaling.queries.for_deployment` returns.
+
+Each page is scraped once here, so the queries' `max by (pod, engine)` changes nothing.
+"""
+
+from collections.abc import Mapping
+
+from tangram.fleet import Objectives
+from tangram.scaling import RejectedSample, Sample, queries, sample_from
+from tangram.scaling.sample import AT_WINDOW
+from tangram.simulator.metrics.histogram_quantile import histogram_quantile
+from tangram.simulator.metrics.metrics_view import MetricsView
+from tangram.simulator.metrics.page_layout import EDGES
+from tangram.simulator.metrics.range_selection import RangeSelection
+
+
+def read_sample(
+    view: MetricsView, objectives: Objectives, window_s: float, *, quantiles: bool = True
+) -> Sample | RejectedSample:
+    """Return what the operator's queries give now; `quantiles`: with `ttft_s` and `tpot_s`, for display.
+
+    Raises `PrometheusDown` in an outage.
+    """
+    return sample_from(query_results(view, objectives, window_s, quantiles=quantiles), view.at)
+
+
+def query_results(
+    view: MetricsView, objectives: Objectives, window_s: float, *, quantiles: bool = True
+) -> dict[str, float | str | None]:
+    """Return the result of each query of `for_deployment`, by its name."""
+    running = view.instant(queries.RUNNING)
+    window = view.over(_whole(window_s))
+    results: dict[str, float | str | None] = {
+        "targets": len(running) or None,
+        "age_s": view.at - max(view.timestamp(queries.RUNNING).values()) if running else None,
+        "waiting": _sum(view.instant(queries.WAITING)),
+        "running": _sum(running),
+        "kv_usage": _sum(window.avg_over_time(queries.KV_USAGE)),
+    }
+    results |= _over_window(window, objectives)
+    if quantiles and objectives.ttft:
+        results["ttft_s"] = _quantile(window, queries.TTFT, objectives.ttft.percentile)
+    if quantiles and objectives.tpot:
+        results["tpot_s"] = _quantile(window, queries.TPOT, objectives.tpot.percentile)
+    for wider_s in queries.wider_windows(window_s):
+        fields = _over_window(view.over(_whole(wider_s)), objectives)
+        results |= {f"{name}{AT_WINDOW}{wider_s}": value for name, value in fields.items()}
+    return results
+
+
+def _over_window(window: RangeSelection, objectives: Objectives) -> dict[str, float | None]:
+    results = {
+        "running_mean": _sum(window.avg_over_time(queries.RUNNING)),
+        "requests": _sum(window.increase(f"{queries.TTFT}_count")),
+    }
+    if objectives.ttft:
+        edge_s = queries.snap(objectives.ttft.milliseconds, queries.TTFT_BUCKETS)
+        results["ttft_attainment"] = _attainment(window, queries.TTFT, edge_s)
+    if objectives.tpot:
+        edge_s = queries.snap(objectives.tpot.milliseconds, queries.TPOT_BUCKETS)
+        results["tpot_attainment"] = _attainment(window, queries.TPOT, edge_s)
+        results["itl_attainment"] = _attainment(window, queries.ITL, edge_s)
+    return results
+
+
+def _attainment(window: RangeSelection, histogram: str, edge_s: float) -> float | None:
+    count = _sum(window.increase(f"{histogram}_count"))
+    return sum(window.bucket(histogram, edge_s).values()) / count if count is not None and count > 0 else None
+
+
+def _quantile(window: RangeSelection, histogram: str, percentile: int) -> float | None:
+    by_pod = window.buckets(histogram).values()
+    if not by_pod:
+        return None
+    totals = [sum(counts) for counts in zip(*by_pod, strict=True)]
+    return histogram_quantile(percentile / 100, EDGES[histogram], totals)
+
+
+def _sum(values: Mapping[str, float]) -> float | None:
+    return sum(values.values()) if values else None
+
+
+def _whole(window_s: float) -> float:
+    """Return the window that the queries name: whole seconds, at least one."""
+    return max(1, round(window_s))
