@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tangram.credentials.in_cluster import SERVICE_ACCOUNT
 from tangram.shell.settings import load_settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,6 +25,8 @@ EVERYTHING = {
         "url": "http://prometheus.monitoring:9090",
         "windowSeconds": 20,
         "scrapeIntervalSeconds": 5,
+        "headers": {"X-Scope-OrgID": "ml"},
+        "auth": {"secretName": "prometheus-access", "tokenKey": "bearer", "headersKey": "extra.txt"},
     },
     "scaling": {"upAfterSeconds": 10, "downAfterSeconds": 45, "downLoad": 0.5},
     "engine": {
@@ -139,6 +142,13 @@ def test_every_setting_that_the_chart_offers_reaches_the_operator(helm, tmp_path
     assert s.tolerations[0]["value"] == "llm"
     assert s.prometheus is not None
     assert (s.prometheus.window_seconds, s.prometheus.scrape_interval_seconds) == (20, 5)
+    assert s.prometheus.headers == {"X-Scope-OrgID": "ml"}
+    mounted = Path("/etc/tangram-prometheus")
+    assert (s.prometheus.bearer_token_file, s.prometheus.headers_file) == (
+        mounted / "token",
+        mounted / "headers",
+    )
+    assert s.prometheus.ca_file is None
     assert (s.scaling.up_after_seconds, s.scaling.down_after_seconds, s.scaling.down_load) == (10, 45, 0.5)
     assert s.prices == {"H100-80GB-SXM": 2.5, "L4": 0}
     assert s.watch_namespaces == ("team-a", "team-b")
@@ -181,6 +191,48 @@ def test_the_charts_defaults_are_the_operators_own(helm, tmp_path):
 
 def test_without_a_prometheus_url_the_operator_is_told_of_none(helm):
     assert "prometheus" not in yaml.safe_load(helm.objects().one("ConfigMap")["data"]["config.yaml"])
+
+
+def test_the_keys_for_prometheus_are_mounted_read_only_where_the_operator_reads_them(helm, tmp_path):
+    auth = {"secretName": "p", "tokenKey": "t", "caKey": "ca.pem", "headersKey": "h"}
+    objects = helm.objects({"prometheus": {"url": "https://p", "auth": auth}})
+    path = tmp_path / "config.yaml"
+    path.write_text(objects.one("ConfigMap")["data"]["config.yaml"])
+    prometheus = load_settings(path).prometheus
+    pod = objects.one("Deployment")["spec"]["template"]["spec"]
+
+    (volume,) = [one for one in pod["volumes"] if one["name"] == "prometheus"]
+    (mount,) = [one for one in pod["containers"][0]["volumeMounts"] if one["name"] == "prometheus"]
+    assert (volume["secret"]["secretName"], volume["secret"]["optional"]) == ("p", True)
+    assert mount["readOnly"] is True
+    assert "subPath" not in mount  # the kubelet never replaces the files of one
+    files = {item["key"]: Path(mount["mountPath"]) / item["path"] for item in volume["secret"]["items"]}
+    assert files == {
+        "t": prometheus.bearer_token_file,
+        "ca.pem": prometheus.ca_file,
+        "h": prometheus.headers_file,
+    }
+
+
+def test_the_token_of_the_service_account_is_the_one_that_the_kubelet_mounts(helm, tmp_path):
+    objects = helm.objects({"prometheus": {"url": "https://p", "auth": {"serviceAccountToken": True}}})
+    path = tmp_path / "config.yaml"
+    path.write_text(objects.one("ConfigMap")["data"]["config.yaml"])
+
+    assert load_settings(path).prometheus.bearer_token_file == SERVICE_ACCOUNT / "token"
+    pod = objects.one("Deployment")["spec"]["template"]["spec"]
+    assert [volume["name"] for volume in pod["volumes"]] == ["config", "tmp"]
+
+
+@pytest.mark.parametrize(
+    "prometheus",
+    [{}, {"url": "https://p"}, {"auth": {"secretName": "p", "tokenKey": "t"}}],
+    ids=["no metrics", "no secret", "a secret without a url"],
+)
+def test_a_secret_that_is_not_needed_is_not_mounted(helm, prometheus):
+    pod = helm.objects({"prometheus": prometheus}).one("Deployment")["spec"]["template"]["spec"]
+    assert [volume["name"] for volume in pod["volumes"]] == ["config", "tmp"]
+    assert {mount["name"] for mount in pod["containers"][0]["volumeMounts"]} == {"config", "tmp"}
 
 
 def test_the_operator_pod_meets_the_restricted_pod_security_standard(helm):

@@ -30,6 +30,21 @@ BAD = {
     "replicas as text": {"replicas": "two"},
     "prometheus without a scheme": {"prometheus": {"url": "prometheus:9090"}},
     "prometheus as text": {"prometheus": "http://p:9090"},
+    "prometheus with a password": {"prometheus": {"url": "http://u:p@prometheus"}},
+    "prometheus with a user": {"prometheus": {"url": "https://u@prometheus:9090/x"}},
+    "header that is no text": {"prometheus": {"headers": {"X-Scope-OrgID": 5}}},
+    "header of two lines": {"prometheus": {"headers": {"X-Scope-OrgID": "a\nX-Admin: b"}}},
+    "secret with a capital": {"prometheus": {"auth": {"secretName": "Prometheus"}}},
+    "token in the values": {"prometheus": {"auth": {"token": "s3cret"}}},
+    "secret without a key": {"prometheus": {"auth": {"secretName": "p"}, "url": "https://p"}},
+    "key without a secret": {"prometheus": {"auth": {"tokenKey": "t"}, "url": "https://p"}},
+    "two tokens": {
+        "prometheus": {
+            "auth": {"serviceAccountToken": True, "secretName": "p", "tokenKey": "t"},
+            "url": "https://p",
+        }
+    },
+    "authority without tls": {"prometheus": {"auth": {"caKey": "ca", "secretName": "p"}, "url": "http://p"}},
     "window of nothing": {"prometheus": {"windowSeconds": 0}},
     "window with a unit": {"prometheus": {"windowSeconds": "60s"}},
     "window shorter than four scrapes": {"prometheus": {"windowSeconds": 30, "url": "http://p"}},
@@ -166,6 +181,7 @@ OPEN_MAPS = (  # whose keys are the installer's
     ("agent", "resources", "limits"),
     ("agent", "nodeSelector"),
     ("agent", "devicePlugin", "podLabels"),
+    ("prometheus", "headers"),
 )
 
 

@@ -178,7 +178,45 @@ mig-7g.40gb mig-7g.80gb mig-7g.94gb
 {{- if and .url (lt (float64 .windowSeconds) (mulf 4 (float64 .scrapeIntervalSeconds))) }}
 {{- fail (printf "prometheus: windowSeconds (%v) must be at least four times scrapeIntervalSeconds (%v), or rates have gaps." .windowSeconds .scrapeIntervalSeconds) }}
 {{- end }}
+{{- if get (urlParse .url) "userinfo" }}
+{{- fail "prometheus: url must not contain a user or a password: put them into a Secret, as a header, and name it in prometheus.auth." }}
 {{- end }}
+{{- with .auth }}
+{{- $keys := compact (list .tokenKey .caKey .headersKey) }}
+{{- if and $keys (not .secretName) }}
+{{- fail "prometheus: auth.tokenKey, auth.caKey and auth.headersKey need auth.secretName." }}
+{{- end }}
+{{- if and .secretName (not $keys) }}
+{{- fail "prometheus: auth.secretName needs auth.tokenKey, auth.caKey or auth.headersKey." }}
+{{- end }}
+{{- if and .tokenKey .serviceAccountToken }}
+{{- fail "prometheus: auth.tokenKey and auth.serviceAccountToken are two tokens; set one." }}
+{{- end }}
+{{- end }}
+{{- if and .auth.caKey (hasPrefix "http://" .url) }}
+{{- fail "prometheus: auth.caKey needs a url with https://." }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The section of the configuration file about Prometheus: the values, with the paths where keys of the Secret are mounted. */}}
+{{- define "tangram.prometheus" -}}
+{{- $settings := omit .Values.prometheus "auth" }}
+{{- with .Values.prometheus.auth }}
+{{- if .serviceAccountToken }}
+{{- $_ := set $settings "bearerTokenFile" "/var/run/secrets/kubernetes.io/serviceaccount/token" }}
+{{- end }}
+{{- if .tokenKey }}
+{{- $_ := set $settings "bearerTokenFile" "/etc/tangram-prometheus/token" }}
+{{- end }}
+{{- if .caKey }}
+{{- $_ := set $settings "caFile" "/etc/tangram-prometheus/ca.crt" }}
+{{- end }}
+{{- if .headersKey }}
+{{- $_ := set $settings "headersFile" "/etc/tangram-prometheus/headers" }}
+{{- end }}
+{{- end }}
+{{- toJson $settings }}
 {{- end }}
 
 {{/* Rules between values of MIG partitions, likewise. */}}
@@ -225,7 +263,7 @@ tmpSizeLimit: {{ .Values.engine.tmpSizeLimit | toString | quote }}
 shmSizeLimit: {{ .Values.engine.shmSizeLimit | toString | quote }}
 nodeRemoval: {{ .Values.engine.nodeRemoval }}
 {{- if .Values.prometheus.url }}
-prometheus: {{ toJson .Values.prometheus }}
+prometheus: {{ include "tangram.prometheus" . }}
 {{- end }}
 scaling: {{ toJson .Values.scaling }}
 scheduling: {{ toJson .Values.scheduling }}

@@ -1,7 +1,9 @@
 """The operator's settings: one YAML file, read once at start and rejected with the field that is wrong."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
@@ -20,6 +22,7 @@ from tangram.api.common.values import NAME_PATTERN
 from tangram.catalog.reading import yaml_text
 from tangram.fleet import PodNeeds
 from tangram.fleet.quantity import parse_quantity
+from tangram.shell.query_headers import MAX_HEADERS, header_problem, is_secret
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 
@@ -41,8 +44,16 @@ class _Section(BaseModel):
 class PrometheusSettings(_Section):
     """The Prometheus server that holds the engines' metrics."""
 
-    url: str = Field(pattern=r"^https?://[^\s]+$")
+    url: str = Field(pattern=r"^https?://[^\s/]+")
     """Base URL of the Prometheus HTTP API, for example http://prometheus.monitoring:9090."""
+    bearer_token_file: Path | None = None
+    """File of the token that each query carries; it is read again for each round."""
+    ca_file: Path | None = None
+    """File of the authorities, in PEM, of which one must have signed the certificate of Prometheus."""
+    headers_file: Path | None = None
+    """File of further headers whose values are secret, a line each: `Name: value`."""
+    headers: dict[str, str] = Field(default_factory=dict, max_length=MAX_HEADERS)
+    """Further headers whose values are not secret, for example the tenant: {X-Scope-OrgID: team-a}."""
     window_seconds: PositiveFloat = 60
     """Window of SLO attainment and rates."""
     interval_seconds: PositiveFloat = 15
@@ -51,6 +62,36 @@ class PrometheusSettings(_Section):
     """Scrape interval of the engines in Prometheus; samples older than a few intervals are stale."""
     timeout_seconds: PositiveFloat = 5
     """Timeout of one query."""
+
+    @field_validator("url")
+    @classmethod
+    def _is_an_address(cls, value: str) -> str:
+        if re.search(r"\s", value):
+            raise ValueError("must not contain a blank")
+        parts = urlsplit(value)
+        if "@" in parts.netloc:
+            raise ValueError(
+                "must not contain a user or a password: they belong in a Secret (the chart: prometheus.auth)"
+            )
+        if parts.query or parts.fragment:
+            raise ValueError("must not have a query or a fragment")
+        return value
+
+    @field_validator("headers")
+    @classmethod
+    def _can_be_sent(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, text in value.items():
+            if is_secret(name):
+                raise ValueError(f"{name} is secret: it belongs in headersFile or bearerTokenFile")
+            if problem := header_problem(name, text):
+                raise ValueError(problem)
+        return value
+
+    @model_validator(mode="after")
+    def _authority_has_a_certificate(self) -> "PrometheusSettings":
+        if self.ca_file is not None and not self.url.startswith("https://"):
+            raise ValueError("caFile needs a url with https://")
+        return self
 
     @model_validator(mode="after")
     def _window_holds_scrapes(self) -> "PrometheusSettings":

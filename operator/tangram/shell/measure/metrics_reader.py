@@ -11,11 +11,11 @@ import httpx
 
 from tangram.fleet import Intent, Objectives, describe
 from tangram.scaling import RejectedSample, Sample, queries, sample_from
+from tangram.shell.measure.prometheus import Prometheus, QueryFailed
 from tangram.shell.settings import PrometheusSettings
 
 log = logging.getLogger(__name__)
 
-MAX_RESPONSE_BYTES = 2**20  # a query returns one number; anything longer is not its result
 CONCURRENCY = 8
 _MAX_WARNING_CHARS = 200
 _END_OF_TIME_S = 1e11  # seconds since the epoch: the year 5138
@@ -23,10 +23,6 @@ _END_OF_TIME_S = 1e11  # seconds since the epoch: the year 5138
 
 Subject = tuple[str, Objectives]
 """What a sample is about: the served name and the objectives."""
-
-
-class QueryFailed(Exception):  # becomes the problem of a reading
-    """Prometheus returned no usable result for one query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +47,7 @@ class MetricsReader:
         self._settings, self._now = settings, now
         self._readings: dict[str, Reading] = {}
         self._slots = asyncio.Semaphore(CONCURRENCY)
-        self._client = httpx.AsyncClient(
-            base_url=settings.url.rstrip("/") + "/",
-            timeout=settings.timeout_seconds,
-            transport=transport,
-            trust_env=False,
-            follow_redirects=False,
-        )
+        self._prometheus = Prometheus(settings, transport=transport)
 
     def reading(self, intent: Intent) -> Reading:
         """Return the latest reading for the present objectives of `intent`."""
@@ -88,6 +78,7 @@ class MetricsReader:
         if not intents:
             return
         try:
+            await self._prometheus.refresh()
             evaluated_at = await self._server_time()
         except QueryFailed as error:
             for intent in intents:
@@ -99,7 +90,7 @@ class MetricsReader:
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._client.aclose()
+        await self._prometheus.close()
 
     async def _isolated(self, intent: Intent, pods: tuple[str, ...], evaluated_at: float) -> None:
         """Read one LLMDeployment. A bug becomes the problem of its reading and affects no other."""
@@ -148,25 +139,7 @@ class MetricsReader:
 
     async def _query(self, promql: str, at: float | None) -> float | str | None:
         async with self._slots:
-            try:
-                return scalar(await self._fetch(promql, at))
-            except httpx.HTTPError as error:
-                raise QueryFailed(f"Prometheus does not answer ({type(error).__name__})") from error
-
-    async def _fetch(self, promql: str, at: float | None) -> bytes:
-        """POST a query (proxies cut the long URL of a GET) and return its bounded response."""
-        form = {"query": promql, "timeout": f"{self._settings.timeout_seconds:g}s"}
-        if at is not None:
-            form["time"] = f"{at:.3f}"
-        async with self._client.stream("POST", "api/v1/query", data=form) as response:
-            body = bytearray()
-            async for chunk in response.aiter_bytes():
-                body += chunk
-                if len(body) > MAX_RESPONSE_BYTES:
-                    raise QueryFailed(f"Prometheus answered with more than {MAX_RESPONSE_BYTES} bytes")
-            if response.status_code != 200:
-                raise QueryFailed(f"Prometheus answered {response.status_code}")
-            return bytes(body)
+            return scalar(await self._prometheus.query(promql, at))
 
 
 def _subject(intent: Intent) -> Subject:

@@ -1,0 +1,108 @@
+"""Instant queries to the HTTP API of a Prometheus: bounded in time and size, never redirected."""
+
+import ssl
+
+import httpx
+
+from tangram.shell.measure.prometheus_access import (
+    PrometheusAccess,
+    PrometheusAccessError,
+    read_access,
+)
+from tangram.shell.settings import PrometheusSettings
+
+MAX_RESPONSE_BYTES = 2**20  # a query returns one number; anything longer is not its result
+
+_EXPLAINED = {
+    401: "the token or the headers of prometheus.auth are missing or not accepted",
+    403: "the token or the headers of prometheus.auth do not give access",
+}
+
+
+class QueryFailed(Exception):  # becomes the problem of a reading
+    """Prometheus returned no usable result for one query."""
+
+
+class Prometheus:
+    """One Prometheus, with the access that its files give now."""
+
+    def __init__(
+        self, settings: PrometheusSettings, *, transport: httpx.AsyncBaseTransport | None = None
+    ) -> None:
+        self._settings, self._transport = settings, transport
+        self._access = PrometheusAccess()
+        self._client: httpx.AsyncClient | None = None
+
+    async def refresh(self) -> None:
+        """Read token, headers and authority again. Raises QueryFailed if a file cannot be used."""
+        try:
+            access = read_access(self._settings)
+            if self._client is None or access.authority != self._access.authority:
+                client = self._new_client(access)
+                await self.close()
+                self._client = client
+        except PrometheusAccessError as error:
+            raise QueryFailed(str(error)) from error
+        self._access = access
+
+    async def query(self, promql: str, at: float | None) -> bytes:
+        """POST a query (proxies cut the long URL of a GET) and return its bounded response."""
+        if self._client is None:
+            raise QueryFailed("Prometheus has not been asked yet")
+        form = {"query": promql, "timeout": f"{self._settings.timeout_seconds:g}s"}
+        if at is not None:
+            form["time"] = f"{at:.3f}"
+        headers = dict(self._access.headers)
+        try:
+            async with self._client.stream("POST", "api/v1/query", data=form, headers=headers) as response:
+                return await _bounded_body(response)
+        except httpx.HTTPError as error:
+            raise QueryFailed(_unreachable(error)) from error
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._client is not None:
+            await self._client.aclose()
+
+    def _new_client(self, access: PrometheusAccess) -> httpx.AsyncClient:
+        context = access.ssl_context()
+        return httpx.AsyncClient(
+            base_url=self._settings.url.rstrip("/") + "/",
+            timeout=self._settings.timeout_seconds,
+            transport=self._transport,
+            # What is compressed has no bound before it is whole; and the network is local.
+            headers={"Accept": "application/json", "Accept-Encoding": "identity"},
+            verify=True if context is None else context,
+            trust_env=False,
+            follow_redirects=False,  # the token is for this server, and a redirect may lead elsewhere
+        )
+
+
+async def _bounded_body(response: httpx.Response) -> bytes:
+    if response.is_redirect:
+        raise QueryFailed(
+            f"Prometheus answered {response.status_code}, a redirect, which is not followed: set "
+            "prometheus.url to its target"
+        )
+    if response.status_code != 200:
+        explained = _EXPLAINED.get(response.status_code)
+        raise QueryFailed(
+            f"Prometheus answered {response.status_code}" + (f": {explained}" if explained else "")
+        )
+    if response.headers.get("Content-Encoding", "identity") != "identity":
+        raise QueryFailed("Prometheus answered with a compressed body, which was not asked for")
+    body = bytearray()
+    async for chunk in response.aiter_bytes():
+        body += chunk
+        if len(body) > MAX_RESPONSE_BYTES:
+            raise QueryFailed(f"Prometheus answered with more than {MAX_RESPONSE_BYTES} bytes")
+    return bytes(body)
+
+
+def _unreachable(error: httpx.HTTPError) -> str:
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"the certificate of Prometheus is not accepted ({cause.verify_message})"
+        cause = cause.__cause__ or cause.__context__
+    return f"Prometheus does not answer ({type(error).__name__})"
