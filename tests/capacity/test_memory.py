@@ -72,7 +72,7 @@ def test_only_groups_of_gpus_pay_for_communication():
 
 def test_terms_of_cuda_are_marked_as_not_measured():
     assert {"context", "graphs"} <= set(on().unverified)
-    assert "memory" in on("H200-141GB-SXM").unverified
+    assert "memory" in on("A100-80GB-SXM").unverified
 
 
 def test_requests_take_up_whole_blocks():

@@ -84,10 +84,10 @@ def test_what_is_told_to_help_does(capsys):
 
 
 def test_facts_without_a_source_are_marked(capsys):
-    _, out, _ = run(capsys, "--model", "llama-3.1-8b", "--sku", "H200-141GB-SXM")
+    _, out, _ = run(capsys, "--model", "llama-3.1-8b", "--sku", "A100-80GB-SXM")
 
-    assert "on H200-141GB-SXM*" in out
-    assert "* H200-141GB-SXM: no reliable source for memory" in out
+    assert "on A100-80GB-SXM*" in out
+    assert "* A100-80GB-SXM: no reliable source for memory" in out
     assert "* context, graphs and NCCL are estimates" in " ".join(out.split())
 
 
