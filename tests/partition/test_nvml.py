@@ -1,6 +1,7 @@
 """What is read of a driver and done to it, through the real pynvml on a simulated driver."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pynvml
 import pytest
@@ -103,6 +104,15 @@ def test_the_board_of_a_driver_allows_the_layouts_of_the_catalog(node):
 
     assert layouts(found) == layouts(expected)
     assert (found.memory_slices, found.compute_slices) == (expected.memory_slices, expected.compute_slices)
+
+
+# tests/silicon/test_nvml_recorded.py has the calls of a real H200 that the simulated driver answers alike.
+@with_node("H200-141GB-SXM", {}, driver="580.159.04")
+def test_a_whole_h200_has_memory_engines_and_placements_of_the_catalog(node):
+    observed = node.observe()
+
+    assert observed.board == replace(board_of(node), key="NVIDIA H200")
+    assert (observed.mig_enabled, observed.pending_mig_enabled, observed.instances) == (False, False, ())
 
 
 @with_node(H100, {})

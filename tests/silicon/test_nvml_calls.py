@@ -155,7 +155,15 @@ def test_gpu_instances_need_mig_to_be_on():
     gpu, profile = driver.gpu(), driver.profile("1g.10gb")
 
     assert driver.call("nvmlDeviceCreateGpuInstance", gpu, profile)[0] == "NOT_SUPPORTED"
+    assert driver.call("nvmlDeviceCreateGpuInstanceWithPlacement", gpu, profile, [0, 1])[0] == "NOT_SUPPORTED"
+
+
+def test_questions_about_gpu_instances_while_mig_is_off_are_not_supported_before_branch_580():
+    driver = h100(WHOLE, driver="570.169")
+    gpu, profile = driver.gpu(), driver.profile("1g.10gb")
+
     assert driver.call("nvmlDeviceGetGpuInstances", gpu, profile)[0] == "NOT_SUPPORTED"
+    assert driver.call("nvmlDeviceGetGpuInstanceById", gpu, 0)[0] == "NOT_SUPPORTED"
     assert driver.call("nvmlDeviceGetGpuInstanceRemainingCapacity", gpu, profile)[0] == "NOT_SUPPORTED"
     assert driver.call("nvmlDeviceGetMigDeviceHandleByIndex", gpu, 0)[0] == "NOT_SUPPORTED"
 
@@ -169,19 +177,18 @@ def test_profiles_are_known_while_mig_is_off_except_to_branch_535(driver, code):
 
 
 @pytest.mark.parametrize(
-    ("driver", "gap", "beyond"),
-    [
-        ("580.95.05", "NOT_SUPPORTED", "NOT_SUPPORTED"),
-        ("550.54.15", "NOT_SUPPORTED", "INVALID_ARGUMENT"),
-    ],
+    ("driver", "count"),
+    [("550.54.15", 10), ("570.169", 17), ("580.95.05", 17), ("615.71", 18)],
 )
-def test_kinds_that_a_board_lacks_are_not_supported_and_those_of_later_drivers_invalid(driver, gap, beyond):
+def test_kinds_that_a_board_lacks_are_not_supported_and_those_of_later_drivers_invalid(driver, count):
     simulated = h100(EMPTY, driver=driver)
 
     def code(kind):
         return simulated.call("nvmlDeviceGetGpuInstanceProfileInfo", simulated.gpu(), kind)[0]
 
-    assert [code(kind) for kind in (4, 5, 9, 10)] == ["SUCCESS", gap, "SUCCESS", beyond]
+    assert [code(kind) for kind in (4, 5, 9)] == ["SUCCESS", "NOT_SUPPORTED", "SUCCESS"]
+    assert {code(kind) for kind in range(10, count)} <= {"NOT_SUPPORTED"}
+    assert [code(kind) for kind in range(count, 20)] == ["INVALID_ARGUMENT"] * (20 - count)
 
 
 @pytest.mark.parametrize(

@@ -69,8 +69,13 @@ def test_placements_are_listed_as_a_real_a30_lists_them():
 
 
 @pytest.mark.parametrize("listing", [listings.profiles, listings.placements, listings.instances])
-def test_without_mig_there_is_nothing_to_list(listing):
-    assert listing(nvml_state("A30", {})) == "No MIG-enabled devices found."
+@pytest.mark.parametrize(("sku", "driver"), [("A30", "535.129.03"), ("L4", "580.95.05")])
+def test_without_mig_there_is_nothing_to_list(listing, sku, driver):
+    assert listing(nvml_state(sku, {}, driver=driver)) == "No MIG-enabled devices found."
+
+
+def test_while_mig_is_off_a_gpu_has_no_instances_to_list():
+    assert listings.instances(nvml_state("A30", {})) == "No MIG-enabled devices found."
 
 
 def test_an_empty_gpu_has_no_instances():

@@ -196,7 +196,7 @@ def test_nvml_states_ids_numbers_and_placements_of_the_table(key):
     by_enum = {one["nvml_profile_enum_value"]: one for one in product["profiles"]}
     driver = SimulatedDriver(nvml_state(skus[key], {"mig": []}))
 
-    for enum_value in range(18):
+    for enum_value in range(17):
         code, info = driver.call("nvmlDeviceGetGpuInstanceProfileInfo", driver.gpu(), enum_value)
         if enum_value not in by_enum:
             assert code == "NOT_SUPPORTED"
@@ -208,7 +208,7 @@ def test_nvml_states_ids_numbers_and_placements_of_the_table(key):
         assert (info["sliceCount"], info["instanceCount"]) == (row["compute_slices"], row["max_instances"])
         assert info["copyEngineCount"] == row["engines"]["copy"]
         assert placements == [[start, row["placement"]["size"]] for start in row["placement"]["starts"]]
-    assert driver.call("nvmlDeviceGetGpuInstanceProfileInfo", driver.gpu(), 18)[0] == "INVALID_ARGUMENT"
+    assert driver.call("nvmlDeviceGetGpuInstanceProfileInfo", driver.gpu(), 17)[0] == "INVALID_ARGUMENT"
 
 
 def test_a_published_id_means_another_profile_on_another_board():

@@ -18,5 +18,6 @@ and memory, device nodes of /dev/nvidia-caps, CDI specs, the driver's locks, and
 count no public source states.
 
 Sources: nvml.h (return codes, struct fields), the MIG User Guide (placements, activation of MIG mode, what
-survives a reboot), operator/tangram/catalog/mig_profiles.yaml (profiles of each board).
+survives a reboot), operator/tangram/catalog/mig_profiles.yaml (profiles of each board), and calls that were
+recorded on an H200 with MIG off (tests/silicon/golden), with which tests compare.
 """

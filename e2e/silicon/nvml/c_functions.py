@@ -372,6 +372,17 @@ def _event_set_free(library: NvmlLibrary, event_set: Any) -> ReturnCode:
     return library.free_event_set(event_set or 0)
 
 
+def _memory(library: NvmlLibrary, device: int | None, address: int | None) -> ReturnCode:
+    """The first form of the struct has no `reserved`: its `used` holds both (nvml.h)."""
+    if address is None:
+        return ReturnCode.INVALID_ARGUMENT
+    code, value = library.call("nvmlDeviceGetMemoryInfo", device or 0)
+    if code is ReturnCode.SUCCESS:
+        used = value["used"] + value["reserved"]
+        _fill(library.structs.c_nvmlMemory_t.from_address(address), value | {"used": used})
+    return code
+
+
 def _utilization(library: NvmlLibrary, device: int | None, address: int | None) -> ReturnCode:
     if address is None:
         return ReturnCode.INVALID_ARGUMENT
@@ -462,7 +473,7 @@ FUNCTIONS: dict[str, tuple[tuple[Any, ...], Body]] = {
         _numbers("nvmlDeviceGetCudaComputeCapability", [c_int, c_int]),
     ),
     "nvmlDeviceGetArchitecture": ((HANDLE, OUT), _numbers("nvmlDeviceGetArchitecture", [c_uint])),
-    "nvmlDeviceGetMemoryInfo": ((HANDLE, OUT), _struct("nvmlDeviceGetMemoryInfo", "c_nvmlMemory_t")),
+    "nvmlDeviceGetMemoryInfo": ((HANDLE, OUT), _memory),
     "nvmlDeviceGetMemoryInfo_v2": (
         (HANDLE, OUT),
         _struct("nvmlDeviceGetMemoryInfo", "c_nvmlMemory_v2_t", "nvmlMemory_v2"),

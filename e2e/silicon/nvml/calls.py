@@ -14,13 +14,13 @@ from e2e.silicon.catalog import Profile
 from e2e.silicon.nvml import state as operations
 from e2e.silicon.nvml.codes import CallFailed, ReturnCode
 from e2e.silicon.nvml.placements import default_start, remaining_capacity
-from e2e.silicon.nvml.state import ComputeInstance, Fault, Gpu, GpuInstance, NvmlState
+from e2e.silicon.nvml.state import MIB, ComputeInstance, Fault, Gpu, GpuInstance, NvmlState
 
-PROFILE_COUNT = 18  # NVML_GPU_INSTANCE_PROFILE_COUNT
-OLD_PROFILE_COUNT = 10  # before branch 570, which brought the kinds of RTX PRO 6000
+# NVML_GPU_INSTANCE_PROFILE_COUNT by the branch from which on it holds: 570 brought the kinds of RTX PRO 6000,
+# 580.159 does not know 3_SLICE_GFX yet (recorded), and the nvml.h of 615 does.
+PROFILE_COUNTS = {0: 10, 570: 17, 581: 18}
 COMPUTE_PROFILE_COUNT = 9  # NVML_COMPUTE_INSTANCE_PROFILE_COUNT
 NO_INSTANCE = 0xFFFFFFFF  # gpuInstanceId of a process on a whole GPU
-MIB = 1 << 20
 ARCHITECTURES = {"8.0": 7, "8.6": 7, "8.9": 8, "9.0": 9, "10.0": 10, "12.0": 10}  # NVML_DEVICE_ARCH_*
 # A handle is an address that nothing lives at: a serial and what it is a handle of.
 HANDLE_BASE = 0x7F00_0000_0000
@@ -199,13 +199,13 @@ def _has_mig_on(context: _Context, number: int) -> Gpu:
     return gpu
 
 
-def _branch(context: _Context) -> int:
-    return int(context.state.driver.partition(".")[0])
-
-
 def _knows_profiles(context: _Context, number: int) -> Gpu:
-    known = _branch(context) >= FIRST_BRANCH_WITH_PROFILES_WHILE_OFF
+    known = context.state.branch >= FIRST_BRANCH_WITH_PROFILES_WHILE_OFF
     return (_can_mig if known else _has_mig_on)(context, number)
+
+
+def _lists_instances(context: _Context, number: int) -> Gpu:
+    return (_can_mig if context.state.answers_while_off else _has_mig_on)(context, number)
 
 
 def _profile(context: _Context, profile_id: int) -> Profile:
@@ -323,11 +323,12 @@ def _processes_of(context: _Context, device: _Device) -> tuple[operations.GpuPro
 
 
 def _memory_info(context: _Context, number: int) -> dict[str, int]:
-    """Bytes. Compute instances of one GPU instance share its memory."""
+    """Bytes, `used` without `reserved`. Compute instances of one GPU instance share its memory."""
     device, state = _device(context, number), context.state
-    total = state.board.memory_mib if device.instance is None else state.memory_mib(device.instance)
-    used = operations.used_mib(state.processes_on(device.gpu, device.instance))
-    return {"total": total * MIB, "reserved": 0, "free": (total - used) * MIB, "used": used * MIB}
+    of_gpu = state.board.memory_mib, state.reserved_bytes(device.gpu)
+    total_mib, reserved = of_gpu if device.instance is None else (state.memory_mib(device.instance), 0)
+    total, used = total_mib * MIB, operations.used_mib(state.processes_on(device.gpu, device.instance)) * MIB
+    return {"total": total, "reserved": reserved, "free": total - reserved - used, "used": used}
 
 
 def _utilization(context: _Context, number: int) -> list[int]:
@@ -401,6 +402,7 @@ def _set_mig_mode(context: _Context, number: int, mode: int) -> int:
 
 def _profile_info_of(profile: Profile) -> dict[str, Any]:
     return {
+        "version": 0,  # the driver clears it (recorded)
         "id": profile.profile_id,
         "isP2pSupported": 0,
         "sliceCount": profile.compute_slices,
@@ -418,7 +420,8 @@ def _profile_info_of(profile: Profile) -> dict[str, Any]:
 
 def _profile_info(context: _Context, number: int, enum_value: int) -> dict[str, Any]:
     _knows_profiles(context, number)
-    if not 0 <= enum_value < (PROFILE_COUNT if _branch(context) >= 570 else OLD_PROFILE_COUNT):
+    count = next(count for first, count in reversed(PROFILE_COUNTS.items()) if context.state.branch >= first)
+    if not 0 <= enum_value < count:
         raise CallFailed(ReturnCode.INVALID_ARGUMENT, f"no kind of profile {enum_value}")
     for profile in context.state.board.profiles.values():
         if profile.enum_value == enum_value:
@@ -438,7 +441,7 @@ def _possible_placements(context: _Context, number: int, profile_id: int) -> lis
 
 
 def _remaining_capacity(context: _Context, number: int, profile_id: int) -> int:
-    gpu, state = _has_mig_on(context, number), context.state
+    gpu, state = _lists_instances(context, number), context.state
     return remaining_capacity(state.board, state.placed(gpu), _profile(context, profile_id))
 
 
@@ -469,12 +472,12 @@ def _destroy_instance(context: _Context, number: int) -> None:
 
 
 def _instances(context: _Context, number: int, profile_id: int) -> list[int]:
-    gpu, profile = _has_mig_on(context, number), _profile(context, profile_id)
+    gpu, profile = _lists_instances(context, number), _profile(context, profile_id)
     return [handle(one.serial, GPU_INSTANCE) for one in gpu.instances if one.profile == profile.name]
 
 
 def _instance_by_id(context: _Context, number: int, identity: int) -> int:
-    gpu = _has_mig_on(context, number)
+    gpu = _lists_instances(context, number)
     for instance in gpu.instances:
         if instance.id == identity:
             return handle(instance.serial, GPU_INSTANCE)
@@ -620,7 +623,7 @@ def _most_mig_devices(context: _Context, number: int) -> int:
 
 
 def _mig_device_by_index(context: _Context, number: int, index: int) -> int:
-    gpu = _has_mig_on(context, number)
+    gpu = _lists_instances(context, number)
     if not 0 <= index < context.state.board.compute_slices:
         raise CallFailed(ReturnCode.INVALID_ARGUMENT, f"no index {index}")
     for _, _, compute in context.state.mig_devices(gpu):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from e2e.silicon.nvml.placements import remaining_capacity
-from e2e.silicon.nvml.state import NvmlState
+from e2e.silicon.nvml.state import Gpu, NvmlState
 
 
 def profiles(state: NvmlState) -> str:
-    """Return what `nvidia-smi mig -lgip` prints: profiles of each GPU with MIG on, and how many still fit."""
+    """Return what `nvidia-smi mig -lgip` prints: the profiles of each GPU, and how many still fit."""
     rule = f"+{'-' * 79}+"
     lines = [
         rule,
@@ -16,8 +16,9 @@ def profiles(state: NvmlState) -> str:
         "|                                Free/Total   GiB              CE    JPEG  OFA  |",
         f"|{'=' * 79}|",
     ]
+    head = len(lines)
     for index, gpu in enumerate(state.gpus):
-        if not gpu.mig_mode:
+        if not _lists_profiles(state, gpu):
             continue
         for profile in state.board.profiles.values():
             free = remaining_capacity(state.board, state.placed(gpu), profile)
@@ -25,12 +26,16 @@ def profiles(state: NvmlState) -> str:
             lines += [
                 f"|{index:>4}  MIG {profile.name:<16}{profile.profile_id:>2}     "
                 f"{free}/{profile.max_instances}        "
-                f"{profile.memory_mib / 1024:<11.2f}No{profile.multiprocessors:>7}"
-                f"{engines['decoder']:>6}{engines['encoder']:>6}   |",
+                f"{profile.memory_mib / 1024:<11.2f}No     {profile.multiprocessors:<7}"
+                f"{engines['decoder']:<6}{engines['encoder']:<4}|",
                 f"|{engines['copy']:>64}{engines['jpeg']:>6}{engines['ofa']:>6}   |",
                 rule,
             ]
-    return "\n".join(lines) if any(gpu.mig_mode for gpu in state.gpus) else NO_DEVICE
+    return "\n".join(lines) if len(lines) > head else NO_DEVICE
+
+
+def _lists_profiles(state: NvmlState, gpu: Gpu) -> bool:
+    return gpu.mig_mode or state.answers_while_off
 
 
 def placements(state: NvmlState) -> str:
@@ -39,7 +44,7 @@ def placements(state: NvmlState) -> str:
         f"GPU {index:>2} Profile ID {profile.profile_id:>2} Placement"
         f"{'s' if len(profile.starts) > 1 else ' '}: {{{','.join(map(str, profile.starts))}}}:{profile.size}"
         for index, gpu in enumerate(state.gpus)
-        if gpu.mig_mode
+        if _lists_profiles(state, gpu)
         for profile in state.board.profiles.values()
     ]
     return "\n".join(lines) or NO_DEVICE

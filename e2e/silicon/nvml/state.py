@@ -27,6 +27,12 @@ SILICON_LATENCIES = {
 }
 # MiB that a CUDA process sees, where it depends on the start (MIG User Guide, A100-SXM4-40GB).
 MEMORY_BY_START = {("A100-40GB-SXM", "3g.20gb"): {0: 20096, 4: 20224}}
+# Bytes that the driver keeps of a GPU with MIG off (recorded, 580.159); no source states those of others.
+RESERVED_BYTES = {"H200-141GB-SXM": 644_939_776}
+# From here on MIG calls that change nothing are answered while MIG is off, too. Recorded with 580.159; for
+# older branches nvml.h counts, which says NOT_SUPPORTED.
+FIRST_BRANCH_THAT_ANSWERS_WHILE_OFF = 580
+MIB = 1 << 20
 XID_FELL_OFF_THE_BUS = 79
 
 
@@ -153,6 +159,20 @@ class NvmlState:
     def with_gpu(self, gpu: Gpu) -> NvmlState:
         """Return the state in which `gpu` replaces the GPU of the same UUID."""
         return replace(self, gpus=tuple(gpu if one.uuid == gpu.uuid else one for one in self.gpus))
+
+    @property
+    def branch(self) -> int:
+        """The branch of the driver: 580 of 580.159.04."""
+        return int(self.driver.partition(".")[0])
+
+    @property
+    def answers_while_off(self) -> bool:
+        """Whether the driver answers MIG calls that change nothing while MIG is off."""
+        return self.branch >= FIRST_BRANCH_THAT_ANSWERS_WHILE_OFF
+
+    def reserved_bytes(self, gpu: Gpu) -> int:
+        """Return the memory of a GPU that the driver keeps; with MIG on, no source states it."""
+        return 0 if gpu.mig_mode else RESERVED_BYTES.get(self.board.sku, 0)
 
     def profile(self, instance: GpuInstance) -> Profile:
         """Return the profile of an instance."""
@@ -377,7 +397,8 @@ def start_process(
     gpu = state.gpu(device)
     if gpu.mig_mode:
         raise CallFailed(ReturnCode.NOT_SUPPORTED, f"{device} has MIG on")
-    free = state.board.memory_mib - used_mib(state.processes_on(gpu))
+    unreserved = state.board.memory_mib - -(-state.reserved_bytes(gpu) // MIB)
+    free = unreserved - used_mib(state.processes_on(gpu))
     return _started(state, gpu, free, GpuProcess(pid, gpu.uuid, memory_mib=memory_mib))
 
 
