@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import resource
+import shutil
 import socket
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
+import markupsafe
 import pytest
 
 from tangram_engine.checkpoint import CheckpointError
@@ -137,6 +139,21 @@ def test_a_worker_has_no_environment_no_files_and_no_way_to_open_any(
     for name in ("Max open files", "Max processes", "Max file size"):
         line = next(line for line in limits if line.startswith(name))
         assert line.removeprefix(name).split()[:2] == ["0", "0"]
+
+
+def test_dependencies_are_found_on_the_pythonpath_and_nothing_else_of_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dependencies, instrumentation = tmp_path / "dependencies", tmp_path / "instrumentation"
+    shutil.copytree(Path(markupsafe.__file__).parent, dependencies / "markupsafe")
+    instrumentation.mkdir()
+    (instrumentation / "sitecustomize.py").write_text("import os\nos._exit(9)\n")
+    monkeypatch.setenv("PYTHONPATH", f"{instrumentation}:{dependencies}:")
+    with closing(TextClient(write_template(write_model(tmp_path), "the"), VOCAB, workers=1)) as client:
+        client.start()
+
+        assert f"{dependencies}/markupsafe/_speedups" in Path(f"/proc/{client.pid}/maps").read_text()
+        assert chat(client)
 
 
 def test_a_worker_that_is_killed_is_replaced_and_its_request_is_answered(client: TextClient) -> None:

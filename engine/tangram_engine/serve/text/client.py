@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,7 @@ _ANSWER_S = WALL_S + 5.0  # the kernel ends a worker before
 _LOAD_S = 300.0  # a large tokenizer on a cold disk and a small share of a CPU
 _RESTART_S = 5.0  # between two starts of a process that broke
 _ENVIRONMENT = ("TZ", "LANG", "LC_ALL", "LD_LIBRARY_PATH")  # the API key and the like are not passed on
+_PACKAGES = ("jinja2", "markupsafe", "msgspec", "tokenizers")  # what the text process imports
 _SAMPLE = [{"role": "user", "content": "Hello, 世界! 1 + 1 = 2"}]
 _SAMPLE_LIMIT = 1 << 16  # tokens
 
@@ -180,7 +182,7 @@ class TextClient:
         descriptors = [child_end.fileno() for child_end in child_ends]
         command = [sys.executable, "-P", "-m", "tangram_engine.serve.text.process"]
         environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
-        environment["PYTHONPATH"] = str(Path(tangram_engine.__file__).parents[1])
+        environment["PYTHONPATH"] = os.pathsep.join(_import_path())
         environment["TOKENIZERS_PARALLELISM"] = "false"
         popen = subprocess.Popen(
             [*command, *self._arguments, *map(str, descriptors)],
@@ -224,3 +226,15 @@ class TextClient:
             return f"{what} within {self._load_cpu_s:g} s of CPU time"
         name = signal.Signals(signum).name
         return f"{what} within {LOAD_MEMORY >> 20} MiB of memory, or crash their library ({name})"
+
+
+def _import_path() -> Iterator[str]:
+    """The folder of this package and, of PYTHONPATH, those in which the API process finds its dependencies.
+
+    Others stay out: a `sitecustomize` in one of them, of an instrumentation say, would start threads in a
+    process that forks and whose address space is limited.
+    """
+    yield str(Path(tangram_engine.__file__).parents[1])
+    for folder in filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)):
+        if any((Path(folder) / package).is_dir() for package in _PACKAGES):
+            yield folder
