@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from random import Random
 
 from tangram.scaling import Sample, ScalingMemory, ScalingParams, classify, decide
+from tangram.scaling.load_history import LoadHistory, extended
+from tangram.scaling.load_outlook import LoadOutlook
 from tangram.scaling.queries import wider_windows
 from tangram.scaling.sample import Window
 
-COUNTERS = ("requests", "ttft_good", "ended", "tpot_good")
+COUNTERS = ("arrived", "requests", "ttft_good", "ended", "tpot_good")
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Replica:
 class Plant:
     """One LLMDeployment under its scaling law, from an empty memory."""
 
-    def __init__(self, intent, engine, rate, *, seed=1, replicas=1, params=None, **known):
+    def __init__(self, intent, engine, rate, *, seed=1, replicas=1, params=None, replica_rate=None, **known):
         self.intent, self.engine, self.rate = intent, engine, rate
         self.params = params or ScalingParams(
             window_s=60, scrape_interval_s=15, up_after_s=30, down_after_s=300
@@ -52,6 +54,7 @@ class Plant:
         self.wanted, self.starting = replicas, []
         self.counts = dict.fromkeys(COUNTERS, 0)
         self.scrapes: list[tuple[dict, float, float]] = []  # counters, running, KV usage
+        self.replica_rate, self.history = replica_rate, LoadHistory(0.0)  # None: no feed-forward
         self.at(self.rng.expovariate(rate(0.0)), self.arrive)
 
     def at(self, when, what, *args):
@@ -61,6 +64,7 @@ class Plant:
     def arrive(self):
         self.at(self.now + self.rng.expovariate(max(1e-6, self.rate(self.now))), self.arrive)
         if self.fleet:
+            self.counts["arrived"] += 1
             replica = self.rng.choice(self.fleet)
             replica.queue.append(self.now)
             self.admit(replica)
@@ -99,6 +103,7 @@ class Plant:
             mean,
             counted["ttft_good"] / counted["requests"] if self.intent.ttft and counted["requests"] else None,
             counted["tpot_good"] / counted["ended"] if self.intent.tpot and counted["ended"] else None,
+            arrived=float(counted["arrived"]),
         )
 
     def scrape(self):
@@ -115,6 +120,7 @@ class Plant:
             running=float(running),
             running_mean=window.running_mean,
             requests=window.requests,
+            arrived=window.arrived,
             ttft_attainment=window.ttft_attainment,
             tpot_attainment=window.tpot_attainment,
             kv_usage=sum(usage for _, _, usage in recent) / len(recent),
@@ -132,7 +138,8 @@ class Plant:
         self.starting = [start for start in self.starting if start > self.now]
         self.fleet += [Replica() for _ in came]
         ready = len(self.fleet)
-        signal = classify(self.scrape(), "", ready=ready, params=self.params, now=self.now)
+        sample = self.scrape()
+        signal = classify(sample, "", ready=ready, params=self.params, now=self.now)
         decision = decide(
             self.memory,
             params=self.params,
@@ -141,10 +148,20 @@ class Plant:
             ready=ready,
             signal=signal,
             now=self.now,
+            outlook=self.outlook(sample),
         )
         self.memory = decision.memory
         self.carry_out(decision.replicas)
         return decision
+
+    def outlook(self, sample):
+        """Return the history of arrivals by the minute, and what one replica is predicted to carry."""
+        if self.replica_rate is None:
+            return None
+        step = self.history.step_s
+        if self.now % step == 0 and sample.arrived is not None:
+            self.history = extended(self.history, sample.arrived / self.params.window_s, self.now, 240)
+        return LoadOutlook(self.history, self.replica_rate, self.engine.start_s)
 
     def carry_out(self, wanted):
         self.starting += [self.now + self.engine.start_s] * max(0, wanted - self.wanted)

@@ -121,3 +121,29 @@ def test_replicas_go_soon_after_a_burst_has_ended():
     assert 3 <= most <= 6
     assert not [d for d in decisions if d.at > 440 and d.replicas > d.previous]
     assert next(d.at for d in decisions if d.at > 420 and d.replicas == 1) <= 420 + 120 + 45 * most
+
+
+@pytest.mark.parametrize("predicted", [1.2, 2.4, 9.0], ids=["half", "right", "four times"])
+def test_a_constant_load_is_constant_whatever_the_capacity_model_predicts(predicted):
+    plant = Plant(CHAT, TPOT_BOUND, constant(5.0), replica_rate=predicted)
+
+    decisions = plant.run(hours=24)
+
+    assert decisions[-1].replicas in (3, 4)
+    assert len(changes(decisions[: 8 * 240])) <= 8, changes(decisions)
+    assert changes(decisions[8 * 240 :]) == []
+
+
+def test_with_a_forecast_replicas_follow_the_day_with_fewer_misses_and_less_cost():
+    def rate(now):
+        return 8.0 + 7.0 * math.sin(2 * math.pi * now / 43200)
+
+    big = replace(CHAT, max_replicas=20)
+    plants = [Plant(big, TPOT_BOUND, rate, replica_rate=predicted) for predicted in (None, 2.4)]
+
+    reacting, forecasting = (plant.run(hours=24) for plant in plants)
+
+    cost = [sum(d.replicas for d in decisions) for decisions in (reacting, forecasting)]
+    met = [plant.counts["tpot_good"] / plant.counts["ended"] for plant in plants]
+    assert cost[1] < 0.9 * cost[0]
+    assert met[1] >= 0.9

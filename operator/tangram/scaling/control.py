@@ -9,9 +9,10 @@ import math
 from dataclasses import dataclass, replace
 
 from tangram.fleet import Intent
-from tangram.scaling import limits
+from tangram.scaling import feed_forward, limits, recommendations
 from tangram.scaling import objective_evidence as evidence
 from tangram.scaling import ordered_replicas as supply
+from tangram.scaling.load_outlook import LoadOutlook, ReplicaNeed
 from tangram.scaling.sample import Sample
 from tangram.scaling.signal import Signal, SignalState
 from tangram.scaling.state import ScalingDecision, ScalingMemory, ScalingParams
@@ -33,21 +34,26 @@ def decide(
     signal: Signal | None,
     now: float,
     existing: int | None = None,
+    outlook: LoadOutlook | None = None,
 ) -> ScalingDecision:
     """Return the desired replicas of `intent` at `now`.
 
     `current` replicas exist; they count only while `memory` is empty. `ready` replicas serve. The Deployments
     have `existing` replicas (None: all that were ordered); the others wait for devices. Without Prometheus
     `signal` is None and the number is held. While spec.replicas is set it is the number; the load that one
-    replica carries is learned meanwhile, too.
+    replica carries is learned meanwhile, too. Without an `outlook` replicas follow violations and queues.
     """
     held = memory.replicas if memory.replicas is not None else (current or intent.min_replicas)
     memory = _for_subject(memory, intent)
     memory = supply.observe(
         memory, params, held=held, existing=held if existing is None else existing, ready=ready, now=now
     )
-    memory = _remember(memory, params, intent, held, ready, signal, now)
-    inputs = ScalingInputs(memory, params, intent, held, ready, now)
+    memory = _remember(memory, params, intent, held, ready, signal, now, outlook)
+    need = _need(memory, params, intent, signal, now, outlook)
+    if need is not None and outlook is not None:
+        least = feed_forward.removable(memory, outlook, need)
+        memory = replace(memory, recommendations=recommendations.added(memory.recommendations, least, now))
+    inputs = ScalingInputs(memory, params, intent, held, ready, now, signal, outlook, need)
     if intent.paused:
         return inputs.order(held, "Paused", "spec.paused is true")
     if intent.replicas is not None:
@@ -60,7 +66,7 @@ def decide(
         return inputs.order(held, "NoMetrics", "no Prometheus is configured")
     if signal.state in (SignalState.STALE, SignalState.BLIND) or signal.sample is None:
         return inputs.order(held, "Blind", f"held at {held}: {signal.message}")
-    return _grow(inputs, signal.sample) or _shrink(inputs)
+    return _grow(inputs, signal.sample) or (_shrink(inputs) if need is None else _fall(inputs, need))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +79,14 @@ class ScalingInputs:
     held: int  # desired replicas so far
     ready: int
     now: float
+    signal: Signal | None = None
+    outlook: LoadOutlook | None = None
+    need: ReplicaNeed | None = None
 
     def order(self, replicas: int, reason: str, message: str, warning: str = "") -> ScalingDecision:
         """Return the decision. A change restarts the evidence for removing a replica: one step per window."""
         memory = replace(self.memory, replicas=replicas)
-        if replicas != self.held:
+        if replicas > self.held or (replicas < self.held and self.need is None):
             memory = replace(memory, spare_since=None)
         if replicas > self.held and reason not in _NOT_FOR_LOAD:
             memory = supply.after_order(memory, self.now)
@@ -90,6 +99,7 @@ class ScalingInputs:
             memory,
             limits.tpot_unreachable(memory, self.intent),
             warning or self._late(),
+            self.need,
         )
 
     def _late(self) -> str:
@@ -115,7 +125,17 @@ def _objectives(intent: Intent) -> str:
 def forget_learned(memory: ScalingMemory) -> ScalingMemory:
     """Return `memory` without what was learned about single replicas: they are of another kind now."""
     return replace(
-        memory, violated_rate=None, violated_load=None, tpot_reachable=None, idle_tpot_ms=None, start_s=None
+        memory,
+        violated_rate=None,
+        violated_load=None,
+        tpot_reachable=None,
+        idle_tpot_ms=None,
+        start_s=None,
+        trusted_share=1.0,
+        missed_share=None,
+        carried_share=None,
+        peak_rate=0.0,
+        recommendations=(),
     )
 
 
@@ -127,6 +147,7 @@ def _remember(
     ready: int,
     signal: Signal | None,
     now: float,
+    outlook: LoadOutlook | None,
 ) -> ScalingMemory:
     """Update the timers. Any gap in the evidence restarts them."""
     sample = signal.sample if signal else None
@@ -139,7 +160,24 @@ def _remember(
     memory = limits.learn(
         memory, params, intent, sample=sample, ready=ready, queued=_queue_lasts(memory, params, now), now=now
     )
-    spare = signal.state is SignalState.FRESH and limits.would_carry(
+    fresh = signal.state is SignalState.FRESH
+    if outlook is not None:
+        lasted = limits.stable_s(memory, now)
+        memory = feed_forward.with_peak(memory, params, sample, ready, now)
+        if fresh and lasted >= params.window_s:
+            memory = feed_forward.compared(
+                memory,
+                params,
+                limits.reachable_objectives(memory, intent),
+                outlook,
+                sample,
+                evidence.usable(sample, params.window_s, lasted),
+                ready=ready,
+                queued=_queue_lasts(memory, params, now),
+                now=now,
+            )
+        return replace(memory, spare_since=supply.since(memory.spare_since, now) if fresh else None)
+    spare = fresh and limits.would_carry(
         memory, params, intent, sample, min(held - 1, max(1, ready)), light=signal.light
     )
     return replace(memory, spare_since=supply.since(memory.spare_since, now) if spare else None)
@@ -154,6 +192,22 @@ def _queue_lasts(memory: ScalingMemory, params: ScalingParams, now: float) -> bo
     return memory.queued_since is not None and now - memory.queued_since >= params.up_after_s
 
 
+def _need(
+    memory: ScalingMemory,
+    params: ScalingParams,
+    intent: Intent,
+    signal: Signal | None,
+    now: float,
+    outlook: LoadOutlook | None,
+) -> ReplicaNeed | None:
+    if outlook is None or signal is None or signal.sample is None:
+        return None
+    if signal.state in (SignalState.STALE, SignalState.BLIND):
+        return None
+    queued = memory.queued_since is not None
+    return feed_forward.needed(memory, params, intent, outlook, signal.sample, queued=queued, now=now)
+
+
 def _grow(inputs: ScalingInputs, sample: Sample) -> ScalingDecision | None:
     """Order more replicas, or return None."""
     memory, params, intent, held = inputs.memory, inputs.params, inputs.intent, inputs.held
@@ -161,9 +215,13 @@ def _grow(inputs: ScalingInputs, sample: Sample) -> ScalingDecision | None:
     reachable = limits.reachable_objectives(memory, intent)
     missed = evidence.proven_violations(reachable, windows, params.min_samples)
     queued = _queue_lasts(memory, params, inputs.now)
-    if not missed and not queued:
+    forecast = 0 if inputs.need is None else inputs.need.replicas + memory.written_off
+    if not missed and not queued and forecast <= held:
         return None
     cause = f"{' and '.join(missed)} objective missed" if missed else "requests wait in queues"
+    reason = "SLOViolated" if missed else "QueueGrowing"
+    if inputs.need is not None and forecast > held:
+        cause, reason = inputs.need.cause, "LoadForecast"
     if held >= intent.max_replicas:
         text = f"{cause}, but spec.scaling.maxReplicas is {intent.max_replicas}"
         return inputs.order(held, AT_MAXIMUM, text, text)
@@ -171,10 +229,16 @@ def _grow(inputs: ScalingInputs, sample: Sample) -> ScalingDecision | None:
         text = f"{cause}, but no replica of the last orders became ready: none is added before one does"
         return inputs.order(held, NOT_STARTING, text, text)
     if not _last_order_shows(memory, params, inputs.now, queued=queued):
-        return inputs.order(held, "WaitingForReplicas", f"{cause}; the last step has yet to take effect")
-    needed = _needed(sample, inputs.ready) if queued and not memory.failed_orders else 0
-    replicas = min(max(held + 1, needed), max(_FACTOR * held, held + _STEP), intent.max_replicas)
-    reason = "SLOViolated" if missed else "QueueGrowing"
+        # An order is on its way: only a forecast that has risen by more than one replica adds to it.
+        if forecast <= held + 1:
+            return inputs.order(held, "WaitingForReplicas", f"{cause}; the last step has yet to take effect")
+        least = forecast
+    elif missed or queued:
+        needed = _needed(sample, inputs.ready) if queued and not memory.failed_orders else 0
+        least = max(held + 1, needed, forecast)
+    else:
+        least = forecast
+    replicas = min(least, max(_FACTOR * held, held + _STEP), intent.max_replicas)
     return inputs.order(replicas, reason, f"{cause}: {held} -> {replicas}")
 
 
@@ -206,3 +270,18 @@ def _shrink(inputs: ScalingInputs) -> ScalingDecision:
     if inputs.now - since < inputs.params.down_after_s:
         return inputs.order(held, "Steady", f"{held - 1} may do; watching")
     return inputs.order(held - 1, "LoadFell", f"{held - 1} would have done: {held} -> {held - 1}")
+
+
+def _fall(inputs: ScalingInputs, need: ReplicaNeed) -> ScalingDecision:
+    """Order as few replicas as the highest of the recent recommendations if the evidence has lasted."""
+    held, memory, params, outlook = inputs.held, inputs.memory, inputs.params, inputs.outlook
+    assert outlook is not None  # noqa: S101 - a need comes of it
+    if held <= inputs.intent.min_replicas or need.replicas >= held:
+        return inputs.order(held, "Steady", f"{held} is right: {need.cause}")
+    window_s = feed_forward.down_window_s(memory, params, outlook)
+    least = recommendations.highest(memory.recommendations, inputs.now, window_s)
+    target = max(inputs.intent.min_replicas, held if least is None else least)
+    since = memory.spare_since
+    if target >= held or since is None or inputs.now - since < window_s:
+        return inputs.order(held, "Steady", f"{need.replicas} may do; watching: {need.cause}")
+    return inputs.order(target, "LoadFell", f"{need.cause}: {held} -> {target}")

@@ -15,6 +15,7 @@ from tangram.scaling.sample import Sample, Window
 # less than this probability (Chernoff's bound, which is above it).
 _CHANCE = 0.002
 _FEWEST = 3
+_ROUNDING = 1e-12  # of shares: 1 - 0.9 is not 0.1
 
 
 def narrowest(windows: Sequence[Window], min_samples: int) -> Window | None:
@@ -93,30 +94,30 @@ def _objectives(
     return tuple(objectives)
 
 
-def met(intent: Intent, window: Window | None) -> bool:
-    """Return whether every objective is known to be met."""
-    return (intent.ttft is None or ttft_met(intent.ttft, window)) and (
-        intent.tpot is None or tpot_met(intent.tpot, window)
+def met(intent: Intent, window: Window | None, budget: float = 1.0) -> bool:
+    """Return whether every objective is known to be met, within this part of its error budget."""
+    return (intent.ttft is None or ttft_met(intent.ttft, window, budget)) and (
+        intent.tpot is None or tpot_met(intent.tpot, window, budget)
     )
 
 
-def ttft_met(objective: Objective, window: Window | None) -> bool:
+def ttft_met(objective: Objective, window: Window | None, budget: float = 1.0) -> bool:
     """Return whether the TTFT objective is known to be met."""
-    return window is not None and _reached(window.ttft_attainment, objective)
+    return window is not None and _reached(window.ttft_attainment, objective, budget)
 
 
-def tpot_met(objective: Objective, window: Window | None) -> bool:
+def tpot_met(objective: Objective, window: Window | None, budget: float = 1.0) -> bool:
     """Return whether the TPOT objective is known to be met, by requests that ended or else by tokens."""
     if window is None:
         return False
     by_request, by_token = window.tpot_attainment, window.itl_attainment
-    return _reached(by_token if by_request is None else by_request, objective) and (
-        by_token is None or _reached(by_token, objective)
+    return _reached(by_token if by_request is None else by_request, objective, budget) and (
+        by_token is None or _reached(by_token, objective, budget)
     )
 
 
-def _reached(attainment: float | None, objective: Objective) -> bool:
-    return attainment is not None and attainment >= objective.percentile / 100
+def _reached(attainment: float | None, objective: Objective, budget: float = 1.0) -> bool:
+    return attainment is not None and 1 - attainment <= budget * (1 - objective.percentile / 100) + _ROUNDING
 
 
 def _missed(attainment: float | None, objective: Objective, window: Window, min_samples: int) -> bool:

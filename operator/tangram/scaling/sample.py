@@ -41,6 +41,7 @@ class Window:
     tpot_attainment: float | None = None  # per request, known when it ends
     itl_attainment: float | None = None  # per token, known at once
     is_widest: bool = False  # no more requests can be had by waiting
+    arrived: float | None = None  # requests that reached the engines
 
     @property
     def requests_per_second(self) -> float | None:
@@ -59,6 +60,7 @@ class Sample:
     running: float | None = None  # requests being computed, now
     running_mean: float | None = None  # the same, mean over the window
     requests: float | None = None  # requests that got their first token within the window
+    arrived: float | None = None  # requests that reached the engines within the window
     ttft_attainment: float | None = None
     tpot_attainment: float | None = None  # per request, known when it ends
     itl_attainment: float | None = None  # per token, known at once

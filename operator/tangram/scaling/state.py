@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+from tangram.scaling.load_outlook import ReplicaNeed
+from tangram.scaling.recommendations import Recommendations
+
 
 @dataclass(frozen=True, slots=True)
 class ScalingParams:
@@ -17,6 +20,8 @@ class ScalingParams:
     # concurrency at which the objectives were last violated (or of what it may run at a time).
     down_load: float = 0.7
     start_s: float = 200.0  # expected time from an order to a ready replica, until one was measured
+    # Quantile of the load to be ready for; None: that of the strictest objective.
+    load_quantile: float | None = None
 
     def __post_init__(self) -> None:
         times = (self.window_s, self.scrape_interval_s, self.down_after_s, self.blind_after_s, self.start_s)
@@ -24,6 +29,8 @@ class ScalingParams:
             raise ValueError("windowSeconds, scrapeIntervalSeconds and downAfterSeconds must be positive")
         if self.up_after_s < 0 or not 0 < self.down_load <= 1 or self.min_samples < 1:
             raise ValueError("upAfterSeconds must be 0 or more, downLoad in (0, 1], minSamples 1 or more")
+        if self.load_quantile is not None and not 0 < self.load_quantile < 1:
+            raise ValueError("the quantile of the load must be above 0 and below 1")
         if self.window_s < 4 * self.scrape_interval_s:
             raise ValueError("windowSeconds must be at least 4 scrapeIntervalSeconds, or rates have gaps")
 
@@ -60,6 +67,16 @@ class ScalingMemory:
     tpot_reachable: bool | None = None  # measured: a replica at low load meets the TPOT objective
     idle_tpot_ms: float | None = None  # predicted by the capacity model for a nearly idle replica
 
+    # Feed-forward (`feed_forward`). Shares are of the requests per second that are predicted for a replica.
+    trusted_share: float = 1.0  # that a replica is trusted with; its inverse is the live correction
+    missed_share: float | None = None  # the lowest load at which objectives were missed
+    carried_share: float | None = None  # the highest load at which they were met
+    compared_at: float | None = None  # when the two were last compared with a reading
+    queue_then: float = 0.0  # requests that waited at that time
+    peak_rate: float = 0.0  # highest requests per second per ready replica of the last minutes
+    peak_at: float = 0.0
+    recommendations: Recommendations = ()
+
 
 @dataclass(frozen=True, slots=True)
 class ScalingDecision:
@@ -73,3 +90,4 @@ class ScalingDecision:
     memory: ScalingMemory
     unreachable: str = ""  # why no number of replicas meets an objective; "": as far as is known, one does
     warning: str = ""  # why replicas do not follow the load as they should; "": they do
+    need: ReplicaNeed | None = None  # of the forecast load; None: without metrics or a capacity

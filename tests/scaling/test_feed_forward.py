@@ -1,0 +1,164 @@
+"""What one replica is trusted with: the capacity model, corrected by misses and by carried loads."""
+
+from dataclasses import replace
+
+import pytest
+
+from tangram.fleet import Objective
+from tangram.scaling import Sample, ScalingMemory, ScalingParams, classify, decide
+from tangram.scaling import feed_forward as law
+from tangram.scaling.load_history import LoadHistory
+from tangram.scaling.load_outlook import LoadOutlook
+from tangram.scaling.sample import Window
+from tests.support.fleet import intent
+
+PARAMS = ScalingParams(window_s=60, scrape_interval_s=15, up_after_s=30, down_after_s=300, load_quantile=0.9)
+CHAT = intent(min_replicas=1, max_replicas=20, ttft=Objective(90, 1000), tpot=Objective(90, 50))
+
+
+def outlook(rate=5.0, replica_rate=2.0, start_s=60.0):
+    """Four hours of a steady load."""
+    return LoadOutlook(LoadHistory(0.0, (rate,) * 240), replica_rate, start_s)
+
+
+def sample(per_second=5.0, attainment=0.99, waiting=0.0, **fields):
+    def counted(seconds, is_widest=False):
+        n = per_second * seconds
+        return Window(seconds, n, 4.0, attainment, attainment, attainment, is_widest, n)
+
+    narrow = counted(60.0)
+    return Sample(
+        at=0.0,
+        targets=20.0,
+        age_s=3.0,
+        waiting=waiting,
+        running=4.0,
+        running_mean=4.0,
+        requests=narrow.requests,
+        arrived=narrow.arrived,
+        ttft_attainment=attainment,
+        tpot_attainment=attainment,
+        itl_attainment=attainment,
+        kv_usage=0.1,
+        wider=(counted(300.0), counted(1500.0, is_widest=True)),
+        **fields,
+    )
+
+
+def compared(memory, reading, *, ready=3, queued=False, now=60.0, known=None):
+    windows = reading.windows(60.0)
+    return law.compared(
+        memory, PARAMS, CHAT, known or outlook(), reading, windows, ready=ready, queued=queued, now=now
+    )
+
+
+def decided(memory, reading, *, ready, now=0.0, known=None, params=PARAMS, of=CHAT):
+    signal = classify(replace(reading, at=now), "", ready=ready, params=params, now=now)
+    known = known or outlook()
+    return decide(
+        memory, params=params, intent=of, current=ready, ready=ready, signal=signal, now=now, outlook=known
+    )
+
+
+def test_the_load_at_the_horizon_is_divided_by_what_one_replica_carries():
+    need = law.needed(ScalingMemory(), PARAMS, CHAT, outlook(), sample(5.0), queued=False, now=0.0)
+
+    assert need is not None
+    assert need.load.horizon_s == pytest.approx(90)
+    assert need.replicas == 3
+    assert "2 per replica" in need.cause
+
+
+def test_a_queue_is_served_beside_the_arrivals():
+    reading = sample(5.0, waiting=300.0)
+
+    need = law.needed(ScalingMemory(), PARAMS, CHAT, outlook(), reading, queued=True, now=0.0)
+
+    assert need is not None
+    assert need.backlog_rate == pytest.approx(5.0)
+    assert need.replicas >= 5
+
+
+def test_a_miss_at_a_load_that_should_be_carried_lowers_what_a_replica_is_trusted_with():
+    memory = compared(ScalingMemory(), sample(3.0, attainment=0.5))
+
+    assert memory.missed_share == pytest.approx(0.5)
+    assert memory.trusted_share == pytest.approx(0.475)
+
+
+def test_a_load_that_is_carried_beyond_the_prediction_raises_it():
+    memory = compared(ScalingMemory(), sample(9.0))
+
+    assert memory.carried_share == pytest.approx(1.5)
+    assert memory.trusted_share == pytest.approx(1.5)
+
+
+def test_a_load_carried_above_that_of_a_miss_withdraws_the_miss():
+    memory = compared(ScalingMemory(missed_share=0.5), sample(4.0), now=60.0)
+
+    assert memory.missed_share is None
+
+
+def test_a_miss_while_the_queue_shrinks_says_nothing_about_the_present_load():
+    memory = ScalingMemory(compared_at=0.0, queue_then=100.0)
+
+    memory = compared(memory, sample(3.0, attainment=0.2, waiting=50.0), queued=True, now=60.0)
+
+    assert memory.missed_share is None
+
+
+def test_a_miss_fades_by_less_than_a_replica_in_a_day():
+    memory = ScalingMemory(missed_share=0.5, compared_at=0.0)
+
+    memory = compared(memory, sample(0.0, waiting=1.0), now=86_400.0)
+
+    assert 0.5 < memory.missed_share < 0.57
+
+
+def test_replicas_are_added_before_any_objective_is_missed():
+    decision = decided(ScalingMemory(replicas=2), sample(5.0), ready=2)
+
+    assert (decision.reason, decision.replicas) == ("LoadForecast", 3)
+
+
+def test_an_order_on_its_way_is_raised_only_by_more_than_one_replica():
+    first, one_more, two_more = (outlook(rate, replica_rate=2.6) for rate in (6.0, 9.5, 12.5))
+    first = decided(ScalingMemory(replicas=2), sample(6.0), ready=2, known=first)
+    one_more = decided(first.memory, sample(9.5), ready=2, now=15.0, known=one_more)
+    two_more = decided(first.memory, sample(12.5), ready=2, now=15.0, known=two_more)
+
+    assert (one_more.reason, one_more.replicas) == ("WaitingForReplicas", 3)
+    assert (two_more.reason, two_more.replicas) == ("LoadForecast", 5)
+
+
+def test_replicas_fall_to_the_highest_recommendation_of_the_window_at_once():
+    memory, now = ScalingMemory(replicas=9), 0.0
+    known = outlook(rate=3.0)
+    while now <= 600:
+        decision = decided(memory, sample(3.0), ready=9, now=now, known=known)
+        memory = decision.memory
+        if decision.reason == "LoadFell":
+            break
+        now += 15.0
+
+    assert now == pytest.approx(300, abs=15)
+    assert decision.replicas == 7, "a replica is trusted with half as much again as it has carried"
+
+
+@pytest.mark.parametrize("waiting", [0.0, 5.0])
+def test_without_fresh_metrics_nothing_is_removed(waiting):
+    memory = ScalingMemory(replicas=9, recommendations=((0, 1),))
+    old = replace(sample(0.5, waiting=waiting), age_s=200.0)
+
+    for now in range(0, 3600, 15):
+        decision = decided(memory, old, ready=9, now=float(now))
+        memory = decision.memory
+        assert decision.replicas == 9
+
+
+def test_bounds_hold_whatever_is_forecast():
+    few = intent(min_replicas=1, max_replicas=4, ttft=Objective(90, 1000))
+
+    decision = decided(ScalingMemory(replicas=4), sample(500.0), ready=4, known=outlook(rate=500.0), of=few)
+
+    assert (decision.reason, decision.replicas) == ("AtMaximum", 4)
