@@ -5,6 +5,7 @@ Times are seconds since the start of the trace.
 
 | room | in | out |
 | --- | --- | --- |
+| `controllers` | metrics and replicas of an LLMDeployment | replicas that a published scaling law orders |
 | `metrics` | the events of simulated engines, scrape by scrape | what Prometheus would answer about them |
 | `traffic` | lines of a trace; a description of rates and lengths | the requests of each LLMDeployment |
 """

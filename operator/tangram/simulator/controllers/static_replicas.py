@@ -1,0 +1,18 @@
+"""A fixed number of replicas: sized for the peak, for the mean, or the best in hindsight."""
+
+from tangram.simulator.controllers.controller import ControllerView
+
+
+class StaticReplicas:
+    """A number of replicas that never changes."""
+
+    name = "static"
+    interval_s = 3600.0
+
+    def __init__(self, knob: float) -> None:
+        """`knob` is the number of replicas."""
+        self.knob = knob
+
+    def decide(self, view: ControllerView) -> int:
+        """Return the fixed number."""
+        return round(self.knob)
