@@ -8,6 +8,7 @@
     kernels     each kernel: correct, its time beside the wire's, other tile sizes
     model       the ladder from plain torch to asynchronous steps; fp8 and int4; nano-vllm's 256 requests
     serve       the HTTP server under one client, and continuous batching of `transformers` beside it
+    replay      recorded arrivals over HTTP, at several speeds
 
 Needs the repository and torch, and what the engine itself imports (numpy, msgspec, safetensors); a row that needs
 more is skipped with a line where it is missing. `--seconds` bounds each stage. DIR/STAGE.json is written after each
@@ -43,7 +44,7 @@ from benchmarks.engine.bench_rows import (  # noqa: E402
 if TYPE_CHECKING:
     from benchmarks.engine.setting import Setting
 
-STAGES = ("probe", "baseline", "kernels", "model", "serve")
+STAGES = ("probe", "baseline", "kernels", "model", "serve", "replay")
 
 
 def main() -> int:
