@@ -149,6 +149,19 @@ def test_a_lost_replica_leaves_the_requests_that_have_not_finished() -> None:
     assert (replica.outstanding, replica.is_idle) == (1, False)
 
 
+def test_a_request_that_waits_for_too_long_expires_and_the_next_one_is_served() -> None:
+    replica = ReplicaSimulation(LinearSteps(), EngineLimits(max_running=1), max_wait_s=15.0)
+    for at in (0.0, 1.0, 9.0):
+        replica.send(SimulatedRequest(at, 1, 20), at)
+
+    replica.drain()
+
+    served = [not math.isnan(first) for first in replica.first]
+    assert served == [True, False, True]
+    assert replica.is_idle
+    assert replica.unfinished() == []
+
+
 def test_a_prompt_with_a_cached_beginning_computes_the_rest() -> None:
     times = LinearSteps(step=0.0, prompt=0.001)
     replica = ReplicaSimulation(times, EngineLimits(), prefixes=PrefixCache(None))

@@ -33,7 +33,7 @@ class EngineGauges:
 
 @dataclass(frozen=True, slots=True)
 class RequestTimes:
-    """Instants of one request, in seconds; NaN: not yet."""
+    """Instants of one request, in seconds; NaN: not yet. One that expired finishes without a first token."""
 
     arrival_s: float
     admitted_s: float
@@ -46,8 +46,8 @@ class ReplicaSimulation:
     """The state of one replica. Requests are numbered in the order in which they are sent.
 
     A step that has begun is taken whole: `now`, where the next one begins, may be later than the instant that
-    the replica was advanced to. `times` may be shared by replicas of one model. `steps_at_once` bounds how
-    many steps are taken together, for tests.
+    the replica was advanced to. `times` may be shared by replicas of one model. A request that has waited for
+    longer than `max_wait_s` expires. `steps_at_once` bounds how many steps are taken together, for tests.
     """
 
     def __init__(
@@ -57,10 +57,12 @@ class ReplicaSimulation:
         times: DecodeTimes | None = None,
         events: EngineEvents | None = None,
         prefixes: PrefixCache | None = None,
+        max_wait_s: float = math.inf,
         steps_at_once: int | None = None,
     ) -> None:
         self.model, self.limits, self.events, self.prefixes = model, limits, events, prefixes
         self.times = times or DecodeTimes(model)
+        self.max_wait_s = max_wait_s
         self.steps_at_once = steps_at_once or ANY_STEPS
         self.slots = min(limits.max_running, limits.max_batched_tokens)
         self.free = limits.kv_blocks if limits.kv_blocks is not None else ANY_STEPS
@@ -155,6 +157,18 @@ class ReplicaSimulation:
         while self.next < count and self.arrival[self.next] <= came:
             self.waiting.append(self.next)
             self.next += 1
+        if self.max_wait_s < math.inf:
+            self._expire()
+
+    def _expire(self) -> None:
+        """End requests that have waited for too long; one that was admitted before goes on."""
+        while self.waiting:
+            request = self.waiting[0]
+            if self.epoch[request] or self.now - self.arrival[request] <= self.max_wait_s:
+                return
+            self.waiting.popleft()
+            self.last[request] = self.now
+            self.finished += 1
 
     def turn(self, until: float, most: int) -> bool:
         """Take one mixed step or a run of at most `most` decode steps, or wait for a request.
