@@ -1,0 +1,1 @@
+"""Control rounds: the replicas that scaling laws desire, the fleet's plan, its actions in the cluster."""

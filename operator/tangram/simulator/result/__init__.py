@@ -1,0 +1,1 @@
+"""The figures of a run: requests that met their objectives, cost, waste, oscillation and recovery."""

@@ -1,0 +1,173 @@
+"""Which requests of an LLMDeployment met their objectives, and why the others did not."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tangram.fleet import Intent, Shape
+from tangram.simulator.cluster.engine_setups import EngineSetup
+from tangram.simulator.serving.gateway import SendFailure, SentRequest
+
+WINDOW_S = 300.0
+
+
+class Verdict(StrEnum):
+    """What became of one request."""
+
+    ATTAINED = "attained"
+    TTFT = "TTFT"  # its first token was late
+    TPOT = "TPOT"  # the others were
+    REFUSED = "refused"  # no pod was ready
+    TIMED_OUT = "timed out"
+    LOST = "lost"  # with its pod
+    TOO_LONG = "too long"  # for the model or for the KV cache
+    INFEASIBLE = "infeasible"  # it misses its objectives even alone on an idle replica
+
+
+UNSERVABLE = (Verdict.TOO_LONG, Verdict.INFEASIBLE)
+_FAILURES = {
+    SendFailure.NO_READY_POD: Verdict.REFUSED,
+    SendFailure.TIMED_OUT: Verdict.TIMED_OUT,
+    SendFailure.TOO_LONG: Verdict.TOO_LONG,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AttainmentWindow:
+    """The requests that arrived in one window, without those that no replica could have served in time."""
+
+    begin_s: float
+    requests: int
+    attained: int
+
+    @property
+    def attainment(self) -> float:
+        """Share of requests that met both objectives; 1 without requests."""
+        return self.attained / self.requests if self.requests else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Attainment:
+    """All requests of an LLMDeployment by what became of them, and by window of arrival."""
+
+    verdicts: tuple[tuple[str, int], ...]  # (`Verdict`, requests), sorted
+    windows: tuple[AttainmentWindow, ...]
+
+    @property
+    def requests(self) -> int:
+        """All requests."""
+        return sum(count for _, count in self.verdicts)
+
+    @property
+    def feasible(self) -> int:
+        """Requests that an idle replica serves within the objectives."""
+        return sum(window.requests for window in self.windows)
+
+    @property
+    def share(self) -> float:
+        """Share of the feasible requests that met both objectives; 1 without requests."""
+        return sum(window.attained for window in self.windows) / self.feasible if self.feasible else 1.0
+
+
+def attainment(
+    sent: Sequence[SentRequest],
+    intent: Intent,
+    engine_of: Callable[[Shape], EngineSetup],
+    usual_shape: Shape | None,
+    duration_s: float,
+) -> Attainment:
+    """Judge the requests after the run. `usual_shape` is what those are judged on that reached no pod."""
+    count = max(1, math.ceil(duration_s / WINDOW_S))
+    totals, attained, verdicts = [0] * count, [0] * count, Counter[Verdict]()
+    for request in sent:
+        verdict = _verdict(request, intent, engine_of, usual_shape)
+        verdicts[verdict] += 1
+        if verdict not in UNSERVABLE:
+            window = min(count - 1, int(request.request.arrival_s // WINDOW_S))
+            totals[window] += 1
+            attained[window] += verdict is Verdict.ATTAINED
+    windows = zip(totals, attained, strict=True)
+    return Attainment(
+        tuple(sorted((str(verdict), number) for verdict, number in verdicts.items())),
+        tuple(AttainmentWindow(place * WINDOW_S, *figures) for place, figures in enumerate(windows)),
+    )
+
+
+def _verdict(
+    sent: SentRequest, intent: Intent, engine_of: Callable[[Shape], EngineSetup], usual_shape: Shape | None
+) -> Verdict:
+    verdict = _as_served(sent, intent, engine_of)
+    if verdict in (Verdict.ATTAINED, Verdict.TOO_LONG):
+        return verdict
+    shape = sent.pod.shape if sent.pod is not None else usual_shape
+    if shape is None:
+        return verdict
+    request = sent.request
+    ttft_s, tpot_s = engine_of(shape).idle_latency_s(request.input_tokens, request.output_tokens)
+    return Verdict.INFEASIBLE if _missed(intent, ttft_s, tpot_s) else verdict
+
+
+def _as_served(sent: SentRequest, intent: Intent, engine_of: Callable[[Shape], EngineSetup]) -> Verdict:
+    if sent.failure is not None:
+        return _FAILURES[sent.failure]
+    pod = sent.pod
+    if pod is None or pod.replica is None:
+        return Verdict.TIMED_OUT
+    first, last = pod.replica.first[sent.number], pod.replica.last[sent.number]
+    if math.isnan(last) or last > pod.lost_at:
+        return Verdict.LOST
+    request_s, request = engine_of(pod.shape).request_s, sent.request
+    if math.isnan(first) or last - request.arrival_s > intent.max_request_s:
+        return Verdict.TIMED_OUT
+    gaps = request.output_tokens - 1
+    ttft_s = first - request.arrival_s + request_s
+    return _missed(intent, ttft_s, (last - first) / gaps if gaps else 0.0) or Verdict.ATTAINED
+
+
+def _missed(intent: Intent, ttft_s: float, tpot_s: float) -> Verdict | None:
+    """Return the objective that is missed, None where both are met."""
+    if intent.ttft is not None and ttft_s > intent.ttft.seconds:
+        return Verdict.TTFT
+    return Verdict.TPOT if intent.tpot is not None and tpot_s > intent.tpot.seconds else None
+
+
+@dataclass(frozen=True, slots=True)
+class ViolatedPeriod:
+    """From the first violated window to the first of three clean ones, or to the end of the run."""
+
+    begin_s: float
+    end_s: float
+    missed: int  # requests
+
+    @property
+    def recovery_s(self) -> float:
+        """How long the objectives were violated."""
+        return self.end_s - self.begin_s
+
+
+_CLEAN_WINDOWS = 3
+
+
+def violated_periods(windows: Iterable[AttainmentWindow], target: float) -> tuple[ViolatedPeriod, ...]:
+    """Return the periods in which less than `target` of the requests met their objectives."""
+    periods: list[ViolatedPeriod] = []
+    begin_s: float | None = None
+    missed = clean = 0
+    end_s = 0.0
+    for window in windows:
+        end_s = window.begin_s + WINDOW_S
+        violated = window.attainment < target
+        clean = 0 if violated else clean + 1
+        if violated and begin_s is None:
+            begin_s, missed = window.begin_s, 0
+        if begin_s is None:
+            continue
+        missed += window.requests - window.attained
+        if clean == _CLEAN_WINDOWS:
+            periods.append(ViolatedPeriod(begin_s, end_s - _CLEAN_WINDOWS * WINDOW_S, missed))
+            begin_s = None
+    if begin_s is not None:
+        periods.append(ViolatedPeriod(begin_s, end_s - clean * WINDOW_S, missed))
+    return tuple(periods)
