@@ -1,0 +1,196 @@
+"""The clairvoyant cover and its bounds, against searches that try everything."""
+
+from itertools import pairwise, product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tangram.simulator.oracle import (
+    VariantPrice,
+    VariantSwitching,
+    cheapest_mix,
+    clairvoyant_cover,
+    cover_at_attainment,
+    cover_by_variants,
+    fluid_cost,
+    fluid_replica_s,
+    least_static,
+)
+from tangram.simulator.oracle.variant_cover import cost_of
+
+needs = st.lists(st.integers(0, 3), min_size=1, max_size=14)
+
+
+def least_cost(need, start, stop, initial):
+    """The least replica bins of all covers, by dynamic programming over the replicas of each bin."""
+    costs = {initial: 0}
+    for place, least in enumerate(need):
+        ends = len(need) - place
+        costs = {
+            count: min(
+                cost + start * max(0, count - before) + min(stop, ends) * max(0, before - count)
+                for before, cost in costs.items()
+            )
+            + count
+            for count in range(least, 4)
+        }
+    return min(costs.values())
+
+
+@given(needs, st.integers(0, 4), st.integers(0, 3), st.integers(0, 3))
+@settings(max_examples=300, deadline=None)
+def test_no_cover_costs_less(need, start, stop, initial):
+    cover = clairvoyant_cover(need, bin_s=1, start_s=start, stop_s=stop, initial=initial)
+
+    assert cover.replica_s == least_cost(need, start, stop, initial)
+
+
+@given(needs, st.integers(0, 4), st.integers(0, 3))
+@settings(deadline=None)
+def test_a_cover_serves_the_need_with_replicas_that_were_ordered_in_time(need, start, initial):
+    cover = clairvoyant_cover(need, bin_s=1, start_s=start, initial=initial)
+    on_at_start = min(initial, cover.ready[0])
+
+    assert all(ready >= count for ready, count in zip(cover.ready, need, strict=True))
+    # What is ready was ordered for the whole time that it takes to start, or was there at the start.
+    for place, ready in enumerate(cover.ready):
+        since = range(max(0, place - start), place + 1)
+        assert ready <= min(cover.ordered[at] for at in since)
+    assert cover.starts == sum(max(0, b - a) for a, b in pairwise([on_at_start, *cover.ready]))
+
+
+def test_a_gap_is_bridged_if_a_start_costs_as_much():
+    def ready(gap):
+        need = [1, *[0] * gap, 1]
+        return clairvoyant_cover(need, bin_s=15, start_s=120).ready[1:-1]
+
+    assert ready(8) == (1,) * 8
+    assert ready(9) == (0,) * 9
+
+
+def test_a_start_is_ordered_ahead_and_paid():
+    cover = clairvoyant_cover([1] * 12 + [3] * 4, bin_s=15, start_s=100)
+
+    assert cover.ready == (1,) * 12 + (3,) * 4
+    assert cover.ordered == (1,) * 5 + (3,) * 11
+    assert (cover.starts, cover.replica_s) == (2, 15 * (16 + 2 * (4 + 7)))
+    assert cover.cost(price_per_hour=3.6) == pytest.approx(cover.replica_s / 1000)
+
+
+def test_at_least_the_minimum_is_on():
+    assert clairvoyant_cover([0, 0, 4, 0], bin_s=15, start_s=15, min_replicas=2).ready == (2, 2, 4, 2)
+
+
+def test_a_cover_costs_more_than_the_fluid_bound_and_less_than_the_peak():
+    need = [2, 5, 3, 3, 8, 2, 2, 2, 2, 6]
+
+    cover = clairvoyant_cover(need, bin_s=15, start_s=30)
+
+    assert fluid_replica_s(need, bin_s=15) < cover.replica_s < 15 * 8 * len(need)
+
+
+# -- attainment --------------------------------------------------------------------------------------------
+
+
+def share_served(load):
+    """A replay in which requests in bins with enough replicas, and a third more, meet their objectives."""
+
+    def replay(ordered):
+        met = sum(part for part, count in zip(load, ordered, strict=True) if count >= part * 4 / 3)
+        return met / sum(load)
+
+    return replay
+
+
+def test_the_load_is_scaled_until_the_replay_reaches_the_attainment():
+    load = [0.9, 3.1, 2.2, 7.5, 4.0, 1.0, 1.0]
+    calls = []
+
+    def replay(ordered):
+        calls.append(ordered)
+        return share_served(load)(ordered)
+
+    result = cover_at_attainment(
+        load, lambda need: clairvoyant_cover(need, bin_s=15, start_s=15), replay, attainment=1.0
+    )
+
+    assert result is not None
+    assert result.attainment == 1
+    least = [part * 4 / 3 for part in load]
+    assert all(count >= part for count, part in zip(result.cover.ordered, least, strict=True))
+    assert result.cover.ready[3] == 10  # 7.5 * 4 / 3, and no more
+    assert len(calls) < 20
+
+
+def test_an_attainment_that_no_cover_reaches_is_told():
+    cover_of = lambda need: clairvoyant_cover(need, bin_s=15, start_s=15)  # noqa: E731
+
+    assert cover_at_attainment([1.0, 2.0], cover_of, lambda _: 0.5, attainment=0.99) is None
+
+
+def test_the_least_fixed_number_is_found():
+    load = [1.0, 6.0, 2.0]
+
+    assert least_static(3, share_served(load), 1.0, most=50) == 8
+    assert least_static(3, share_served(load), 0.3, most=50) == 3
+    assert least_static(3, share_served(load), 1.0, most=7) is None
+
+
+# -- variants ----------------------------------------------------------------------------------------------
+
+prices = st.builds(VariantPrice, st.sampled_from([0.7, 1.0, 2.5, 4.0]), st.sampled_from([1.0, 2.0, 2.7, 6.1]))
+
+
+@given(st.floats(0, 8), st.lists(prices, min_size=1, max_size=3))
+@settings(deadline=None)
+def test_no_mix_carries_a_rate_for_less(rate, variants):
+    mix = cheapest_mix(rate, variants)
+
+    def carried(counts):
+        return sum(n * v.requests_per_second for n, v in zip(counts, variants, strict=True))
+
+    def price(counts):
+        return sum(n * v.price_per_hour for n, v in zip(counts, variants, strict=True))
+
+    assert carried(mix) >= rate - 1e-6
+    others = (c for c in product(range(13), repeat=len(variants)) if carried(c) >= rate)
+    assert price(mix) <= min(map(price, others)) + 1e-6
+
+
+SMALL = VariantSwitching(VariantPrice(1.0, 1.0), start_s=60, stop_s=60, most=3)
+LARGE = VariantSwitching(VariantPrice(2.5, 2.2), start_s=180, most=2)
+
+
+def test_with_one_variant_the_program_finds_the_clairvoyant_cover():
+    rates = [1.0, 2.0, 0.5, 0.5, 3.0, 1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 0.0]
+    only = VariantSwitching(VariantPrice(1.0, 3.6), start_s=120)
+
+    cover = cover_by_variants(rates, [only], window=12, overlap=0, initial=(1,))
+
+    need = [round(rate + 0.4) for rate in rates]
+    best = clairvoyant_cover(need, bin_s=60, start_s=120)
+    assert cover.cost == pytest.approx(best.cost(3.6))
+    assert cover.bound == pytest.approx(cover.cost)
+    assert cover.gap == pytest.approx(0)
+
+
+def test_no_cover_by_two_variants_costs_less_and_the_bound_is_below_all():
+    rates = [0.8, 2.4, 4.9, 1.0, 2.0]
+    mixes = list(product(range(4), range(3)))
+    fitting = [[m for m in mixes if m[0] + 2.5 * m[1] >= rate] for rate in rates]
+    least = min(cost_of(rows, [SMALL, LARGE], 60) for rows in product(*fitting[:3], *fitting[3:]))
+
+    whole = cover_by_variants(rates, [SMALL, LARGE], window=5, overlap=0)
+    rolling = cover_by_variants(rates, [SMALL, LARGE], window=3, overlap=1)
+
+    assert whole.cost == pytest.approx(least)
+    assert rolling.cost >= least - 1e-9
+    assert rolling.bound <= whole.bound + 1e-9 <= least + 1e-6
+    assert fluid_cost(rates, [SMALL.price, LARGE.price], bin_s=60) <= least
+    assert len(rolling.ready) == len(rates)
+
+
+def test_quotas_that_are_too_low_are_refused():
+    with pytest.raises(ValueError, match="quotas"):
+        cover_by_variants([99.0], [SMALL, LARGE])
