@@ -5,6 +5,7 @@ In: a `ControllerView`, and for some laws `CapacityFacts`. Out: desired replicas
 """
 
 from tangram.simulator.controllers.aibrix import AIBrixPodAutoscaler
+from tangram.simulator.controllers.capacity_profile import capacity_facts
 from tangram.simulator.controllers.controller import CapacityFacts, Controller, ControllerView
 from tangram.simulator.controllers.dynamo import DynamoLoad, DynamoThroughput
 from tangram.simulator.controllers.hpa import HPAOnQueue, HPAOnUtilisation
@@ -33,4 +34,5 @@ __all__ = [
     "WVASaturation",
     "WVATokens",
     "behind_hpa",
+    "capacity_facts",
 ]
