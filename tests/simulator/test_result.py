@@ -6,7 +6,7 @@ import pytest
 
 from tangram.simulator.cluster.simulated_pod import PodPhase, SimulatedPod
 from tangram.simulator.control.control_loop import ReplicaCount
-from tangram.simulator.result.attainment import AttainmentWindow, violated_periods
+from tangram.simulator.result.attainment import Attainment, AttainmentWindow, violated_periods
 from tangram.simulator.result.device_use import DeviceUse, device_use
 from tangram.simulator.result.oscillation import reversals
 from tests.support.fleet import shape
@@ -41,6 +41,12 @@ def test_a_violated_period_ends_with_the_first_of_three_clean_windows() -> None:
 
     assert [(p.begin_s, p.end_s, p.missed) for p in periods] == [(300.0, 1200.0, 37), (2100.0, 2400.0, 50)]
     assert [p.recovery_s for p in periods] == [900.0, 300.0]
+
+
+def test_the_share_of_windows_counts_those_with_requests() -> None:
+    windows = (*_windows(100, 80, 95, 60), AttainmentWindow(1200.0, 0, 0))
+
+    assert Attainment((), windows).window_share(0.95) == 0.5
 
 
 def test_a_window_without_requests_is_clean() -> None:

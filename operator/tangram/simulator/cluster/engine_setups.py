@@ -62,12 +62,16 @@ class EngineSetups:
         """Return the engine of a shape. Raises `InputError` where the model does not fit."""
         key = owner_uid, shape
         if key not in self._setups:
-            assessor, request, length = self._requests[owner_uid]
-            fitted = assessor.fit(shape, request)
-            if not isinstance(fitted, FittingShape):
-                raise InputError(str(shape), fitted.message)
+            fitted, length = self.fitted(owner_uid, shape), self.max_model_len(owner_uid)
             model = fitted.model
-            outside_s = model.coefficients.request_s
-            times = DecodeTimes(model)
+            times, outside_s = DecodeTimes(model), model.coefficients.request_s
             self._setups[key] = EngineSetup(shape, model, fitted.limits, times, length, outside_s)
         return self._setups[key]
+
+    def fitted(self, owner_uid: str, shape: Shape) -> FittingShape:
+        """Return a shape as sizing sees it. Raises `InputError` where the model does not fit."""
+        assessor, request, _ = self._requests[owner_uid]
+        fitted = assessor.fit(shape, request)
+        if not isinstance(fitted, FittingShape):
+            raise InputError(str(shape), fitted.message)
+        return fitted

@@ -70,6 +70,11 @@ class Attainment:
         """Share of the feasible requests that met both objectives; 1 without requests."""
         return sum(window.attained for window in self.windows) / self.feasible if self.feasible else 1.0
 
+    def window_share(self, target: float) -> float:
+        """Share of the windows with requests in which `target` of them met both objectives, or more."""
+        busy = [window for window in self.windows if window.requests]
+        return sum(window.attainment >= target for window in busy) / len(busy) if busy else 1.0
+
 
 def attainment(
     sent: Sequence[SentRequest],
