@@ -2,6 +2,7 @@
 
 import pytest
 
+from tangram.capacity.load.latency import ReplicaUnderLoad
 from tangram.capacity.load.simulate import simulate
 from tangram.capacity.load.traffic import SimulatedRequest
 from tangram.capacity.memory.from_facts import architecture_from_facts
@@ -10,9 +11,8 @@ from tangram.catalog.prices import Prices
 from tangram.fleet import Traffic
 from tangram.fleet.lengths import around
 from tangram.simulator.cluster.engine_setups import EngineSetups
-from tangram.simulator.cluster.start_times import StartTimes
 from tangram.simulator.cluster.well_known_facts import well_known_facts
-from tangram.simulator.control.replica_profile import replica_profile
+from tangram.simulator.controllers import capacity_facts
 from tests.support.fleet import FACTS_8B, FACTS_70B, shape
 from tests.support.simulated_fleets import served_intent
 
@@ -38,17 +38,19 @@ def test_a_model_that_does_not_fit_is_refused_with_what_it_needs() -> None:
 
 
 def test_a_profile_holds_the_rate_at_which_a_replica_meets_its_objectives() -> None:
-    engines = EngineSetups([(CHAT, FACTS_8B)], Prices({}))
+    setup = EngineSetups([(CHAT, FACTS_8B)], Prices({})).setup(CHAT.uid, shape())
 
-    facts = replica_profile(engines, CHAT, shape(), 3.0, StartTimes())
+    facts = capacity_facts(
+        setup.steps, setup.limits, 700.0, 150.0, CHAT.objectives, price_per_hour=3.0, start_s=60.0
+    )
 
-    fitted = engines.fitted(CHAT.uid, shape())
-    below, above = (fitted.replica.under(facts.requests_per_second * share) for share in (0.98, 1.05))
+    replica = ReplicaUnderLoad(setup.steps, setup.limits, 700.0, 150.0)
+    below, above = (replica.under(facts.requests_per_second * share) for share in (0.98, 1.05))
     assert below.ttft_s.p95 <= 1.5
     assert below.tpot_s.p95 <= 0.04
     assert above.ttft_s.p95 > 1.5 or above.tpot_s.p95 > 0.04
     assert 0 < facts.running_requests <= facts.max_running == 32
-    assert facts.step_s(8, 500, 0) == pytest.approx(fitted.model.decode_s(8, 500).total)
+    assert facts.step_s(8, 500, 0) == pytest.approx(setup.steps.decode_s(8, 500).total)
 
 
 @pytest.mark.parametrize("name", ["Llama-3.1-8B", "Llama-3.1-70B", "Qwen3-32B", "Qwen2.5-7B"])

@@ -62,14 +62,13 @@ class EngineSetups:
         """Return the engine of a shape. Raises `InputError` where the model does not fit."""
         key = owner_uid, shape
         if key not in self._setups:
-            fitted, length = self.fitted(owner_uid, shape), self.max_model_len(owner_uid)
+            fitted, length = self._fitted(owner_uid, shape), self.max_model_len(owner_uid)
             model = fitted.model
             times, outside_s = DecodeTimes(model), model.coefficients.request_s
             self._setups[key] = EngineSetup(shape, model, fitted.limits, times, length, outside_s)
         return self._setups[key]
 
-    def fitted(self, owner_uid: str, shape: Shape) -> FittingShape:
-        """Return a shape as sizing sees it. Raises `InputError` where the model does not fit."""
+    def _fitted(self, owner_uid: str, shape: Shape) -> FittingShape:
         assessor, request, _ = self._requests[owner_uid]
         fitted = assessor.fit(shape, request)
         if not isinstance(fitted, FittingShape):
