@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from random import Random
 
 from tangram.scaling import Sample, ScalingMemory, ScalingParams, classify, decide
-from tangram.scaling.load_history import LoadHistory, extended
-from tangram.scaling.load_outlook import LoadOutlook
+from tangram.scaling.outlook.load_history import LoadHistory, extended
+from tangram.scaling.outlook.load_outlook import LoadOutlook
+from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
 from tangram.scaling.queries import wider_windows
 from tangram.scaling.sample import Window
 
@@ -161,7 +162,9 @@ class Plant:
         step = self.history.step_s
         if self.now % step == 0 and sample.arrived is not None:
             self.history = extended(self.history, sample.arrived / self.params.window_s, self.now, 240)
-        return LoadOutlook(self.history, self.replica_rate, self.engine.start_s)
+        rate = self.replica_rate
+        capacity = ReplicaCapacity(((99, 0.9 * rate), (95, 0.96 * rate), (90, rate), (50, 1.2 * rate)))
+        return LoadOutlook(self.history, capacity, self.engine.start_s)
 
     def carry_out(self, wanted):
         self.starting += [self.now + self.engine.start_s] * max(0, wanted - self.wanted)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tangram.scaling.forecast import forecast
-from tangram.scaling.load_history import LoadHistory, extended, from_samples
+from tangram.scaling.outlook.forecast import DISTRIBUTION, forecast
+from tangram.scaling.outlook.load_history import LoadHistory, extended, from_samples
 
 MINUTE = 60.0
 RATES = st.lists(st.one_of(st.none(), st.floats(0, 1e4)), max_size=60)
@@ -18,11 +18,14 @@ def history(rates, seasons=()):
     return LoadHistory(MINUTE * len(rates), tuple(rates), MINUTE, tuple(seasons))
 
 
-def upper(rates, quantile, horizon_s=120.0, seasons=()):
-    """The forecast at the end of the last bin."""
+QUANTILES = tuple(quantile for quantile, _ in DISTRIBUTION)
+
+
+def rate_at(rates, quantile, horizon_s=120.0, seasons=()):
+    """A quantile of the forecast at the end of the last bin."""
     past = history(rates, seasons)
-    now = past.end_s
-    return forecast(past, rates[-1], now=now, horizon_s=horizon_s, quantile=quantile).upper
+    result = forecast(past, rates[-1], now=past.end_s, horizon_s=horizon_s)
+    return result.rates[QUANTILES.index(quantile)]
 
 
 def noisy(minutes, rate, seed):
@@ -32,32 +35,32 @@ def noisy(minutes, rate, seed):
     return [max(0.0, count) / MINUTE for count in counts]
 
 
-@pytest.mark.parametrize("quantile", [0.5, 0.9, 0.99])
+@pytest.mark.parametrize("quantile", [0.6, 0.9, 0.9825])
 def test_the_load_exceeds_the_upper_quantile_as_often_as_the_quantile_allows(quantile):
     rates = noisy(700, 5.0, seed=3)
 
     later = range(240, len(rates) - 2)
-    exceeded = sum(rates[t + 2] > upper(rates[t - 239 : t + 1], quantile) for t in later)
+    exceeded = sum(rates[t + 2] > rate_at(rates[t - 239 : t + 1], quantile) for t in later)
 
     assert (1 - quantile) / 8 <= exceeded / len(later) <= 1.2 * (1 - quantile) + 0.01
 
 
 def test_a_steady_load_without_noise_needs_hardly_a_margin_once_it_is_known():
-    assert upper([5.0] * 240, 0.99) < 5.0 * 1.08
-    assert upper([5.0] * 5, 0.99) > 5.0 * 1.2, "five minutes prove no steadiness"
+    assert rate_at([5.0] * 240, 0.9825) < 5.0 * 1.08
+    assert rate_at([5.0] * 5, 0.9825) > 5.0 * 1.2, "five minutes prove no steadiness"
 
 
 def test_a_rising_load_is_forecast_above_its_present_level():
     rising = [1.0 + 0.05 * minute for minute in range(200)]
 
-    assert upper(rising, 0.5, horizon_s=300) > rising[-1] + 0.15
+    assert rate_at(rising, 0.6, horizon_s=300) > rising[-1] + 0.15
 
 
 def test_bursts_of_the_past_raise_the_margin():
     quiet = noisy(240, 5.0, seed=5)
     bursty = [rate * (4 if minute % 40 == 7 else 1) for minute, rate in enumerate(quiet)]
 
-    assert upper(bursty, 0.99) > 1.5 * upper(quiet, 0.99)
+    assert rate_at(bursty, 0.9825) > 1.5 * rate_at(quiet, 0.9825)
 
 
 def test_a_day_that_repeats_is_forecast_before_its_load_rises():
@@ -70,7 +73,7 @@ def test_a_day_that_repeats_is_forecast_before_its_load_rises():
     )
     past = LoadHistory(MINUTE * (1440 + 595), tuple(rate(m - 1) for m in today), MINUTE, ((day, yesterday),))
 
-    result = forecast(past, 1.0, now=past.end_s, horizon_s=600, quantile=0.9)
+    result = forecast(past, 1.0, now=past.end_s, horizon_s=600)
 
     season = next(base for base in result.bases if base.name == "season 86400 s")
     assert season.expected == 10.0
@@ -80,34 +83,26 @@ def test_a_day_that_repeats_is_forecast_before_its_load_rises():
 def test_without_history_the_margin_is_that_of_bursty_arrivals():
     empty = LoadHistory(0.0)
 
-    assert forecast(empty, 0.0, now=0.0, horizon_s=60, quantile=0.99).upper > 0
-    assert forecast(empty, 5.0, now=0.0, horizon_s=60, quantile=0.99).upper > 6.0
+    assert forecast(empty, 0.0, now=0.0, horizon_s=60).upper > 0
+    assert forecast(empty, 5.0, now=0.0, horizon_s=60).upper > 6.0
 
 
 @settings(max_examples=150)
-@given(RATES, st.floats(0, 1e4), st.floats(1, 4000), st.floats(0.5, 0.999))
-def test_whatever_the_history_the_forecast_is_finite_and_repeatable(rates, rate, horizon_s, quantile):
+@given(RATES, st.floats(0, 1e4), st.floats(1, 4000))
+def test_whatever_the_history_the_forecast_is_finite_ascending_and_repeatable(rates, rate, horizon_s):
     past = history(rates)
 
-    result = forecast(past, rate, now=past.end_s + 20, horizon_s=horizon_s, quantile=quantile)
+    result = forecast(past, rate, now=past.end_s + 20, horizon_s=horizon_s)
 
-    assert math.isfinite(result.upper)
-    assert result.upper >= 0
-    assert result == forecast(past, rate, now=past.end_s + 20, horizon_s=horizon_s, quantile=quantile)
+    assert all(math.isfinite(value) and value >= 0 for value in result.rates)
+    assert list(result.rates) == sorted(result.rates)
+    assert result == forecast(past, rate, now=past.end_s + 20, horizon_s=horizon_s)
 
 
-@settings(max_examples=60)
-@given(st.lists(st.floats(0, 1e3), min_size=1, max_size=40), st.floats(0.5, 0.98))
-def test_each_base_forecast_has_a_higher_upper_end_at_a_higher_quantile(rates, quantile):
-    past = history(rates)
-
-    lower, higher = (
-        forecast(past, rates[-1], now=past.end_s, horizon_s=120, quantile=q)
-        for q in (quantile, quantile + 0.01)
-    )
-
-    for one, other in zip(lower.bases, higher.bases, strict=True):
-        assert one.upper <= other.upper + 1e-9 * max(1.0, one.upper)
+def test_the_quantiles_stand_for_the_whole_distribution():
+    assert sum(share for _, share in DISTRIBUTION) == pytest.approx(1.0)
+    result = forecast(history(noisy(240, 5.0, seed=9)), 5.0, now=240 * MINUTE, horizon_s=120)
+    assert result.mean_of(lambda rate: rate) == pytest.approx(5.0, rel=0.05)
 
 
 def test_a_history_grows_by_bins_and_keeps_gaps():

@@ -12,7 +12,7 @@ from tangram.fleet import Intent
 from tangram.scaling import feed_forward, limits, recommendations
 from tangram.scaling import objective_evidence as evidence
 from tangram.scaling import ordered_replicas as supply
-from tangram.scaling.load_outlook import LoadOutlook, ReplicaNeed
+from tangram.scaling.outlook.load_outlook import LoadOutlook, ReplicaNeed
 from tangram.scaling.sample import Sample
 from tangram.scaling.signal import Signal, SignalState
 from tangram.scaling.state import ScalingDecision, ScalingMemory, ScalingParams
@@ -51,7 +51,7 @@ def decide(
     memory = _remember(memory, params, intent, held, ready, signal, now, outlook)
     need = _need(memory, params, intent, signal, now, outlook)
     if need is not None and outlook is not None:
-        least = feed_forward.removable(memory, outlook, need)
+        least = feed_forward.removable(memory, intent, outlook, need)
         memory = replace(memory, recommendations=recommendations.added(memory.recommendations, least, now))
     inputs = ScalingInputs(memory, params, intent, held, ready, now, signal, outlook, need)
     if intent.paused:
@@ -134,7 +134,6 @@ def forget_learned(memory: ScalingMemory) -> ScalingMemory:
         trusted_share=1.0,
         missed_share=None,
         carried_share=None,
-        peak_rate=0.0,
         recommendations=(),
     )
 
@@ -163,7 +162,6 @@ def _remember(
     fresh = signal.state is SignalState.FRESH
     if outlook is not None:
         lasted = limits.stable_s(memory, now)
-        memory = feed_forward.with_peak(memory, params, sample, ready, now)
         if fresh and lasted >= params.window_s:
             memory = feed_forward.compared(
                 memory,
@@ -171,8 +169,8 @@ def _remember(
                 limits.reachable_objectives(memory, intent),
                 outlook,
                 sample,
-                evidence.usable(sample, params.window_s, lasted),
                 ready=ready,
+                lasted=lasted,
                 queued=_queue_lasts(memory, params, now),
                 now=now,
             )

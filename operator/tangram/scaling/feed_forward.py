@@ -8,25 +8,26 @@ or by half a per cent an hour: a constant load keeps a constant number of replic
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 from tangram.fleet import Intent, replicas_for
+from tangram.scaling import limits
 from tangram.scaling import objective_evidence as evidence
-from tangram.scaling.forecast import forecast
-from tangram.scaling.load_outlook import LoadOutlook, ReplicaNeed
-from tangram.scaling.sample import Sample, Window
+from tangram.scaling.outlook.forecast import Forecast, forecast
+from tangram.scaling.outlook.load_outlook import LoadOutlook, ReplicaNeed
+from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
+from tangram.scaling.sample import Sample
 from tangram.scaling.state import ScalingMemory, ScalingParams
 
 _COMPARED_EVERY_S = 60.0
 _BELOW_MISS = 0.95  # share of the load of a miss that a replica is trusted with
+_CONTRADICTS = 1.1  # times the load of a miss, from which on a load that is carried withdraws the miss
 _LEAST_SHARE, _MOST_SHARE = 1e-4, 2.0  # that slow growth reaches
 _GROWTH = 0.002  # of the share, by comparison, while most of the error budget is left ...
 _NEAR = 0.7  # ... at this part of the limit or more
 _BUDGET_LEFT = 0.5
 _FADING_PER_S = 0.005 / 3600  # by which the load of a miss rises
 _SHRINKS = 0.98  # of the queue a minute ago
-_PEAK_S = 600.0  # a queue that was caused longer ago has been served
 # Into a load that no replica has carried yet, each removal goes by at most this factor.
 _TRUST = 1.5
 _DRAIN_S = 60.0  # within which a queue is to be served beside the arrivals
@@ -53,25 +54,50 @@ def needed(
     rate = arrival_rate(sample, params.window_s)
     if rate is None:
         return None
-    load = forecast(
-        outlook.history,
-        rate,
-        now=now,
-        horizon_s=horizon_s(memory, params, outlook),
-        quantile=load_quantile(intent, params),
-    )
-    replica_rate = outlook.replica_rate * memory.trusted_share
+    load = forecast(outlook.history, rate, now=now, horizon_s=horizon_s(memory, params, outlook))
+    capacity = outlook.capacity.scaled(memory.trusted_share)
     backlog = (sample.waiting or 0.0) / _DRAIN_S if queued else 0.0
-    replicas = max(1, replicas_for(load.upper + backlog, replica_rate)) if load.upper + backlog > 0 else 1
-    return ReplicaNeed(replicas, load, replica_rate, backlog)
+    budget = error_budget(intent, params)
+    replicas = _fewest(load, capacity, backlog, budget, intent.max_replicas)
+    return ReplicaNeed(
+        replicas,
+        load,
+        capacity.rate_at(_percentile(intent)),
+        expected_misses(load, capacity, backlog, replicas),
+        backlog,
+    )
 
 
-def load_quantile(intent: Intent, params: ScalingParams) -> float:
-    """Return the quantile of the load to be ready for: that of the strictest objective."""
-    if params.load_quantile is not None:
-        return params.load_quantile
-    percentiles = [objective.percentile for objective in (intent.ttft, intent.tpot) if objective]
-    return max(percentiles, default=90) / 100
+def expected_misses(load: Forecast, capacity: ReplicaCapacity, backlog: float, replicas: int) -> float:
+    """Return the share of requests that miss an objective with so many replicas, over all forecast loads."""
+    arriving = load.mean_of(lambda rate: rate)
+    if arriving + backlog <= 0:
+        return 0.0
+    missed = load.mean_of(lambda rate: rate * capacity.missed_share((rate + backlog) / replicas))
+    return missed / arriving if arriving > 0 else capacity.missed_share(backlog / replicas)
+
+
+def _fewest(load: Forecast, capacity: ReplicaCapacity, backlog: float, budget: float, most: int) -> int:
+    """Return the fewest replicas whose expected misses the error budget allows, at most one beyond `most`."""
+    low, high = 1, max(1, most) + 1
+    while low < high:
+        middle = (low + high) // 2
+        if expected_misses(load, capacity, backlog, middle) <= budget:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def error_budget(intent: Intent, params: ScalingParams) -> float:
+    """Return the share of requests that may miss an objective."""
+    if params.error_budget is not None:
+        return params.error_budget
+    return 1 - _percentile(intent) / 100
+
+
+def _percentile(intent: Intent) -> float:
+    return max((o.percentile for o in (intent.ttft, intent.tpot) if o), default=90)
 
 
 def arrival_rate(sample: Sample, window_s: float) -> float | None:
@@ -85,25 +111,12 @@ def arrival_rate(sample: Sample, window_s: float) -> float | None:
     return None if sample.requests is None else sample.requests / window_s
 
 
-def removable(memory: ScalingMemory, outlook: LoadOutlook, need: ReplicaNeed) -> int:
+def removable(memory: ScalingMemory, intent: Intent, outlook: LoadOutlook, need: ReplicaNeed) -> int:
     """Return how many replicas may be left by `need`: none is trusted with much more than any has carried."""
     if memory.carried_share is None:
         return need.replicas
-    trusted = min(need.replica_rate, _TRUST * memory.carried_share * outlook.replica_rate)
-    return max(need.replicas, replicas_for(need.load.upper, trusted))
-
-
-def with_peak(
-    memory: ScalingMemory, params: ScalingParams, sample: Sample, ready: int, now: float
-) -> ScalingMemory:
-    """Return `memory` with the highest load per ready replica of the last minutes."""
-    rate = arrival_rate(sample, params.window_s)
-    if rate is None or ready < 1:
-        return memory
-    expired = not 0 <= now - memory.peak_at < _PEAK_S
-    if expired or rate / ready >= memory.peak_rate:
-        return replace(memory, peak_rate=rate / ready, peak_at=now)
-    return memory
+    trusted = _TRUST * memory.carried_share * outlook.capacity.rate_at(_percentile(intent))
+    return max(need.replicas, replicas_for(need.load.expected, trusted)) if trusted > 0 else need.replicas
 
 
 def compared(
@@ -112,34 +125,32 @@ def compared(
     intent: Intent,
     outlook: LoadOutlook,
     sample: Sample,
-    windows: Sequence[Window],
     *,
     ready: int,
+    lasted: float,
     queued: bool,
     now: float,
 ) -> ScalingMemory:
-    """Return `memory` after one reading that is FRESH, of `ready` steady replicas.
-
-    `windows`: those in which the number of ready replicas was the present one.
-    """
+    """Return `memory` after one reading that is FRESH, of replicas whose number has `lasted` for seconds."""
     passed = _COMPARED_EVERY_S if memory.compared_at is None else now - memory.compared_at
     if 0 <= passed < _COMPARED_EVERY_S:
         return memory
     waiting = sample.waiting or 0.0
     shrinks = waiting < _SHRINKS * memory.queue_then
     memory = _faded(replace(memory, compared_at=now, queue_then=waiting), passed)
-    rates = [w.requests_per_second for w in windows if w.requests_per_second is not None]
-    if not rates or ready < 1:
+    predicted = outlook.capacity.rate_at(_percentile(intent))
+    if ready < 1 or predicted <= 0:
         return memory
-    if queued or evidence.proven_violations(intent, windows, params.min_samples):
+    windows = evidence.usable(sample, params.window_s, lasted)
+    missed = windows[0] if queued else evidence.proof_of_violation(intent, windows, params.min_samples)
+    if missed is not None:
         if shrinks:  # the replicas carry more than what arrives: an earlier load causes the miss
             return memory
-        return _after_miss(memory, max(memory.peak_rate, max(rates) / ready) / outlook.replica_rate)
-    carried = windows[-1]
-    enough = (carried.requests or 0) >= params.min_samples
-    if not enough or sample.waiting or not evidence.met(intent, carried):
+        return _after_miss(memory, (missed.requests_per_second or 0.0) / ready / predicted)
+    carried = limits.carried_window(sample, params, lasted)
+    if carried is None or sample.waiting or not evidence.met(intent, carried):
         return memory
-    share = (carried.requests_per_second or 0.0) / ready / outlook.replica_rate
+    share = (carried.requests_per_second or 0.0) / ready / predicted
     return _after_success(memory, share, comfortable=evidence.met(intent, carried, _BUDGET_LEFT))
 
 
@@ -162,9 +173,9 @@ def _after_miss(memory: ScalingMemory, share: float) -> ScalingMemory:
 
 def _after_success(memory: ScalingMemory, share: float, *, comfortable: bool) -> ScalingMemory:
     missed = memory.missed_share
-    if missed is not None and share >= missed:
+    if missed is not None and share >= _CONTRADICTS * missed:
         missed = None
-    trusted = memory.trusted_share
+    trusted = max(memory.trusted_share, min(share, _MOST_SHARE))
     if comfortable and share >= _NEAR * trusted:
         trusted = max(trusted, min(trusted * (1 + _GROWTH), _MOST_SHARE))
     if missed is not None:
@@ -173,7 +184,7 @@ def _after_success(memory: ScalingMemory, share: float, *, comfortable: bool) ->
         memory,
         carried_share=max(memory.carried_share or 0.0, share),
         missed_share=missed,
-        trusted_share=max(trusted, share),
+        trusted_share=trusted,
     )
 
 

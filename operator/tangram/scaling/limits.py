@@ -65,7 +65,7 @@ def learn(
             episode_load=max([memory.episode_load, *loads]),
         )
     memory = _ended(memory)
-    carried = _carried_window(sample, params, lasted)
+    carried = carried_window(sample, params, lasted)
     if carried is None or sample.waiting or not evidence.met(reachable, carried):
         return memory
     return replace(
@@ -163,7 +163,7 @@ def _learn_tpot(
     return replace(memory, tpot_reachable=False, violated_rate=None, violated_load=None)
 
 
-def _carried_window(sample: Sample, params: ScalingParams, lasted: float) -> Window | None:
+def carried_window(sample: Sample, params: ScalingParams, lasted: float) -> Window | None:
     """Return the widest window with enough requests since the number of ready replicas changed. Not the
     narrowest one, unless it is the only one: a short time proves nothing.
     """

@@ -61,6 +61,16 @@ def proven_violations(intent: Intent, windows: Sequence[Window], min_samples: in
     )
 
 
+def proof_of_violation(intent: Intent, windows: Sequence[Window], min_samples: int) -> Window | None:
+    """Return the narrowest window that proves one of `proven_violations`, None where there is none."""
+    window = narrowest(windows, min_samples)
+    proofs = [
+        _proof(intent, windows, name, window.seconds if window else 0.0)
+        for name in proven_violations(intent, windows, min_samples)
+    ]
+    return min((proof for proof in proofs if proof), key=lambda proof: proof.seconds, default=None)
+
+
 def _below(attainments: Sequence[float | None], objective: Objective) -> bool:
     return any(share is not None and not _reached(share, objective) for share in attainments)
 

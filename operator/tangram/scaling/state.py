@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tangram.scaling.load_outlook import ReplicaNeed
+from tangram.scaling.outlook.load_outlook import ReplicaNeed
 from tangram.scaling.recommendations import Recommendations
 
 
@@ -20,8 +20,9 @@ class ScalingParams:
     # concurrency at which the objectives were last violated (or of what it may run at a time).
     down_load: float = 0.7
     start_s: float = 200.0  # expected time from an order to a ready replica, until one was measured
-    # Quantile of the load to be ready for; None: that of the strictest objective.
-    load_quantile: float | None = None
+    error_budget: float | None = (
+        None  # share of requests that may miss; None: that of the strictest objective
+    )
 
     def __post_init__(self) -> None:
         times = (self.window_s, self.scrape_interval_s, self.down_after_s, self.blind_after_s, self.start_s)
@@ -29,8 +30,8 @@ class ScalingParams:
             raise ValueError("windowSeconds, scrapeIntervalSeconds and downAfterSeconds must be positive")
         if self.up_after_s < 0 or not 0 < self.down_load <= 1 or self.min_samples < 1:
             raise ValueError("upAfterSeconds must be 0 or more, downLoad in (0, 1], minSamples 1 or more")
-        if self.load_quantile is not None and not 0 < self.load_quantile < 1:
-            raise ValueError("the quantile of the load must be above 0 and below 1")
+        if self.error_budget is not None and not 0 < self.error_budget < 1:
+            raise ValueError("the error budget must be above 0 and below 1")
         if self.window_s < 4 * self.scrape_interval_s:
             raise ValueError("windowSeconds must be at least 4 scrapeIntervalSeconds, or rates have gaps")
 
@@ -73,8 +74,6 @@ class ScalingMemory:
     carried_share: float | None = None  # the highest load at which they were met
     compared_at: float | None = None  # when the two were last compared with a reading
     queue_then: float = 0.0  # requests that waited at that time
-    peak_rate: float = 0.0  # highest requests per second per ready replica of the last minutes
-    peak_at: float = 0.0
     recommendations: Recommendations = ()
 
 

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
-from tangram.scaling.forecast import Forecast
-from tangram.scaling.load_history import LoadHistory
+from tangram.scaling.outlook.forecast import Forecast
+from tangram.scaling.outlook.load_history import LoadHistory
+from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,9 +12,7 @@ class LoadOutlook:
     """What is known about the load and about one replica, beside the present reading."""
 
     history: LoadHistory
-    # Requests per second that one replica of the present shape carries within the objectives, for the
-    # present mixture of lengths, by the capacity model.
-    replica_rate: float
+    capacity: ReplicaCapacity  # of the present shape, for the present mixture of lengths
     start_s: float | None = None  # P90 of measured start times of the present shape
 
 
@@ -23,15 +22,15 @@ class ReplicaNeed:
 
     replicas: int
     load: Forecast
-    replica_rate: float  # requests per second, corrected
+    replica_rate: float  # requests per second within the objectives, corrected
+    missed_share: float  # of requests that are expected to miss an objective with so many replicas
     backlog_rate: float  # requests per second that drain the queue in time
 
     @property
     def cause(self) -> str:
         """The calculation in words."""
-        text = (
-            f"{self.load.upper:.3g} requests/s in {self.load.horizon_s:.0f} s (now {self.load.expected:.3g})"
-        )
+        load = self.load
+        text = f"{load.expected:.3g} requests/s expected in {load.horizon_s:.0f} s, up to {load.upper:.3g}"
         if self.backlog_rate:
-            text += f" and {self.backlog_rate:.3g} requests/s of queue"
-        return f"{text}, {self.replica_rate:.3g} per replica"
+            text += f", and {self.backlog_rate:.3g} of queue"
+        return f"{text}; {self.replica_rate:.3g} per replica"

@@ -1,20 +1,22 @@
-"""An upper quantile of the load at a later time, from what simple forecasts of the past missed by.
+"""The distribution of the load at a later time, from what simple forecasts of the past missed by.
 
 Each base forecast predicts a rate: persistence, exponential averages, a trend, the same time a day and a week
-ago. Its errors of the past, in units of the square root of the prediction (counts of independent arrivals
-have a variance in proportion to their mean), give the margin that covers a share `quantile` of them. Base
-forecasts are averaged with weights by their recent pinball loss, so that where nothing beats persistence the
-result is persistence with the trace's own burstiness, and where days repeat it is the day before.
+ago. The quantiles of its errors of the past, in units of the square root of the prediction (counts of
+independent arrivals have a variance in proportion to their mean), are added to it. Base forecasts are
+averaged with weights by their recent pinball loss, so that where nothing beats persistence the result is
+persistence with the trace's own burstiness, and where days repeat it is the day before.
 """
 
 import math
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from statistics import NormalDist
+from typing import NamedTuple
 
-from tangram.scaling.load_history import LoadHistory
+from tangram.scaling.outlook.load_history import LoadHistory
 
 AVERAGES_S = (120.0, 300.0, 900.0, 3600.0)  # time constants of exponential averages
 TREND_S = 300.0  # time constant of the slope
@@ -28,14 +30,23 @@ PRIOR_DISPERSION, PRIOR_ERROR = 4.0, 0.15
 PRIOR_COUNT = 15.0  # errors that the prior counts as
 
 
+# Quantiles of the load that stand for its distribution, with the probability of each.
+DISTRIBUTION = (
+    *((0.05, 0.1), (0.2, 0.2), (0.4, 0.2), (0.6, 0.2), (0.775, 0.15)),
+    *((0.9, 0.1), (0.9625, 0.025), (0.9825, 0.015), (0.995, 0.01)),
+)
+_QUANTILES = tuple(quantile for quantile, _ in DISTRIBUTION)
+_JUDGED = 6  # the place of the quantile by whose loss base forecasts are weighted
+
+
 @dataclass(frozen=True, slots=True)
 class BaseForecast:
     """One of the forecasts that are averaged. Rates are in requests per second."""
 
     name: str  # persistence | average 300 s | trend | season 86400 s
     weight: float
-    expected: float
-    upper: float  # at the quantile
+    expected: float  # without its error
+    upper: float  # at the quantile by which it is weighted
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,41 +54,54 @@ class Forecast:
     """The load at a later time, in requests per second."""
 
     horizon_s: float
-    quantile: float
     expected: float
-    upper: float  # that the load exceeds with probability 1 - quantile
+    rates: tuple[float, ...]  # at the quantiles of `DISTRIBUTION`, ascending
     bases: tuple[BaseForecast, ...] = ()
 
+    @property
+    def upper(self) -> float:
+        """The rate that is exceeded once in forty times."""
+        return self.rates[_JUDGED]
 
-def forecast(history: LoadHistory, rate: float, *, now: float, horizon_s: float, quantile: float) -> Forecast:
+    def mean_of(self, function: Callable[[float], float]) -> float:
+        """Return the expectation of a function of the load."""
+        pairs = zip(self.rates, DISTRIBUTION, strict=True)
+        return sum(share * function(rate) for rate, (_, share) in pairs)
+
+
+def forecast(history: LoadHistory, rate: float, *, now: float, horizon_s: float) -> Forecast:
     """Return the load `horizon_s` after `now`. `rate` is the one of the last `history.step_s` seconds."""
     steps = max(1, math.ceil(horizon_s / history.step_s - 1e-9))
-    margins = _margins(history, steps, quantile)
+    floor = _floor(history)
     last = _filled(history.rates)
-    bases = []
-    for margin in margins:
+    bases: list[BaseForecast] = []
+    quantiles: list[tuple[float, ...]] = []
+    for margin in _margins(history, steps):
         level = _predicted_now(margin.name, history, last, rate, now, horizon_s, steps)
-        if level is None:
+        if level is None or not margin.weight:
             continue
-        upper = level + margin.errors * math.sqrt(max(level, _floor(history)))
-        bases.append(BaseForecast(margin.name, margin.weight, level, max(0.0, upper)))
+        scale = math.sqrt(max(level, floor))
+        rates = tuple(max(0.0, level + error * scale) for error in margin.errors)
+        bases.append(BaseForecast(margin.name, margin.weight, level, rates[_JUDGED]))
+        quantiles.append(rates)
     total = sum(base.weight for base in bases)
     if not total:
-        upper = rate + _prior(rate, history, quantile) * math.sqrt(max(rate, _floor(history)))
-        return Forecast(horizon_s, quantile, rate, upper)
-    return Forecast(
-        horizon_s,
-        quantile,
-        sum(base.weight * base.expected for base in bases) / total,
-        sum(base.weight * base.upper for base in bases) / total,
-        tuple(bases),
+        scale = math.sqrt(max(rate, floor))
+        return Forecast(
+            horizon_s, rate, tuple(max(0.0, rate + _prior(rate, history, q) * scale) for q in _QUANTILES)
+        )
+    averaged = (
+        sum(base.weight * rates[place] for base, rates in zip(bases, quantiles, strict=True)) / total
+        for place in range(len(_QUANTILES))
     )
+    expected = sum(base.weight * base.expected for base in bases) / total
+    return Forecast(horizon_s, expected, tuple(accumulate(averaged, max)), tuple(bases))
 
 
 @dataclass(frozen=True, slots=True)
 class _Margin:
     name: str
-    errors: float  # quantile of the errors, in square roots of the prediction
+    errors: tuple[float, ...]  # quantiles of the errors, in square roots of the prediction
     weight: float
 
 
@@ -87,38 +111,48 @@ def _floor(history: LoadHistory) -> float:
 
 
 @lru_cache(maxsize=1024)
-def _margins(history: LoadHistory, steps: int, quantile: float) -> tuple[_Margin, ...]:
-    """Return quantile of errors and weight of each base forecast. It changes once per bin."""
+def _margins(history: LoadHistory, steps: int) -> tuple[_Margin, ...]:
+    """Return quantiles of errors and weight of each base forecast. They change once per bin."""
     rates = _filled(history.rates)
     floor = _floor(history)
     halves = history.step_s / HALF_LIFE_S
     count = len(rates)
     ages = [0.5 ** ((count - 1 - place) * halves) for place in range(count)]
+    priors = [_prior(rates[-1] if rates else 0.0, history, quantile) for quantile in _QUANTILES]
     margins, losses = [], []
     for name, predictions in _base_predictions(history, rates, steps).items():
-        errors, weights, scales = [], [], []
+        errors = []
         for place, level in enumerate(predictions):
             target = place + steps
             if level is None or target >= count or history.rates[target] is None:
                 continue
             scale = math.sqrt(max(level, floor))
-            errors.append((rates[target] - level) / scale)
-            weights.append(ages[target])
-            scales.append(scale)
-        prior = _prior(rates[-1] if rates else 0.0, history, quantile)
-        margin = _blended(errors, weights, quantile, prior)
-        loss = sum(
-            weight * scale * _pinball(error - margin, quantile)
-            for error, weight, scale in zip(errors, weights, scales, strict=True)
-        )
-        total = sum(weights)
-        margins.append((name, margin))
-        losses.append(loss / total if total else None)
-    measured = [loss for loss in losses if loss is not None]
-    best = min(measured, default=0.0)
+            errors.append(_Error((rates[target] - level) / scale, ages[target], scale))
+        quantiles = _error_quantiles(errors, priors)
+        margins.append((name, quantiles))
+        losses.append(_loss(errors, quantiles[_JUDGED], _QUANTILES[_JUDGED]))
+    best = min((loss for loss in losses if loss is not None), default=0.0)
     return tuple(
-        _Margin(name, margin, _weight(loss, best))
-        for (name, margin), loss in zip(margins, losses, strict=True)
+        _Margin(name, quantiles, _weight(loss, best))
+        for (name, quantiles), loss in zip(margins, losses, strict=True)
+    )
+
+
+class _Error(NamedTuple):
+    """What a base forecast missed by at one time."""
+
+    value: float  # in square roots of the prediction
+    weight: float
+    scale: float  # the square root of the prediction
+
+
+def _loss(errors: Sequence[_Error], margin: float, quantile: float) -> float | None:
+    """Return the mean pinball loss in requests per second, None without errors."""
+    total = sum(error.weight for error in errors)
+    if not total:
+        return None
+    return (
+        sum(error.weight * error.scale * _pinball(error.value - margin, quantile) for error in errors) / total
     )
 
 
@@ -139,31 +173,27 @@ def _prior(rate: float, history: LoadHistory, quantile: float) -> float:
     return NormalDist().inv_cdf(min(max(quantile, 0.01), 0.9999)) * deviation
 
 
-def _blended(errors: Sequence[float], weights: Sequence[float], quantile: float, prior: float) -> float:
-    """Return the quantile of the errors; with few of them, towards the prior."""
-    known = sum(weights) ** 2 / sum(w * w for w in weights) if weights else 0.0
-    share = known / (known + PRIOR_COUNT)
-    tail = max(LEAST_TAIL, 1 - TAIL_COUNT / known) if known else LEAST_TAIL
-    measured = _upper_quantile(errors, weights, quantile, tail) if known else 0.0
-    return share * measured + (1 - share) * prior
-
-
-def _upper_quantile(errors: Sequence[float], weights: Sequence[float], quantile: float, tail: float) -> float:
-    """Return the weighted quantile; beyond `tail` by the mean excess over that one (an exponential tail)."""
-    ordered = sorted(zip(errors, weights, strict=True))
-    total = sum(weights)
-    edge = min(quantile, tail) * total
-    reached, threshold = 0.0, ordered[-1][0]
-    for error, weight in ordered:
-        reached += weight
-        if reached >= edge:
-            threshold = error
-            break
-    if quantile <= tail:
-        return threshold
-    excess = sum(weight * (error - threshold) for error, weight in ordered if error > threshold)
+def _error_quantiles(errors: Sequence[_Error], priors: Sequence[float]) -> tuple[float, ...]:
+    """Return the quantiles of the errors; with few of them, towards the priors."""
+    if not errors:
+        return tuple(priors)
+    ordered = sorted(errors)
+    total = sum(error.weight for error in ordered)
+    independent = total**2 / sum(error.weight**2 for error in ordered)
+    share = independent / (independent + PRIOR_COUNT)
+    tail = max(LEAST_TAIL, 1 - TAIL_COUNT / independent)
+    edges = [min(quantile, tail) * total for quantile in _QUANTILES]
+    sums = list(accumulate(error.weight for error in ordered))
+    last = len(ordered) - 1
+    values = [ordered[min(bisect_left(sums, edge), last)].value for edge in edges]
+    threshold = ordered[min(bisect_left(sums, tail * total), last)].value
+    excess = sum(e.weight * (e.value - threshold) for e in ordered if e.value > threshold)
     beyond = excess / ((1 - tail) * total)
-    return threshold + beyond * math.log((1 - tail) / max(1 - quantile, 1e-6))
+    measured = (
+        value if quantile <= tail else threshold + beyond * math.log((1 - tail) / (1 - quantile))
+        for quantile, value in zip(_QUANTILES, values, strict=True)
+    )
+    return tuple(share * value + (1 - share) * prior for value, prior in zip(measured, priors, strict=True))
 
 
 def _filled(rates: Sequence[float | None]) -> list[float]:

@@ -1,0 +1,9 @@
+"""The load that is to come, and what one replica carries of it.
+
+| file | in | out |
+| --- | --- | --- |
+| `load_history` | arrivals counted by the minute | bins, gaps kept apart from zero |
+| `forecast` | a history, the present rate, a horizon | the distribution of the load at that time |
+| `replica_capacity` | rates by percentile (capacity model) | the share of requests that miss, by load |
+| `load_outlook` | these | what the law knows, and the need that it concludes |
+"""

@@ -1,0 +1,38 @@
+"""Which share of requests misses an objective on one replica, by its load."""
+
+import math
+from bisect import bisect_left
+from dataclasses import dataclass
+
+_STEEPEST = 60.0  # of the logarithm of the share, by the load over the highest load with hardly any miss
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaCapacity:
+    """The highest loads at which given shares of requests meet both objectives, by the capacity model.
+
+    `rates` has (percentile, requests per second), the strictest first: 99, 95, 90, 50. A rate of 0: even a
+    nearly idle replica misses them more often.
+    """
+
+    rates: tuple[tuple[float, float], ...]
+
+    def rate_at(self, percentile: float) -> float:
+        """Return the highest load at which `percentile` per cent of the requests meet the objectives."""
+        return next((rate for known, rate in self.rates if known <= percentile), self.rates[-1][1])
+
+    def missed_share(self, rate: float) -> float:
+        """Return the share of requests that miss an objective at `rate` requests per second, 0 to 1.
+
+        The logarithm of the share is linear in the load between two percentiles, and beyond them as steep.
+        """
+        loads = [load for _, load in self.rates]
+        place = min(max(bisect_left(loads, rate), 1), len(loads) - 1)
+        (low, below), (high, above) = self.rates[place - 1], self.rates[place]
+        first, second = math.log(1 - low / 100), math.log(1 - high / 100)
+        width = max(above - below, (second - first) * loads[0] / _STEEPEST, 1e-12)
+        return math.exp(min(0.0, first + (second - first) * (rate - below) / width))
+
+    def scaled(self, share: float) -> "ReplicaCapacity":
+        """Return the capacity of a replica that carries this share of each load."""
+        return ReplicaCapacity(tuple((percentile, share * rate) for percentile, rate in self.rates))

@@ -1,0 +1,130 @@
+"""The scaling law of the operator, run as the operator runs it: the same readings, history and memory."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from tangram.fleet import Intent
+from tangram.scaling import (
+    RejectedSample,
+    Sample,
+    ScalingDecision,
+    ScalingMemory,
+    ScalingParams,
+    classify,
+    decide,
+)
+from tangram.scaling.outlook.load_history import LoadHistory, extended
+from tangram.scaling.outlook.load_outlook import LoadOutlook
+from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
+from tangram.simulator.controllers.controller import ControllerView
+from tangram.simulator.metrics import PrometheusDown, read_sample
+
+ARRIVED = "tangram:requests_received_total"
+_HISTORY_BINS = 240
+
+CapacityOf = Callable[[float, float], ReplicaCapacity | None]
+"""Takes mean tokens of prompts and of answers; returns what one replica carries of them, None: unknown."""
+
+_PROMPTS, _ANSWERS = "vllm:request_prompt_tokens", "vllm:request_generation_tokens"
+_MIXTURE_S = 600.0  # window of the mean lengths
+_MIXTURE_STEP = 1.1  # means are rounded to powers of it: neighbours share a capacity
+
+
+class OperatorLaw:
+    """`tangram.scaling` as a controller. `knob`: the share of requests that may miss an objective."""
+
+    name = "tangram"
+
+    def __init__(
+        self,
+        intent: Intent,
+        capacity_of: CapacityOf,
+        knob: float | None = None,
+        *,
+        params: ScalingParams | None = None,
+        start_s: float | None = None,
+    ) -> None:
+        """`start_s`: P90 of start times that were measured before; None: the law measures."""
+        base = params or ScalingParams(60.0, 15.0, 30.0, 300.0)
+        self.params = replace(base, error_budget=knob)
+        self.knob = knob if knob is not None else 0.0
+        self.interval_s = 15.0
+        self.decisions: list[ScalingDecision] = []
+        self._intent, self._capacity_of, self._start_s = intent, capacity_of, start_s
+        self._memory = ScalingMemory()
+        self._sample: Sample | None = None
+        self._history = LoadHistory(0.0)
+        traffic = intent.traffic
+        self._lengths = (
+            traffic.input_tokens.mean if traffic.input_tokens else 1024.0,
+            traffic.output_tokens.mean if traffic.output_tokens else 256.0,
+        )
+
+    def decide(self, view: ControllerView) -> int:
+        """Return the desired replicas."""
+        problem = self._read(view)
+        signal = classify(self._sample, problem, ready=view.ready, params=self.params, now=view.now)
+        decision = decide(
+            self._memory,
+            params=self.params,
+            intent=self._intent,
+            current=view.replicas,
+            ready=view.ready,
+            signal=signal,
+            now=view.now,
+            existing=view.ready + view.starting,
+            outlook=self._outlook(view),
+        )
+        self._memory = decision.memory
+        if decision.replicas != decision.previous:
+            self.decisions.append(decision)
+        return decision.replicas
+
+    def _read(self, view: ControllerView) -> str:
+        """Read the metrics; say why that failed."""
+        try:
+            reading = read_sample(
+                view.metrics, self._intent.objectives, self.params.window_s, quantiles=False
+            )
+            self._extend_history(view)
+        except PrometheusDown:
+            return "Prometheus does not answer"
+        if isinstance(reading, RejectedSample):
+            return reading.reason
+        arrived = sum(view.metrics.increase(ARRIVED, self.params.window_s).values())
+        self._sample = replace(reading, arrived=arrived)
+        return ""
+
+    def _extend_history(self, view: ControllerView) -> None:
+        step_s = self._history.step_s
+        end_s = view.now // step_s * step_s
+        if end_s <= self._history.end_s or end_s != view.now:
+            return
+        arrived = view.metrics.increase(ARRIVED, step_s)
+        rate = sum(arrived.values()) / step_s if arrived else None
+        self._history = extended(self._history, rate, end_s, _HISTORY_BINS)
+
+    def _outlook(self, view: ControllerView) -> LoadOutlook | None:
+        capacity = self._capacity_of(*self._mixture(view))
+        return None if capacity is None else LoadOutlook(self._history, capacity, self._start_s)
+
+    def _mixture(self, view: ControllerView) -> tuple[float, float]:
+        """Return the mean tokens of prompts and of answers; those of the spec while none are counted."""
+        try:
+            prompt, answer = self._mean(view, _PROMPTS), self._mean(view, _ANSWERS)
+        except PrometheusDown:
+            return self._lengths
+        if prompt is not None and answer is not None:
+            self._lengths = _rounded(prompt), _rounded(answer)
+        return self._lengths
+
+    def _mean(self, view: ControllerView, histogram: str) -> float | None:
+        count = sum(view.metrics.increase(f"{histogram}_count", _MIXTURE_S).values())
+        if count < self.params.min_samples:
+            return None
+        return sum(view.metrics.increase(f"{histogram}_sum", _MIXTURE_S).values()) / count
+
+
+def _rounded(tokens: float) -> float:
+    return _MIXTURE_STEP ** round(math.log(max(tokens, 1.0), _MIXTURE_STEP))

@@ -1,0 +1,35 @@
+"""The share of requests that misses an objective rises with the load of a replica."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
+
+KNEE = ReplicaCapacity(((99, 2.0), (95, 3.0), (90, 3.4), (50, 4.0)))
+RATES = st.lists(st.floats(0, 1e4), min_size=4, max_size=4).map(sorted)
+
+
+def test_at_the_rate_of_a_percentile_the_others_miss():
+    for percentile, rate in KNEE.rates:
+        assert KNEE.missed_share(rate) == pytest.approx(1 - percentile / 100)
+    assert KNEE.rate_at(95) == 3.0
+    assert KNEE.rate_at(97) == 3.0, "a percentile between two is that of the less strict one"
+
+
+def test_hardly_any_request_misses_far_below_and_all_miss_far_above():
+    assert KNEE.missed_share(0.0) < 0.001
+    assert KNEE.missed_share(40.0) == 1.0
+
+
+def test_a_replica_that_carries_half_misses_as_much_at_half_the_load():
+    assert KNEE.scaled(0.5).missed_share(1.6) == pytest.approx(KNEE.missed_share(3.2))
+
+
+@given(RATES, st.floats(0, 1e5), st.floats(0, 1e5))
+def test_more_load_never_misses_less(rates, one, other):
+    capacity = ReplicaCapacity(tuple(zip((99, 95, 90, 50), rates, strict=True)))
+
+    low, high = sorted((one, other))
+
+    assert 0 <= capacity.missed_share(low) <= capacity.missed_share(high) <= 1
