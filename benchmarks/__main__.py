@@ -15,6 +15,7 @@ from pathlib import Path
 NAMES = (
     "operator_loop",
     "plan_time",
+    "metrics_reading",
     "engine_vs_transformers",
     "outside_client",
     "sizing_time",

@@ -20,7 +20,7 @@ def le_of(query: str) -> re.Pattern[str]:
 
 def test_every_selector_names_namespace_and_model():
     for query in queries.for_deployment("ns", "m", PODS, BOTH, 60).values():
-        selectors = re.findall(r"vllm:\w+(\{[^}]*\})?", query)
+        selectors = re.findall(r"(?:vllm|tangram):\w+(\{[^}]*\})?", query)
         assert selectors
         assert all('namespace="ns",model_name="m"' in selector for selector in selectors)
         assert all(r'pod=~"m-1-a|m-1\\.b"' in selector for selector in selectors)
@@ -40,10 +40,16 @@ def test_no_query_invents_a_zero():
 def test_without_objectives_nothing_is_asked_about_latency():
     asked = queries.for_deployment("ns", "m", PODS, Objectives(), 60)
 
-    assert set(asked) == {
-        *("targets", "age_s", "waiting", "running", "running_mean", "requests", "kv_usage"),
-        *("running_mean@300", "requests@300", "running_mean@1500", "requests@1500"),
+    over_window = {
+        "running_mean",
+        "requests",
+        "arrived",
+        "rejected",
+        "prompt_tokens_mean",
+        "answer_tokens_mean",
     }
+    wider = {f"{name}@{seconds}" for name in over_window for seconds in (300, 1500)}
+    assert set(asked) == {"targets", "age_s", "waiting", "running", "kv_usage"} | over_window | wider
 
 
 @pytest.mark.parametrize(
@@ -78,7 +84,7 @@ def test_a_bucket_is_found_in_both_spellings_and_no_other_is():
 @pytest.mark.parametrize("buckets", [queries.TTFT_BUCKETS, queries.TPOT_BUCKETS])
 def test_every_bucket_matches_itself_alone(buckets):
     for edge in buckets:
-        pattern = re.compile(queries._le(edge).replace("\\\\", "\\"))
+        pattern = re.compile(queries.le_pattern(edge).replace("\\\\", "\\"))
         assert [other for other in buckets if pattern.fullmatch(f"{other:g}")] == [edge]
         assert [other for other in buckets if pattern.fullmatch(str(other))] == [edge]
 

@@ -1,9 +1,10 @@
 """Prometheus may be down, slow, empty, absurd or hostile: the reading has the reason, and nothing raises."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, quote
 
 import httpx
 import pytest
@@ -11,10 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tangram.fleet import Intent, MIGPolicy, Objective
-from tangram.scaling import SignalState, classify, queries
-from tangram.shell.measure.metrics_reader import MetricsReader, QueryFailed, scalar
+from tangram.scaling import FleetAnswers, SignalState, classify, for_fleet, metrics_subject
+from tangram.shell.measure import metrics_reader as reader_module
+from tangram.shell.measure.metrics_reader import MAX_GROUPS, MetricsReader, scalar, vector
+from tangram.shell.measure.prometheus import MAX_RESPONSE_BYTES, QueryFailed, percent_encoded
 from tangram.shell.measure.scaler import params_of
 from tangram.shell.settings import PrometheusSettings, Settings
+from tests.support import grouped_answers
 
 PROMETHEUS = PrometheusSettings(url="http://prometheus:9090", timeout_seconds=1)
 SETTINGS = Settings(engine_image="e", prometheus=PROMETHEUS)
@@ -40,7 +44,17 @@ INTENT = Intent(
 PODS = {"u": ("chat-1-a", "chat-1-b")}
 
 
-def vector(value: str) -> httpx.Response:
+Answer = Callable[[httpx.Request], httpx.Response]
+OTHER = replace(INTENT, uid="other", namespace="ns-2", name="other", served_name="other")
+BOTH_PODS = PODS | {"other": ("other-1-a",)}
+NAMES = {
+    "chat-1-a": ("ns", "chat"),
+    "chat-1-b": ("ns", "chat"),
+    "other-1-a": ("ns-2", "other"),
+}
+
+
+def vector_of_one(value: str) -> httpx.Response:
     result = [{"metric": {}, "value": [100.0, value]}]
     return httpx.Response(200, json={"status": "success", "data": {"resultType": "vector", "result": result}})
 
@@ -54,9 +68,33 @@ def partial(warning: str) -> httpx.Response:
     return httpx.Response(200, json=body | {"warnings": [warning]})
 
 
+def asked(request: httpx.Request) -> str:
+    return parse_qs(request.content.decode())["query"][0]
+
+
+def rows(value: str) -> Answer:
+    """Every term has this value for every ReplicaSet, and the time is 100."""
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if asked(request) == "time()":
+            return vector_of_one("100")
+        result = grouped_answers.rows(asked(request), NAMES, lambda _field, _model: value)
+        return httpx.Response(200, json=grouped_answers.answer(result))
+
+    return answer
+
+
 def healthy(request: httpx.Request) -> httpx.Response:
-    query = request.content.decode()
-    return vector("1" if "count" in query or "attain" in query or "bucket" in query else "0.5")
+    """All terms are 1, and no pod lacks a counter."""
+    if asked(request) == "time()":
+        return vector_of_one("100")
+
+    def value(field: str, _model: str) -> str | None:
+        return None if field.startswith("pods_without") else "99" if field == "scraped_at" else "1"
+
+    return httpx.Response(
+        200, json=grouped_answers.answer(grouped_answers.rows(asked(request), NAMES, value))
+    )
 
 
 class Prometheus:
@@ -98,16 +136,30 @@ BAD = {
     "500": lambda _r: httpx.Response(500, text="boom"),
     "redirect": lambda _r: httpx.Response(302, headers={"Location": "http://elsewhere/"}),
     "html": lambda _r: httpx.Response(200, text="<html>"),
-    "huge": lambda _r: httpx.Response(200, content=b"[" * (2 * 2**20)),
+    "huge": lambda _r: httpx.Response(200, content=b"[" * (MAX_RESPONSE_BYTES + 1)),
     "nested": lambda _r: httpx.Response(200, content=b"[" * 200_000),
     "error": lambda _r: httpx.Response(
         200, json={"status": "error", "data": {"resultType": "vector", "result": []}}
     ),
     "partial": lambda _r: partial("a store did not answer"),
-    "infinite": lambda _r: vector("+Inf"),
-    "negative": lambda _r: vector("-5e9"),
-    "not a number": lambda _r: vector("NaN"),
-    "text": lambda _r: vector("many"),
+    "infinite": rows("+Inf"),
+    "negative": rows("-5e9"),
+    "not a number": rows("NaN"),
+    "text": rows("many"),
+    "long": rows("1" * 65),
+    "no time": lambda _r: vector_of_one("NaN"),
+    "rows that are none": lambda r: (
+        vector_of_one("100")
+        if asked(r) == "time()"
+        else httpx.Response(200, json=grouped_answers.answer([7]))  # type: ignore[list-item]
+    ),
+    "a number for rows": lambda r: (
+        vector_of_one("100")
+        if asked(r) == "time()"
+        else httpx.Response(
+            200, json={"status": "success", "data": {"resultType": "scalar", "result": [100, "1"]}}
+        )
+    ),
     "number": lambda _r: httpx.Response(200, json=7),
 }
 
@@ -143,7 +195,7 @@ async def test_without_any_good_sample_a_reading_is_blind_not_idle(what: str) ->
 
 async def test_empty_vectors_are_missing_values_not_zeros() -> None:
     prometheus = Prometheus()
-    prometheus.answer = lambda r: vector("100") if b"query=time%28%29" in r.content else empty()
+    prometheus.answer = lambda r: vector_of_one("100") if asked(r) == "time()" else empty()
     metrics_reader = reader(prometheus)
     await metrics_reader.read((INTENT,), PODS)
 
@@ -191,9 +243,9 @@ async def test_queries_use_the_time_of_prometheus_if_the_own_clock_is_wrong(ahea
     def answer(request: httpx.Request) -> httpx.Response:
         form = parse_qs(request.content.decode())
         if form["query"] == ["time()"]:
-            return vector(str(server_s))
+            return vector_of_one(str(server_s))
         evaluated.append(float(form["time"][0]))
-        return vector("1")
+        return empty()
 
     prometheus = Prometheus()
     prometheus.answer = answer
@@ -209,16 +261,30 @@ async def test_queries_select_only_series_of_the_pods_of_replicas() -> None:
     queries: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
-        queries.extend(parse_qs(request.content.decode())["query"])
-        return vector("1")
+        queries.append(asked(request))
+        return healthy(request)
 
     prometheus = Prometheus()
     prometheus.answer = answer
     metrics_reader = reader(prometheus)
     await metrics_reader.read((INTENT,), PODS)
 
-    assert all('pod=~"chat-1-a|chat-1-b"' in query for query in queries if query != "time()")
+    terms = [term for query in queries if query != "time()" for term in grouped_answers.terms(query)]
+    assert len(terms) > 40
+    assert {term.pods for term in terms} == {("chat-1-a", "chat-1-b")}
     await metrics_reader.close()
+
+
+async def test_the_number_of_queries_does_not_grow_with_the_llmdeployments() -> None:
+    few, many = Prometheus(), Prometheus()
+    intents = tuple(replace(INTENT, uid=f"u{n}", served_name=f"m{n}") for n in range(40))
+    pods = {intent.uid: (f"m-{intent.uid}-a",) for intent in intents}
+    for prometheus, asked_for in ((few, intents[:1]), (many, intents)):
+        metrics_reader = reader(prometheus)
+        await metrics_reader.read(asked_for, pods)
+        await metrics_reader.close()
+
+    assert many.requests <= few.requests + 2
 
 
 JSON = st.recursive(
@@ -241,18 +307,194 @@ def test_any_json_answer_is_a_number_missing_or_refused(document: Any) -> None:
     assert value is None or isinstance(value, str)
 
 
-async def test_a_bug_in_a_query_affects_one_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, other = queries.for_deployment, replace(INTENT, uid="other", served_name="other")
+@given(JSON | st.fixed_dictionaries({"status": st.just("success"), "data": JSON}))
+def test_any_json_answer_is_rows_or_refused(document: Any) -> None:
+    body = json.dumps(document).encode()
+    try:
+        result = vector(body)
+    except QueryFailed:
+        return
+    assert result == json.loads(body)["data"]["result"]
 
-    def failing_query(namespace: str, served_name: str, *rest: Any) -> Any:
-        if served_name == "other":
+
+@given(st.text() | st.text('abc-.|"{}()[]=~,%+ /'))
+def test_a_query_is_encoded_as_forms_are(text: str) -> None:
+    try:
+        expected = quote(text, safe="")
+    except UnicodeEncodeError:
+        return
+    assert percent_encoded(text) == expected
+
+
+async def test_a_bug_about_one_llmdeployment_affects_one_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(uid: str, *rest: Any) -> Any:
+        if uid == "other":
             raise ZeroDivisionError("division by zero")
-        return real(namespace, served_name, *rest)
+        return metrics_subject(uid, *rest)
 
-    monkeypatch.setattr(queries, "for_deployment", failing_query)
-    metrics_reader = reader(Prometheus())
-    await metrics_reader.read((other, INTENT), PODS)
+    monkeypatch.setattr(reader_module, "metrics_subject", failing)
+    await only_other_fails("ZeroDivisionError: division by zero")
+
+
+async def test_a_bug_in_a_query_affects_one_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(subjects: Any, window_s: float) -> Any:
+        if any(subject.uid == "other" for subject in subjects):
+            raise ZeroDivisionError("division by zero")
+        return for_fleet(subjects, window_s)
+
+    monkeypatch.setattr(reader_module, "for_fleet", failing)
+    await only_other_fails("ZeroDivisionError: division by zero")
+
+
+async def test_a_bug_about_one_answer_affects_one_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = FleetAnswers.results
+
+    def failing(self: FleetAnswers, subject: Any, *rest: Any) -> Any:
+        if subject.uid == "other":
+            raise ZeroDivisionError("division by zero")
+        return real(self, subject, *rest)
+
+    monkeypatch.setattr(FleetAnswers, "results", failing)
+    await only_other_fails("ZeroDivisionError: division by zero")
+
+
+async def only_other_fails(problem: str, answer: Answer = healthy, rounds: int = 1) -> int:
+    """One round of both LLMDeployments: the problem is that of the other alone. The number of requests."""
+    prometheus = Prometheus()
+    prometheus.answer = answer
+    metrics_reader = reader(prometheus)
+    for _ in range(rounds):
+        prometheus.requests = 0
+        await metrics_reader.read((OTHER, INTENT), BOTH_PODS)
 
     assert metrics_reader.reading(INTENT).sample is not None
-    assert "ZeroDivisionError: division by zero" in metrics_reader.reading(other).problem
+    assert metrics_reader.reading(INTENT).problem == ""
+    assert metrics_reader.reading(OTHER).sample is None
+    assert problem in metrics_reader.reading(OTHER).problem
+    await metrics_reader.close()
+    return prometheus.requests
+
+
+async def test_without_a_bug_no_reading_is_affected() -> None:
+    with pytest.raises(AssertionError):
+        await only_other_fails("")
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-5e9", "many"])
+async def test_a_bad_value_affects_one_reading(value: str) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if asked(request) == "time()":
+            return vector_of_one("100")
+
+        def value_of(field: str, model: str) -> str:
+            return value if model == "other" and field == "waiting" else "1"
+
+        result = grouped_answers.rows(asked(request), NAMES, value_of)
+        return httpx.Response(200, json=grouped_answers.answer(result))
+
+    await only_other_fails("Prometheus returned", answer)
+
+
+UNUSABLE = {
+    "warning": (lambda: partial("a store did not answer"), "in part"),
+    "execution": (lambda: httpx.Response(422, text="too many samples"), "422"),
+    "bad data": (lambda: httpx.Response(400, text="?"), "400"),
+    "huge": (lambda: httpx.Response(200, content=b"[" * (MAX_RESPONSE_BYTES + 1)), "more than"),
+}
+
+
+@pytest.mark.parametrize("what", UNUSABLE)
+@pytest.mark.parametrize("rounds", [1, 2])
+async def test_series_that_prometheus_cannot_use_affect_one_reading(what: str, rounds: int) -> None:
+    unusable, problem = UNUSABLE[what]
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        return unusable() if "other-1-a" in asked(request) else healthy(request)
+
+    await only_other_fails(problem, answer, rounds)
+
+
+async def test_an_llmdeployment_whose_series_cannot_be_used_is_asked_alone_until_they_can() -> None:
+    broken = True
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        return partial("?") if broken and "other-1-a" in asked(request) else healthy(request)
+
+    prometheus = Prometheus()
+    prometheus.answer = answer
+    metrics_reader = reader(prometheus)
+    counts = []
+    for _ in range(2):
+        prometheus.requests = 0
+        await metrics_reader.read((OTHER, INTENT), BOTH_PODS)
+        counts.append(prometheus.requests)
+    broken = False
+    for _ in range(2):
+        prometheus.requests = 0
+        await metrics_reader.read((OTHER, INTENT), BOTH_PODS)
+        counts.append(prometheus.requests)
+
+    assert metrics_reader.reading(OTHER).problem == ""
+    first, second, third, fourth = counts
+    assert second < first
+    assert fourth < third <= second
+    await metrics_reader.close()
+
+
+async def test_a_prometheus_that_can_use_nothing_is_asked_a_bounded_number_of_times() -> None:
+    intents = tuple(replace(INTENT, uid=f"u{n}", served_name=f"m{n}") for n in range(100))
+    pods = {intent.uid: (f"m-{intent.uid}-a",) for intent in intents}
+    prometheus = Prometheus()
+    prometheus.answer = lambda r: vector_of_one("100") if asked(r) == "time()" else partial("?")
+    metrics_reader = reader(prometheus)
+    for _ in range(3):
+        prometheus.requests = 0
+        await metrics_reader.read(intents, pods)
+
+        assert all("in part" in metrics_reader.reading(intent).problem for intent in intents)
+        assert prometheus.requests <= 1 + 3 * MAX_GROUPS
+    await metrics_reader.close()
+
+
+async def test_a_prometheus_that_is_down_is_asked_once() -> None:
+    prometheus = Prometheus()
+    prometheus.answer = lambda r: vector_of_one("100") if asked(r) == "time()" else httpx.Response(503)
+    metrics_reader = reader(prometheus)
+    await metrics_reader.read((OTHER, INTENT), BOTH_PODS)
+
+    assert metrics_reader.reading(OTHER).problem == metrics_reader.reading(INTENT).problem
+    assert prometheus.requests <= 3
+    await metrics_reader.close()
+
+
+async def test_arrivals_rejections_and_lengths_are_read_for_each_window() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if asked(request) == "time()":
+            return vector_of_one("100")
+        values = {
+            "arrived": "40",
+            "rejected": "3",
+            "arrived@300": "150",
+            "pods_without_arrived@1500": "1",
+            "prompt_tokens_sum": "900",
+            "prompt_tokens_count": "3",
+            "answer_tokens_sum@300": "80",
+            "answer_tokens_count@300": "4",
+            "arrived@1500": "7",
+            "rejected@1500": "1",
+        }
+        result = grouped_answers.rows(asked(request), NAMES, lambda field, _model: values.get(field))
+        return httpx.Response(200, json=grouped_answers.answer(result))
+
+    prometheus = Prometheus()
+    prometheus.answer = answer
+    metrics_reader = reader(prometheus)
+    await metrics_reader.read((INTENT,), PODS)
+
+    sample = metrics_reader.reading(INTENT).sample
+    assert sample is not None
+    narrow, wide, widest = sample.windows(60)
+    assert (narrow.arrived, narrow.rejected, narrow.prompt_tokens_mean) == (40, 3, 300)
+    assert (wide.arrived, wide.rejected, wide.answer_tokens_mean) == (150, None, 20)
+    assert (widest.arrived, widest.rejected) == (None, None)  # not every engine counts them
     await metrics_reader.close()

@@ -18,7 +18,8 @@ from tests.support.fleet import intent as llm
 
 TOKEN, OTHER_TOKEN, TENANT = "s3cret-token-1", "s3cret-token-2", "s3cret-tenant"
 CHAT = llm("chat", namespace="ns")
-ANSWER = {"status": "success", "data": {"resultType": "scalar", "result": [100.0, "100"]}}
+TIME = {"status": "success", "data": {"resultType": "scalar", "result": [100.0, "100"]}}
+EMPTY = {"status": "success", "data": {"resultType": "vector", "result": []}}
 
 
 class Server:
@@ -27,7 +28,7 @@ class Server:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.token = TOKEN
-        self.reply: Callable[[web.Request], web.Response] = lambda _request: web.json_response(ANSWER)
+        self.reply: Callable[[web.Request], web.Response] | None = None
         self.received: list[web.Request] = []
         self.url = ""
 
@@ -37,7 +38,9 @@ class Server:
             return web.Response(status=401, text="no")
         if request.headers.get("X-Scope-OrgID") != TENANT:
             return web.Response(status=403, text="no")
-        return self.reply(request)
+        if self.reply is not None:
+            return self.reply(request)
+        return web.json_response(TIME if (await request.post())["query"] == "time()" else EMPTY)
 
     def settings(self, **more: object) -> PrometheusSettings:
         values = {"url": self.url, "timeout_seconds": 5, "bearer_token_file": self.folder / "token"}

@@ -8,13 +8,13 @@ import pytest
 from aiohttp import web
 
 from tangram.shell.objects.kinds import DEPLOYMENTS
+from tests.support import grouped_answers
 from tests.support.apiserver import LiveCluster, eventually, llm
 
 pytestmark = pytest.mark.apiserver
 
-CALM = {"waiting": "0", "running": "0", "running_mean": "0", "requests": "0", "attainment": "NaN"}
+CALM = {"waiting": "0", "running": "0", "running_mean": "0", "requests": "0", "attainment": "0"}
 BUSY = {"waiting": "0", "running": "9", "running_mean": "9", "requests": "500", "attainment": "0.4"}
-PER_POD = "sum(max by (pod, engine) ("
 
 
 class StandInPrometheus:
@@ -22,30 +22,36 @@ class StandInPrometheus:
 
     def __init__(self) -> None:
         self.load: dict[str, str] = CALM
-        self.mode, self.url, self.targets = "fine", "", 1
+        self.mode, self.url, self.namespace, self.targets = "fine", "", "", 1
 
     async def query(self, request: web.Request) -> web.Response:
-        promql = (await request.post())["query"]
+        promql = str((await request.post())["query"])
         if self.mode == "down":
             return web.Response(status=503)
-        value = None if self.mode == "empty" else "NaN" if self.mode == "nan" else self._value(str(promql))
-        result = [] if value is None else [{"metric": {}, "value": [0, value]}]
-        return web.json_response({"status": "success", "data": {"resultType": "vector", "result": result}})
+        if self.mode == "empty":
+            return web.json_response(grouped_answers.answer([]))
+        if promql == "time()":
+            now = "NaN" if self.mode == "nan" else "0.5"
+            return web.json_response(grouped_answers.answer([{"metric": {}, "value": [0, now]}]))
+        pods = {pod for term in grouped_answers.terms(promql) for pod in term.pods}
+        names = dict.fromkeys(pods, (self.namespace, "chat"))
+        rows = grouped_answers.rows(promql, names, lambda field, _model: self._value(field))
+        first_of_each = {row["metric"]["field"]: row for row in reversed(rows)}  # the load of all ReplicaSets
+        return web.json_response(grouped_answers.answer(list(first_of_each.values())))
 
-    def _value(self, promql: str) -> str:
-        series = {
-            "count(": str(self.targets),
-            "time()": "0.5",
-            f"{PER_POD}vllm:num_requests_waiting": self.load["waiting"],
-            f"{PER_POD}vllm:num_requests_running": self.load["running"],
-            f"{PER_POD}avg_over_time(vllm:num_requests_running": self.load["running_mean"],
-            f"{PER_POD}avg_over_time(vllm:kv_cache": "0",
-            f"{PER_POD}increase": self.load["requests"],
-            "histogram_quantile": "0.9",
+    def _value(self, field: str) -> str | None:
+        if self.mode == "nan":
+            return "NaN"
+        served = float(self.load["requests"]) * float(self.load["attainment"])
+        values = {
+            **self.load,
+            "targets": str(self.targets) if self.targets else None,
+            "scraped_at": "0",
+            "kv_usage": "0",
+            "ttft_good": str(served),
+            "ttft_s": "0.9",
         }
-        return next(
-            (value for start, value in series.items() if promql.startswith(start)), self.load["attainment"]
-        )
+        return values.get(field.partition("@")[0])
 
 
 @pytest.fixture
@@ -61,7 +67,8 @@ async def prometheus() -> AsyncIterator[StandInPrometheus]:
     await runner.cleanup()
 
 
-def fast(prometheus: StandInPrometheus) -> dict[str, Any]:
+def fast(prometheus: StandInPrometheus, cluster: LiveCluster) -> dict[str, Any]:
+    prometheus.namespace = cluster.namespace
     times = {"windowSeconds": 4, "scrapeIntervalSeconds": 1, "intervalSeconds": 0.5}
     return {
         "prometheus": {"url": prometheus.url} | times,
@@ -94,7 +101,7 @@ _REST = pytest.mark.faults
 async def test_a_missed_objective_adds_replicas_and_missing_metrics_remove_none(
     cluster: LiveCluster, operator, prometheus: StandInPrometheus, silence: str
 ) -> None:
-    process = operator(**fast(prometheus))
+    process = operator(**fast(prometheus, cluster))
     await cluster.apply(llm_deployment(cluster))
     await cluster.until("chat", "Available", "True")
 

@@ -9,7 +9,7 @@ from e2e.cluster.base import ClusterError
 from tangram.fleet import Objective, Objectives
 from tangram.scaling import queries
 from tangram.simulator.metrics import EnginePage, MetricsView, SimulatedPrometheus
-from tangram.simulator.metrics.page_layout import series_labels
+from tangram.simulator.metrics.page_layout import ANSWER_LENGTH, PROMPT_LENGTH, series_labels
 from tangram.simulator.metrics.reading import query_results
 from tests.support import promtool_answers
 
@@ -53,7 +53,7 @@ class Scrapes:
         labels = series_labels()
         for (pod, column), values in self.series.items():
             name, le = labels[column]
-            if name.startswith("vllm:request_") and not name.startswith(queries.TPOT):
+            if le != "+Inf" and name.removesuffix("_bucket") in (PROMPT_LENGTH, ANSWER_LENGTH):
                 continue  # nothing asks for them
             more = f',le="{le}"' if le else ""
             identity = f'namespace="ns",model_name="m/x",pod="{pod}",engine="0"'

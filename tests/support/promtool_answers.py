@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 from e2e.cluster import packages
 
@@ -12,6 +13,8 @@ STALE = "stale"  # a staleness marker, as a value
 _FAILED = re.compile(
     r'^    expr: (?P<expr>".*"), time: (?P<time>\w+),\n\s+exp: \w+\n\s+got: (?P<got>.*)$', re.MULTILINE
 )
+_ROW = re.compile(r'\{(?P<labels>(?:\w+="(?:[^"\\]|\\.)*"(?:, )?)*)\} (?P<value>[^\s,]+)(?:, |$)')
+_LABEL = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*")')
 
 
 def major_version(program: Path) -> int:
@@ -25,9 +28,21 @@ def answers(program: Path, series: dict[str, dict[int, float | str]], queries: l
             path: Path) -> list[float | None]:  # fmt: skip
     """The answer to each (expression, second): one number, or None for an empty vector.
 
-    `series` maps names with labels to values by second. Each answer is read from what promtool prints when it
-    is told to expect none.
+    `series` maps names with labels to values by second.
     """
+    return [_number(text) for text in _printed(program, series, queries, path)]
+
+
+def vectors(program: Path, series: dict[str, dict[int, float | str]], queries: list[tuple[str, int]],
+            path: Path) -> list[list[dict[str, Any]]]:  # fmt: skip
+    """The rows of the answer to each (expression, second), as the HTTP API has them."""
+    return [_rows(text, at) for text, (_, at) in zip(
+        _printed(program, series, queries, path), queries, strict=True)]  # fmt: skip
+
+
+def _printed(program: Path, series: dict[str, dict[int, float | str]], queries: list[tuple[str, int]],
+             path: Path) -> list[str | None]:  # fmt: skip
+    """What promtool prints when it is told to expect no rows; None where there are none."""
     checks = [{"expr": expr, "eval_time": f"{at}s", "exp_samples": []} for expr, at in queries]
     inputs = [{"series": name, "values": _notation(values)} for name, values in series.items()]
     test = {"interval": "1s", "input_series": inputs, "promql_expr_test": checks}
@@ -40,7 +55,20 @@ def answers(program: Path, series: dict[str, dict[int, float | str]], queries: l
     different = {(json.loads(m["expr"]), _seconds(m["time"])): m["got"] for m in _FAILED.finditer(printed)}
     assert "got: {" not in printed or different, printed
     assert "err" not in printed, printed
-    return [_number(different.get(query)) for query in queries]
+    return [different.get(query) for query in queries]
+
+
+def _rows(printed: str | None, at: int) -> list[dict[str, Any]]:
+    if printed is None:
+        return []
+    rows, end = [], 0
+    for row in _ROW.finditer(printed):
+        assert row.start() == end, printed
+        labels = {name: json.loads(value) for name, value in _LABEL.findall(row["labels"])}
+        rows.append({"metric": labels, "value": [at, row["value"]]})
+        end = row.end()
+    assert end == len(printed), printed
+    return rows
 
 
 def _environment() -> dict[str, str]:

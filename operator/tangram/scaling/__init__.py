@@ -2,12 +2,17 @@
 
 from tangram.scaling import queries
 from tangram.scaling.control import decide, forget_learned
+from tangram.scaling.fleet_answers import FleetAnswers
+from tangram.scaling.fleet_queries import FleetQuery, MetricsSubject, for_fleet, metrics_subject
 from tangram.scaling.record import recalled, record
 from tangram.scaling.sample import RejectedSample, Sample, Window, sample_from
 from tangram.scaling.signal import Signal, SignalState, classify
 from tangram.scaling.state import ScalingDecision, ScalingMemory, ScalingParams
 
 __all__ = [
+    "FleetAnswers",
+    "FleetQuery",
+    "MetricsSubject",
     "RejectedSample",
     "Sample",
     "ScalingDecision",
@@ -18,7 +23,9 @@ __all__ = [
     "Window",
     "classify",
     "decide",
+    "for_fleet",
     "forget_learned",
+    "metrics_subject",
     "queries",
     "recalled",
     "record",

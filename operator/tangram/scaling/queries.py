@@ -25,6 +25,10 @@ ITL = "vllm:inter_token_latency_seconds"  # one observation per token
 RUNNING = "vllm:num_requests_running"
 WAITING = "vllm:num_requests_waiting"
 KV_USAGE = "vllm:kv_cache_usage_perc"  # share of KV blocks in use, 0 to 1
+RECEIVED = "tangram:requests_received_total"  # counted when the headers of a request arrive
+REJECTED = "tangram:requests_rejected_total"  # before any token, by reason
+PROMPT_LENGTH = "vllm:request_prompt_tokens"  # one observation per finished request
+ANSWER_LENGTH = "vllm:request_generation_tokens"
 
 # Beside the window, the same ratios over windows longer by these factors, for traffic of which the window
 # holds too few requests; none is longer than _LONGEST_WINDOW_S, unless the window is.
@@ -63,9 +67,10 @@ def for_deployment(
 ) -> Mapping[str, str]:
     """Return the queries for one LLMDeployment, by the names of `Sample`'s fields. Each yields one number.
 
+    They define what the fields mean; `fleet_queries` asks for the same of many LLMDeployments at once.
     `pods` are the names of its replicas' pods. A name with `@N` is a field of the window of N seconds.
     """
-    labels = f'namespace="{_quote(namespace)}",model_name="{_quote(served_name)}",pod=~"{_any_of(pods)}"'
+    labels = f'namespace="{_quote(namespace)}",model_name="{_quote(served_name)}",pod=~"{any_of(pods)}"'
     running = f"{RUNNING}{{{labels}}}"
     queries = {
         # A failed scrape ends its series, so the series that are there are the engines that answer.
@@ -73,7 +78,7 @@ def for_deployment(
         "age_s": f"time() - max(timestamp({running}))",
         "waiting": _sum(f"{WAITING}{{{labels}}}"),
         "running": _sum(running),
-        "kv_usage": _sum(f"avg_over_time({KV_USAGE}{{{labels}}}[{_duration(window_s)}])"),
+        "kv_usage": _sum(f"avg_over_time({KV_USAGE}{{{labels}}}[{duration(window_s)}])"),
     }
     queries |= _over_window(labels, objectives, window_s)
     if objectives.ttft:
@@ -88,11 +93,22 @@ def for_deployment(
 
 def _over_window(labels: str, objectives: Objectives, window_s: float) -> dict[str, str]:
     """Return the queries for one window, by the names of `Window`'s fields."""
-    window = _duration(window_s)
+    window = duration(window_s)
+
+    def increase(metric: str) -> str:
+        return f"increase({metric}{{{labels}}}[{window}])"
+
+    first_tokens = increase(f"{TTFT}_count")
     queries = {
         "running_mean": _sum(f"avg_over_time({RUNNING}{{{labels}}}[{window}])"),
-        "requests": _sum(f"increase({TTFT}_count{{{labels}}}[{window}])"),
+        "requests": _sum(first_tokens),
     }
+    # A sum without the pods that do not export the counter would be too low.
+    pods_without = f"max by (pod) ({first_tokens}) unless on (pod) max by (pod) ({increase(RECEIVED)})"
+    queries["arrived"] = f"{_sum(increase(RECEIVED))} unless on () ({pods_without})"
+    queries["rejected"] = f"{_sum(increase(REJECTED), 'reason')} unless on () ({pods_without})"
+    for field, metric in (("prompt_tokens_mean", PROMPT_LENGTH), ("answer_tokens_mean", ANSWER_LENGTH)):
+        queries[field] = f"{_sum(increase(f'{metric}_sum'))} / ({_sum(increase(f'{metric}_count'))} > 0)"
     if objectives.ttft:
         edge = snap(objectives.ttft.milliseconds, TTFT_BUCKETS)
         queries["ttft_attainment"] = _attainment(TTFT, labels, edge, window)
@@ -103,37 +119,39 @@ def _over_window(labels: str, objectives: Objectives, window_s: float) -> dict[s
     return queries
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Return a window as PromQL writes it: whole seconds, at least one."""
     return f"{max(1, round(seconds))}s"
 
 
-def _sum(expression: str) -> str:
-    """Sum over pods, each counted once however many series its page became."""
-    return f"sum(max by ({_ONE_PAGE}) ({expression}))"
+def _sum(expression: str, *more: str) -> str:
+    """Sum over pods, each counted once however many series its page became; `more`: labels within a page."""
+    return f"sum(max by ({', '.join((_ONE_PAGE, *more))}) ({expression}))"
 
 
 def _attainment(metric: str, labels: str, edge_s: float, window: str) -> str:
     """Share of observations at or below `edge_s`; an empty vector, never 0/0, without observations."""
-    good = _sum(f'rate({metric}_bucket{{{labels},le=~"{_le(edge_s)}"}}[{window}])')
+    good = _sum(f'rate({metric}_bucket{{{labels},le=~"{le_pattern(edge_s)}"}}[{window}])')
     return f"{good} / ({_sum(f'rate({metric}_count{{{labels}}}[{window}])')} > 0)"
 
 
 def _quantile(metric: str, labels: str, percentile: int, window_s: float) -> str:
     """For display only: interpolated inside a bucket."""
-    rates = f"rate({metric}_bucket{{{labels}}}[{_duration(window_s)}])"
+    rates = f"rate({metric}_bucket{{{labels}}}[{duration(window_s)}])"
     buckets = f"sum by (le) (max by ({_ONE_PAGE}, le) ({rates}))"
     return f"histogram_quantile({percentile / 100:g}, {buckets})"
 
 
-def _any_of(pods: Collection[str]) -> str:
-    """Regular expression, quoted for PromQL, for the names of `pods`; it matches nothing without pods."""
+def any_of(pods: Collection[str]) -> str:
+    """Return a regular expression, quoted for PromQL, for names of `pods`; without pods it matches none."""
     return _quote("|".join(re.escape(pod).replace("\\-", "-") for pod in sorted(pods)) or "-")
 
 
-def _le(edge_s: float) -> str:
-    """Regular expression for a bucket's label: clients and Prometheus versions write 1 as `1` or `1.0`.
+def le_pattern(edge_s: float) -> str:
+    """Return a regular expression for a bucket's label.
 
-    PromQL anchors it; the dot is escaped, or `1.0` would match the bucket `160` too.
+    Clients and Prometheus versions write 1 as `1` or `1.0`. PromQL anchors the expression; the dot is
+    escaped, or `1.0` would match the bucket `160` too.
     """
     text = f"{edge_s:g}"
     return f"{text}|{text}\\\\.0" if "." not in text else text.replace(".", "\\\\.")

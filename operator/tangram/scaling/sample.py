@@ -8,6 +8,7 @@ from dataclasses import dataclass
 _MOST_REPLICAS = 100_000
 _MOST_REQUESTS = 10_000_000
 _MOST_SECONDS = 1e6
+_MOST_TOKENS = 1e9
 AT_WINDOW = "@"  # parts the name of a field from the seconds of its window
 _ROUNDING = 1e-6  # ratios of two rates may miss 1 by floating point
 
@@ -19,6 +20,10 @@ PLAUSIBLE: Mapping[str, tuple[float, float]] = {
     "running": (0, _MOST_REQUESTS),
     "running_mean": (0, _MOST_REQUESTS),
     "requests": (0, _MOST_REQUESTS),
+    "arrived": (0, _MOST_REQUESTS),
+    "rejected": (0, _MOST_REQUESTS),
+    "prompt_tokens_mean": (0, _MOST_TOKENS),
+    "answer_tokens_mean": (0, _MOST_TOKENS),
     "kv_usage": (0, _MOST_REPLICAS),
     "ttft_attainment": (0, 1 + _ROUNDING),
     "tpot_attainment": (0, 1 + _ROUNDING),
@@ -27,7 +32,10 @@ PLAUSIBLE: Mapping[str, tuple[float, float]] = {
     "tpot_s": (0, _MOST_SECONDS),
 }
 # 0/0 without traffic: "no sample", which is not zero and not an error.
-_MAY_BE_NAN = frozenset({"ttft_attainment", "tpot_attainment", "itl_attainment", "ttft_s", "tpot_s"})
+_MAY_BE_NAN = frozenset(
+    {"ttft_attainment", "tpot_attainment", "itl_attainment", "ttft_s", "tpot_s"}
+    | {"prompt_tokens_mean", "answer_tokens_mean"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +49,10 @@ class Window:
     tpot_attainment: float | None = None  # per request, known when it ends
     itl_attainment: float | None = None  # per token, known at once
     is_widest: bool = False  # no more requests can be had by waiting
-    arrived: float | None = None  # requests that reached the engines
+    arrived: float | None = None  # requests that reached the engines; None: not every engine counts them
+    rejected: float | None = None  # those refused before any token
+    prompt_tokens_mean: float | None = None  # of finished requests
+    answer_tokens_mean: float | None = None
 
     @property
     def requests_per_second(self) -> float | None:
@@ -68,6 +79,9 @@ class Sample:
     tpot_s: float | None = None
     kv_usage: float | None = None  # KV blocks in use, mean over the window, in caches of one replica
     wider: tuple[Window, ...] = ()  # the same over longer windows, ascending
+    rejected: float | None = None  # those refused before any token
+    prompt_tokens_mean: float | None = None  # of requests that finished within the window
+    answer_tokens_mean: float | None = None
 
     def windows(self, window_s: float) -> tuple[Window, ...]:
         """Return what was counted over the window, of `window_s` seconds, and over the wider ones."""
@@ -78,6 +92,10 @@ class Sample:
             self.ttft_attainment,
             self.tpot_attainment,
             self.itl_attainment,
+            arrived=self.arrived,
+            rejected=self.rejected,
+            prompt_tokens_mean=self.prompt_tokens_mean,
+            answer_tokens_mean=self.answer_tokens_mean,
         )
         return (narrow, *self.wider)
 

@@ -1,25 +1,41 @@
-"""Read load and latency of each LLMDeployment from Prometheus. A failure is a reading with a problem."""
+"""Read load and latency of all LLMDeployments from Prometheus. A failure is a reading with a problem."""
 
 import asyncio
-import json
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
+from pydantic_core import from_json
 
 from tangram.fleet import Intent, Objectives, describe
-from tangram.scaling import RejectedSample, Sample, queries, sample_from
-from tangram.shell.measure.prometheus import Prometheus, QueryFailed
+from tangram.scaling import (
+    FleetAnswers,
+    FleetQuery,
+    MetricsSubject,
+    RejectedSample,
+    Sample,
+    for_fleet,
+    metrics_subject,
+    sample_from,
+)
+from tangram.shell.measure.prometheus import Prometheus, QueryFailed, QueryUnanswerable
 from tangram.shell.settings import PrometheusSettings
 
 log = logging.getLogger(__name__)
 
 CONCURRENCY = 8
+# How many groups of LLMDeployments a round may ask about, to find those whose series cannot be used.
+MAX_GROUPS = 32
+MOST_ASKED_ALONE = 8
 _MAX_WARNING_CHARS = 200
 _END_OF_TIME_S = 1e11  # seconds since the epoch: the year 5138
 
+
+_NOT_PROMETHEUS = (ValueError, KeyError, IndexError, TypeError, AttributeError)
 
 Subject = tuple[str, Objectives]
 """What a sample is about: the served name and the objectives."""
@@ -46,6 +62,8 @@ class MetricsReader:
     ) -> None:
         self._settings, self._now = settings, now
         self._readings: dict[str, Reading] = {}
+        self._intents: dict[str, Intent] = {}  # those of the present round, by UID
+        self._asked_alone: set[str] = set()  # UIDs whose series made queries about others fail
         self._slots = asyncio.Semaphore(CONCURRENCY)
         self._prometheus = Prometheus(settings, transport=transport)
 
@@ -67,79 +85,147 @@ class MetricsReader:
     def clear(self) -> None:
         """Forget all readings."""
         self._readings.clear()
+        self._asked_alone.clear()
 
     async def read(self, intents: tuple[Intent, ...], pods: Mapping[str, tuple[str, ...]]) -> None:
         """Query the metrics of all `intents`, and forget other readings.
 
         `pods` are the names of their pods, by UID of the LLMDeployment: series of other pods do not count.
         """
-        for uid in self._readings.keys() - {intent.uid for intent in intents}:
+        self._intents = {intent.uid: intent for intent in intents}
+        for uid in self._readings.keys() - self._intents.keys():
             del self._readings[uid]
+        self._asked_alone &= self._intents.keys()
         if not intents:
             return
         try:
             await self._prometheus.refresh()
             evaluated_at = await self._server_time()
         except QueryFailed as error:
-            for intent in intents:
-                self._failed(intent, str(error))
+            self._failed(self._intents, str(error))
             return
-        await asyncio.gather(
-            *(self._isolated(intent, pods.get(intent.uid, ()), evaluated_at) for intent in intents)
-        )
+        await self._read_fleet(self._subjects(pods), evaluated_at)
 
     async def close(self) -> None:
         """Close all connections."""
         await self._prometheus.close()
 
-    async def _isolated(self, intent: Intent, pods: tuple[str, ...], evaluated_at: float) -> None:
-        """Read one LLMDeployment. A bug becomes the problem of its reading and affects no other."""
-        try:
-            await self._read_one(intent, pods, evaluated_at)
-        except Exception as error:
-            problem = f"its metrics could not be read ({describe(error)}); please report this"
-            if self.reading(intent).problem != problem:
-                log.exception("metrics of %s/%s", intent.namespace, intent.name)
-            self._failed(intent, problem)
+    def _subjects(self, pods: Mapping[str, tuple[str, ...]]) -> list[MetricsSubject]:
+        subjects = []
+        for uid, intent in self._intents.items():
+            with self._isolated(uid):
+                subjects.append(
+                    metrics_subject(
+                        uid, intent.namespace, intent.served_name, pods.get(uid, ()), intent.objectives
+                    )
+                )
+        return subjects
 
     async def _server_time(self) -> float:
         """Return the time of the Prometheus server, at which all queries are evaluated.
 
         The clock of the operator may be ahead, so that the newest samples would look stale, or behind, so
-        that old samples would look fresh.
+        that old samples would look fresh. In milliseconds, as queries carry it.
         """
-        value = await self._query("time()", None)
+        async with self._slots:
+            value = scalar(await self._prometheus.query("time()", None))
         seconds = math.nan if value is None else float(value)
         if not 0 <= seconds < _END_OF_TIME_S:  # NaN fails here too
             raise QueryFailed(f"Prometheus returned {value!r} for its time")
-        return seconds
+        return round(seconds, 3)
 
-    async def _read_one(self, intent: Intent, pods: tuple[str, ...], evaluated_at: float) -> None:
-        window_s = self._settings.window_seconds
+    async def _read_fleet(self, subjects: list[MetricsSubject], evaluated_at: float) -> None:
+        """Read all `subjects` by common queries.
+
+        Where Prometheus cannot use their series together, each half is read, down to single LLMDeployments.
+        Those that fail alone while others succeed are asked alone in the next round, until they succeed.
+        """
+        together = [subject for subject in subjects if subject.uid not in self._asked_alone]
+        groups = [together, *([subject] for subject in subjects if subject.uid in self._asked_alone)]
+        asked, failed_alone, succeeded = 0, set[str](), set[str]()
+        while groups:
+            group, asked = groups.pop(0), asked + 1
+            uids = {subject.uid for subject in group}
+            try:
+                await self._read_group(group, evaluated_at)
+                succeeded |= uids
+            except QueryUnanswerable as failure:
+                if len(group) > 1 and asked + len(groups) + 2 <= MAX_GROUPS:
+                    middle = len(group) // 2
+                    groups += [group[:middle], group[middle:]]
+                    continue
+                self._failed(uids, str(failure))
+                failed_alone |= uids if len(group) == 1 else set()
+            except QueryFailed as failure:
+                self._failed(uids, str(failure))
+        self._asked_alone -= succeeded
+        if succeeded and len(self._asked_alone | failed_alone) <= MOST_ASKED_ALONE:
+            self._asked_alone |= failed_alone
+
+    async def _read_group(self, subjects: list[MetricsSubject], evaluated_at: float) -> None:
+        """Read `subjects` by common queries. Raises QueryFailed if one of the queries fails."""
+        at, window_s, answers = self._now(), self._settings.window_seconds, FleetAnswers()
+        queries = self._queries(subjects)
+        outcomes = await asyncio.gather(*(self._ask(query, evaluated_at, answers) for query in queries))
+        failures = [outcome for outcome in outcomes if outcome is not None]
+        if failures:  # one that concerns Prometheus as a whole comes before those about series
+            raise min(failures, key=lambda failure: isinstance(failure, QueryUnanswerable))
+        for subject in subjects:
+            with self._isolated(subject.uid):
+                sample = sample_from(answers.results(subject, window_s, evaluated_at), at)
+                if isinstance(sample, RejectedSample):
+                    raise QueryFailed(sample.reason)
+                self._readings[subject.uid] = Reading(sample, "", _subject(self._intents[subject.uid]))
+
+    def _queries(self, subjects: list[MetricsSubject]) -> tuple[FleetQuery, ...]:
+        """Return the queries for `subjects`. A bug that one of them brings out is to concern no other."""
         try:
-            promql = queries.for_deployment(
-                intent.namespace, intent.served_name, pods, intent.objectives, window_s
-            )
-            at = self._now()
-            values = await asyncio.gather(*(self._query(text, evaluated_at) for text in promql.values()))
+            return for_fleet(subjects, self._settings.window_seconds)
+        except Exception as error:
+            problem = _defect(error)
+            if any(self.reading(self._intents[s.uid]).problem != problem for s in subjects):
+                log.exception("queries about %d LLMDeployments", len(subjects))
+            raise QueryUnanswerable(problem) from error
+
+    async def _ask(self, query: FleetQuery, evaluated_at: float, answers: FleetAnswers) -> QueryFailed | None:
+        """Add the rows of one query to `answers`; return why that failed, if it did.
+
+        Rows are added as they come: those of all queries together would be many objects at once.
+        """
+        try:
+            async with self._slots:
+                body = await self._prometheus.query(query.promql, evaluated_at)
+            answers.add(query, vector(body))
+        except QueryFailed as failure:
+            return failure
+        except _NOT_PROMETHEUS:
+            return QueryFailed("Prometheus answered with rows that are not its JSON")
+        return None
+
+    @contextmanager
+    def _isolated(self, uid: str) -> Iterator[None]:
+        """Make an error the problem of the reading of one LLMDeployment, and so a bug, too."""
+        try:
+            yield
         except (QueryFailed, ValueError) as error:
-            self._failed(intent, str(error))
-            return
-        sample = sample_from(dict(zip(promql, values, strict=True)), at)
-        if isinstance(sample, RejectedSample):
-            self._failed(intent, sample.reason)
-            return
-        self._readings[intent.uid] = Reading(sample, "", _subject(intent))
+            self._failed({uid}, str(error))
+        except Exception as error:
+            problem, intent = _defect(error), self._intents[uid]
+            if self.reading(intent).problem != problem:
+                log.exception("metrics of %s/%s", intent.namespace, intent.name)
+            self._failed({uid}, problem)
 
-    def _failed(self, intent: Intent, problem: str) -> None:
-        before = self.reading(intent)
-        if before.problem != problem:
-            log.warning("metrics of %s/%s: %s", intent.namespace, intent.name, problem)
-        self._readings[intent.uid] = Reading(before.sample, problem, _subject(intent))
+    def _failed(self, uids: Iterable[str], problem: str) -> None:
+        for uid in uids:
+            intent = self._intents[uid]
+            before = self.reading(intent)
+            if before.problem != problem:
+                log.warning("metrics of %s/%s: %s", intent.namespace, intent.name, problem)
+            self._readings[uid] = Reading(before.sample, problem, _subject(intent))
 
-    async def _query(self, promql: str, at: float | None) -> float | str | None:
-        async with self._slots:
-            return scalar(await self._prometheus.query(promql, at))
+
+def _defect(error: Exception) -> str:
+    return f"its metrics could not be read ({describe(error)}); please report this"
 
 
 def _subject(intent: Intent) -> Subject:
@@ -148,22 +234,38 @@ def _subject(intent: Intent) -> Subject:
 
 def scalar(body: bytes) -> float | str | None:
     """Return the single number of a response, None for an empty vector. Raises QueryFailed."""
+    kind, result = _parsed(body)
     try:
-        document = json.loads(body)
-        data = document["data"]
-        result = data["result"]
-        if document["status"] != "success":
-            raise QueryFailed("Prometheus reports an error")
-        if document.get("warnings"):  # a remote store did not answer: the sum is incomplete
-            raise QueryFailed(
-                f"Prometheus answered in part: {str(document['warnings'])[:_MAX_WARNING_CHARS]}"
-            )
-        if data["resultType"] == "scalar":
+        if kind == "scalar":
             return _number(result[1])
-        if data["resultType"] != "vector" or len(result) > 1:
+        if kind != "vector" or len(result) > 1:
             raise QueryFailed("Prometheus answered with more than one number")
         return _number(result[0]["value"][1]) if result else None
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
+    except _NOT_PROMETHEUS as error:
+        raise QueryFailed("Prometheus answered with something that is not its JSON") from error
+
+
+def vector(body: bytes) -> Sequence[Any]:
+    """Return the rows of a response. Raises QueryFailed."""
+    kind, result = _parsed(body)
+    if kind != "vector" or not isinstance(result, list):
+        raise QueryFailed("Prometheus answered with something that is no vector")
+    return result
+
+
+def _parsed(body: bytes) -> tuple[Any, Any]:
+    """Return type and value of a result."""
+    try:
+        document = from_json(body, cache_strings="none")
+        data = document["data"]
+        if document["status"] != "success":
+            raise QueryFailed("Prometheus reports an error")
+        if document.get("warnings"):  # a remote store did not answer: a sum would be incomplete
+            raise QueryUnanswerable(
+                f"Prometheus answered in part: {str(document['warnings'])[:_MAX_WARNING_CHARS]}"
+            )
+        return data["resultType"], data["result"]
+    except _NOT_PROMETHEUS as error:
         raise QueryFailed("Prometheus answered with something that is not its JSON") from error
 
 

@@ -5,18 +5,26 @@ Names and buckets are the engine's own: vLLM's, as `tangram.scaling.queries` ask
 
 from collections.abc import Mapping, Sequence
 
-from tangram.scaling.queries import ITL, KV_USAGE, RUNNING, TPOT, TPOT_BUCKETS, TTFT, TTFT_BUCKETS, WAITING
+from tangram.scaling import queries
+from tangram.scaling.queries import (
+    ITL,
+    KV_USAGE,
+    RUNNING,
+    TPOT,
+    TPOT_BUCKETS,
+    TTFT,
+    TTFT_BUCKETS,
+    WAITING,
+)
 
 Row = Sequence[float]
 
-RECEIVED = "tangram:requests_received_total"
-REJECTED = "tangram:requests_rejected_total"
 PROMPT_TOKENS = "vllm:prompt_tokens_total"
 GENERATION_TOKENS = "vllm:generation_tokens_total"
 SUCCESS = "vllm:request_success_total"  # all reasons together
 E2E = "vllm:e2e_request_latency_seconds"
-PROMPT_LENGTH = "vllm:request_prompt_tokens"
-ANSWER_LENGTH = "vllm:request_generation_tokens"
+RECEIVED, REJECTED = queries.RECEIVED, queries.REJECTED
+PROMPT_LENGTH, ANSWER_LENGTH = queries.PROMPT_LENGTH, queries.ANSWER_LENGTH
 
 E2E_BUCKETS = (
     *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0),

@@ -49,9 +49,16 @@ def query_results(
 
 
 def _over_window(window: RangeSelection, objectives: Objectives) -> dict[str, float | None]:
+    first_tokens = window.increase(f"{queries.TTFT}_count")
+    received = window.increase(queries.RECEIVED)
+    counted = first_tokens.keys() <= received.keys()  # else a sum would be too low
     results = {
         "running_mean": _sum(window.avg_over_time(queries.RUNNING)),
-        "requests": _sum(window.increase(f"{queries.TTFT}_count")),
+        "requests": _sum(first_tokens),
+        "arrived": _sum(received) if counted else None,
+        "rejected": _sum(window.increase(queries.REJECTED)) if counted else None,
+        "prompt_tokens_mean": _mean(window, queries.PROMPT_LENGTH),
+        "answer_tokens_mean": _mean(window, queries.ANSWER_LENGTH),
     }
     if objectives.ttft:
         edge_s = queries.snap(objectives.ttft.milliseconds, queries.TTFT_BUCKETS)
@@ -66,6 +73,11 @@ def _over_window(window: RangeSelection, objectives: Objectives) -> dict[str, fl
 def _attainment(window: RangeSelection, histogram: str, edge_s: float) -> float | None:
     count = _sum(window.increase(f"{histogram}_count"))
     return sum(window.bucket(histogram, edge_s).values()) / count if count is not None and count > 0 else None
+
+
+def _mean(window: RangeSelection, histogram: str) -> float | None:
+    total, count = _sum(window.increase(f"{histogram}_sum")), _sum(window.increase(f"{histogram}_count"))
+    return total / count if total is not None and count is not None and count > 0 else None
 
 
 def _quantile(window: RangeSelection, histogram: str, percentile: int) -> float | None:

@@ -1,0 +1,318 @@
+"""PromQL about many LLMDeployments at once: what `queries.for_deployment` asks, in a few queries for a fleet.
+
+A query is a union of terms. A term is one field, or a part of one. Each row of its result has the labels
+`field`, `namespace`, `model_name` and `replica_set`, which is the name of the pods without the last part, and
+belongs to the LLMDeployment with this combination (`FleetAnswers`). So a pod that carries the names of
+another LLMDeployment counts for none, two LLMDeployments of one namespace may have the same served name, and
+the number of rows does not grow with the replicas.
+
+Percentiles need the buckets of all pods of an LLMDeployment at once, so Prometheus computes them by namespace
+and model. They are shown and decide nothing.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tangram.fleet import Objective, Objectives
+from tangram.scaling.queries import (
+    ANSWER_LENGTH,
+    ITL,
+    KV_USAGE,
+    PROMPT_LENGTH,
+    RECEIVED,
+    REJECTED,
+    RUNNING,
+    TPOT,
+    TPOT_BUCKETS,
+    TTFT,
+    TTFT_BUCKETS,
+    WAITING,
+    any_of,
+    duration,
+    le_pattern,
+    snap,
+    wider_windows,
+)
+from tangram.scaling.sample import AT_WINDOW
+
+# Of the text of a query: its body, percent-encoded, is to stay below 64 KiB, which proxies often allow.
+MOST_CHARS = 48 << 10
+_TERM_CHARS = 400  # at most, beside the names of pods
+_POD = "namespace, model_name, pod"
+_GROUP = "namespace, model_name, replica_set"
+
+_Value = TypeVar("_Value")
+RowKey = tuple[str, str, str]
+"""Namespace, model name and ReplicaSet of a row; the ReplicaSet is empty for a percentile."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSubject:
+    """An LLMDeployment whose metrics are asked for."""
+
+    uid: str
+    namespace: str
+    served_name: str
+    pods: tuple[str, ...]  # names of its replicas' pods
+    objectives: Objectives
+    ttft_edge_s: float | None  # the bucket edges at which the objectives are checked
+    tpot_edge_s: float | None
+
+
+def metrics_subject(
+    uid: str, namespace: str, served_name: str, pods: tuple[str, ...], objectives: Objectives
+) -> MetricsSubject:
+    """Return what is asked about an LLMDeployment. Raises ValueError for an objective below all edges."""
+    ttft, tpot = objectives.ttft, objectives.tpot
+    ttft_edge_s = snap(ttft.milliseconds, TTFT_BUCKETS) if ttft else None
+    tpot_edge_s = snap(tpot.milliseconds, TPOT_BUCKETS) if tpot else None
+    return MetricsSubject(uid, namespace, served_name, pods, objectives, ttft_edge_s, tpot_edge_s)
+
+
+@dataclass(frozen=True, slots=True)
+class FleetQuery:
+    """A query whose rows are parts of the fields of several LLMDeployments."""
+
+    promql: str
+    owners: Mapping[RowKey, str]  # the UID of the LLMDeployment that a row belongs to
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    """One part of a field, for the pods of some LLMDeployments."""
+
+    field: str
+    rows: Callable[[str], str]  # the expression, from a regular expression for names of pods
+    pods: tuple[str, ...]  # regular expressions, each of which matches some of the pods
+
+
+@dataclass(frozen=True, slots=True)
+class _Selection:
+    """Regular expressions for the pods of a fleet, and of the LLMDeployments with each objective."""
+
+    all: tuple[str, ...]
+    with_tpot: tuple[str, ...]
+    by_ttft_edge: tuple[tuple[str, tuple[str, ...]], ...]
+    by_tpot_edge: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+def for_fleet(
+    subjects: Collection[MetricsSubject], window_s: float, most_chars: int = MOST_CHARS
+) -> tuple[FleetQuery, ...]:
+    """Return the queries for all `subjects`; none is longer than `most_chars` unless a single term is."""
+    with_pods = [subject for subject in subjects if subject.pods]
+    queries: list[FleetQuery] = []
+    for group in _unambiguous(with_pods, _row_keys):
+        owners = {key: subject.uid for subject in group for key in _row_keys(subject)}
+        texts = [
+            _named(term.field, term.rows(pods), part)
+            for term in _terms(_select(group, most_chars), window_s)
+            for part, pods in enumerate(term.pods)
+        ]
+        queries += (FleetQuery(text, owners) for text in _unions(texts, most_chars))
+    return (*queries, *_percentiles(with_pods, window_s, most_chars))
+
+
+def _row_keys(subject: MetricsSubject) -> set[RowKey]:
+    replica_sets = {pod.rpartition("-")[0] for pod in subject.pods}
+    return {(subject.namespace, subject.served_name, replica_set) for replica_set in replica_sets}
+
+
+def _select(subjects: list[MetricsSubject], most_chars: int) -> _Selection:
+    def pods_of(selected: list[MetricsSubject]) -> tuple[str, ...]:
+        pods = [pod for subject in selected for pod in subject.pods]
+        longest = (most_chars - _TERM_CHARS) // 2  # a term names the pods twice at most
+        return tuple(any_of(part) for part in _parts(pods, _regex_chars, longest))
+
+    def by_edge(
+        edge_of: Callable[[MetricsSubject], float | None],
+    ) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Return the edges at which objectives are checked, as regular expressions, with the pods."""
+        selected: dict[float, list[MetricsSubject]] = {}
+        for subject in subjects:
+            edge_s = edge_of(subject)
+            if edge_s is not None:
+                selected.setdefault(edge_s, []).append(subject)
+        return tuple((le_pattern(edge_s), pods_of(having)) for edge_s, having in sorted(selected.items()))
+
+    return _Selection(
+        pods_of(subjects),
+        pods_of([subject for subject in subjects if subject.objectives.tpot]),
+        by_edge(lambda subject: subject.ttft_edge_s),
+        by_edge(lambda subject: subject.tpot_edge_s),
+    )
+
+
+def _terms(select: _Selection, window_s: float) -> Iterator[_Term]:
+    def running(pods: str) -> str:
+        return f'{RUNNING}{{pod=~"{pods}"}}'
+
+    yield _Term("targets", lambda pods: _count(f"max by ({_POD}) ({running(pods)})"), select.all)
+    yield _Term("scraped_at", lambda pods: _by_group("max", f"timestamp({running(pods)})"), select.all)
+    yield _Term("running", lambda pods: _by_group("sum", _page(running(pods))), select.all)
+    yield _Term("waiting", lambda pods: _by_group("sum", _page(f'{WAITING}{{pod=~"{pods}"}}')), select.all)
+    yield _mean("kv_usage", KV_USAGE, select.all, window_s)
+    yield from _terms_over_window("", select, window_s)
+    for wider_s in wider_windows(window_s):
+        yield from _terms_over_window(f"{AT_WINDOW}{wider_s}", select, wider_s)
+
+
+def _terms_over_window(suffix: str, select: _Selection, window_s: float) -> Iterator[_Term]:
+    """Yield the terms of the fields of one window; the names of fields end with `suffix`."""
+    yield _mean(f"running_mean{suffix}", RUNNING, select.all, window_s)
+    yield _without(f"pods_without_arrived{suffix}", f"{TTFT}_count", RECEIVED, select.all, window_s)
+    for field, metric in (
+        ("requests", f"{TTFT}_count"),
+        ("arrived", RECEIVED),
+        ("rejected", REJECTED),
+        ("prompt_tokens_sum", f"{PROMPT_LENGTH}_sum"),
+        ("prompt_tokens_count", f"{PROMPT_LENGTH}_count"),
+        ("answer_tokens_sum", f"{ANSWER_LENGTH}_sum"),
+        ("answer_tokens_count", f"{ANSWER_LENGTH}_count"),
+    ):
+        yield _increase(f"{field}{suffix}", metric, "", select.all, window_s)
+    yield _increase(f"tpot_count{suffix}", f"{TPOT}_count", "", select.with_tpot, window_s)
+    yield _increase(f"itl_count{suffix}", f"{ITL}_count", "", select.with_tpot, window_s)
+    for edge, pods in select.by_ttft_edge:
+        yield _increase(f"ttft_good{suffix}", f"{TTFT}_bucket", edge, pods, window_s)
+    for edge, pods in select.by_tpot_edge:
+        yield _increase(f"tpot_good{suffix}", f"{TPOT}_bucket", edge, pods, window_s)
+        yield _increase(f"itl_good{suffix}", f"{ITL}_bucket", edge, pods, window_s)
+
+
+def _mean(field: str, metric: str, pods: tuple[str, ...], window_s: float) -> _Term:
+    window = duration(window_s)
+    return _Term(
+        field,
+        lambda pods: _by_group("sum", _page(f'avg_over_time({metric}{{pod=~"{pods}"}}[{window}])')),
+        pods,
+    )
+
+
+def _increase(field: str, metric: str, edge: str, pods: tuple[str, ...], window_s: float) -> _Term:
+    within_page = ("reason",) if metric == REJECTED else ()
+    return _Term(
+        field,
+        lambda pods: _by_group("sum", _page(_increases(metric, pods, window_s, edge), *within_page)),
+        pods,
+    )
+
+
+def _without(field: str, metric: str, other: str, pods: tuple[str, ...], window_s: float) -> _Term:
+    """Return the number of pods that export `metric` but not `other`; usually no rows."""
+
+    def rows(pods: str) -> str:
+        having, others = _increases(metric, pods, window_s), _increases(other, pods, window_s)
+        return _count(f"max by ({_POD}) ({having}) unless on ({_POD}) max by ({_POD}) ({others})")
+
+    return _Term(field, rows, pods)
+
+
+def _increases(metric: str, pods: str, window_s: float, edge: str = "") -> str:
+    bucket = f',le=~"{edge}"' if edge else ""
+    return f'increase({metric}{{pod=~"{pods}"{bucket}}}[{duration(window_s)}])'
+
+
+def _page(expression: str, *within_page: str) -> str:
+    """Return the value of each engine, and of each further label: once, however often it is scraped."""
+    return f"max by ({', '.join((_POD, 'engine', *within_page))}) ({expression})"
+
+
+def _by_group(aggregation: str, expression: str) -> str:
+    """Return one value for all pods of a ReplicaSet, which are of one LLMDeployment."""
+    named = f'label_replace({expression}, "replica_set", "$1", "pod", "(.+)-[^-]*")'
+    return f"{aggregation} by ({_GROUP}) ({named})"
+
+
+def _named(field: str, rows: str, part: int = 0) -> str:
+    """Label rows with their field. Parts that name other pods of one ReplicaSet differ in a further label."""
+    named = f'label_replace({rows}, "field", "{field}", "", "")'
+    return f'label_replace({named}, "part", "{part}", "", "")' if part else named
+
+
+def _count(pods: str) -> str:
+    return _by_group("count", pods)
+
+
+def _percentiles(subjects: list[MetricsSubject], window_s: float, most_chars: int) -> Iterator[FleetQuery]:
+    """Yield the queries of percentiles: in each, every namespace and model belongs to one LLMDeployment."""
+    for group in _unambiguous(subjects, _percentile_key):
+        owners = {key: subject.uid for subject in group for key in _percentile_key(subject)}
+        texts = []
+        for field, metric, by_percentile in (
+            ("ttft_s", TTFT, _by_percentile(group, lambda objectives: objectives.ttft)),
+            ("tpot_s", TPOT, _by_percentile(group, lambda objectives: objectives.tpot)),
+        ):
+            for percentile, having in by_percentile:
+                for part in _parts(having, _pod_chars, most_chars - _TERM_CHARS):
+                    pods = any_of([pod for subject in part for pod in subject.pods])
+                    quantile = _quantile(metric, percentile, pods, window_s)
+                    texts.append(_named(field, quantile))
+        yield from (FleetQuery(text, owners) for text in _unions(texts, most_chars))
+
+
+def _by_percentile(
+    subjects: Iterable[MetricsSubject], objective_of: Callable[[Objectives], Objective | None]
+) -> list[tuple[int, list[MetricsSubject]]]:
+    selected: dict[int, list[MetricsSubject]] = {}
+    for subject in subjects:
+        objective = objective_of(subject.objectives)
+        if objective is not None:
+            selected.setdefault(objective.percentile, []).append(subject)
+    return sorted(selected.items())
+
+
+def _percentile_key(subject: MetricsSubject) -> set[RowKey]:
+    return {(subject.namespace, subject.served_name, "")}
+
+
+def _unambiguous(
+    subjects: Iterable[MetricsSubject], keys_of: Callable[[MetricsSubject], set[RowKey]]
+) -> list[list[MetricsSubject]]:
+    """Part LLMDeployments so that no two of a part have a row in common."""
+    groups: list[tuple[set[RowKey], list[MetricsSubject]]] = []
+    for subject in subjects:
+        keys = keys_of(subject)
+        for taken, group in groups:
+            if taken.isdisjoint(keys):
+                taken.update(keys)
+                group.append(subject)
+                break
+        else:
+            groups.append((keys, [subject]))
+    return [group for _, group in groups]
+
+
+def _quantile(metric: str, percentile: int, pods: str, window_s: float) -> str:
+    rates = f'rate({metric}_bucket{{pod=~"{pods}"}}[{duration(window_s)}])'
+    pages = f"max by ({_POD}, engine, le) ({rates})"
+    return f"histogram_quantile({percentile / 100:g}, sum by (namespace, model_name, le) ({pages}))"
+
+
+def _unions(texts: Iterable[str], most_chars: int) -> Iterator[str]:
+    """Join texts by `or`, which keeps all rows: those of two terms differ in a label."""
+    for part in _parts(list(texts), len, most_chars):
+        yield " or ".join(part)
+
+
+def _regex_chars(pod: str) -> int:
+    return len(pod) + 2 * pod.count(".")
+
+
+def _pod_chars(subject: MetricsSubject) -> int:
+    return sum(_regex_chars(pod) + 1 for pod in subject.pods)
+
+
+def _parts(values: list[_Value], size: Callable[[_Value], int], most: int) -> Iterator[list[_Value]]:
+    """Cut a list where the sizes, each with a separator, would add up to more than `most`."""
+    part: list[_Value] = []
+    used = 0
+    for value in values:
+        if part and used + size(value) > most:
+            yield part
+            part, used = [], 0
+        part.append(value)
+        used += size(value) + len(" or ")
+    if part:
+        yield part

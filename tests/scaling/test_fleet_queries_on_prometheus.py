@@ -1,0 +1,135 @@
+"""The queries about a fleet give what those about each LLMDeployment give, on Prometheus' own engine."""
+
+import itertools
+import random
+
+import pytest
+
+from e2e.cluster import packages
+from e2e.cluster.base import ClusterError
+from tangram.fleet import Objective, Objectives
+from tangram.scaling import FleetAnswers, for_fleet, metrics_subject, queries
+from tests.support import promtool_answers
+
+WINDOW_S = 60
+END_S = 1560
+BOTH = Objectives(Objective(90, 1000), Objective(95, 60))
+
+# Of two LLMDeployments with one served name; one whose pods still have another's name; one of another
+# namespace; one without objectives; one with other edges; one without pods; one that no Prometheus scrapes.
+SUBJECTS = {
+    "twin-a": metrics_subject("twin-a", "ns", "m/twin", ("a-1-x", "a-1-y"), BOTH),
+    "twin-b": metrics_subject("twin-b", "ns", "m/twin", ("b-1-x", "b-2-z"), BOTH),
+    "renamed": metrics_subject("renamed", "ns", "m/new", ("r-1-old", "r-2-new"), BOTH),
+    "has-name": metrics_subject("has-name", "ns", "m/old", ("h-1-x",), BOTH),
+    "elsewhere": metrics_subject("elsewhere", "other", "m/new", ("r-1-old", "e-1-x"), BOTH),
+    "plain": metrics_subject("plain", "ns", "m/plain", ("p-1-x",), Objectives()),
+    "strict": metrics_subject(
+        "strict", "ns", 'm/"q\\', ("s.t-1-x", "s.t-1-y"), Objectives(Objective(99, 700), Objective(90, 9))
+    ),
+    "ttft-only": metrics_subject("ttft-only", "ns", "m/t", ("t-1-x",), Objectives(Objective(90, 2500))),
+    "no-pods": metrics_subject("no-pods", "ns", "m/none", (), BOTH),
+    "not-scraped": metrics_subject("not-scraped", "ns", "m/not", ("n-1-x",), BOTH),
+}
+INSTANTS = (20, 70, 400, 905, 940, 1500)
+
+
+def page(rng, labels, *, decimal=False, counts_arrivals=True, begin=0, end=END_S):
+    """Series of one scraped page with random counters, every 15 s from `begin` to `end`."""
+    times = range(begin, end, 15)
+    made = {}
+
+    def put(name, more, values):
+        made[f"{name}{{{labels}{more}}}"] = dict(zip(times, values, strict=True))
+
+    def growing(most):
+        return list(itertools.accumulate(rng.randrange(most) for _ in times))
+
+    for name in (queries.RUNNING, queries.WAITING):
+        put(name, "", [rng.randrange(30) for _ in times])
+    put(queries.KV_USAGE, "", [rng.random() for _ in times])
+    if counts_arrivals:
+        put(queries.RECEIVED, "", growing(20))
+        for reason in ("queue_full", "draining"):
+            put(queries.REJECTED, f',reason="{reason}"', growing(3))
+    for name in (queries.PROMPT_LENGTH, queries.ANSWER_LENGTH):
+        put(f"{name}_count", "", growing(15))
+        put(f"{name}_sum", "", growing(9000))
+    for name, edges in (
+        (queries.TTFT, queries.TTFT_BUCKETS),
+        (queries.TPOT, queries.TPOT_BUCKETS),
+        (queries.ITL, queries.TPOT_BUCKETS),
+    ):
+        buckets = [growing(4) for _ in (*edges, None)]
+        for position, edge in enumerate((*edges, float("inf"))):
+            total = [sum(column) for column in zip(*buckets[: position + 1], strict=True)]
+            le = "+Inf" if edge == float("inf") else str(edge) if decimal else f"{edge:g}"
+            put(f"{name}_bucket", f',le="{le}"', total)
+        put(f"{name}_count", "", total)
+    return made
+
+
+def scraped_fleet():
+    rng = random.Random(3)
+
+    def labels(namespace, model, pod, more='engine="0"'):
+        model = model.replace("\\", "\\\\").replace('"', '\\"')
+        return f'namespace="{namespace}",model_name="{model}",pod="{pod}",{more}'
+
+    twice = labels("ns", "m/twin", "a-1-x")
+    fleet = page(rng, f'{twice},job="annotations"') | page(rng, f'{twice},job="monitor"')
+    for engine in (0, 1):
+        fleet |= page(rng, labels("ns", "m/twin", "a-1-y", f'engine="{engine}"'), decimal=True)
+    fleet |= page(rng, labels("ns", "m/twin", "b-1-x"), end=900)
+    fleet |= page(rng, labels("ns", "m/twin", "b-2-z"), begin=600)
+    fleet |= page(rng, labels("ns", "m/old", "r-1-old"))
+    fleet |= page(rng, labels("ns", "m/new", "r-2-new"))
+    fleet |= page(rng, labels("ns", "m/old", "h-1-x"))
+    fleet |= page(rng, labels("other", "m/new", "e-1-x"))
+    fleet |= page(rng, labels("ns", "m/plain", "p-1-x", 'job="no engine label"'), counts_arrivals=False)
+    fleet |= page(rng, labels("ns", 'm/"q\\', "s.t-1-x"))
+    fleet |= page(rng, labels("ns", 'm/"q\\', "s.t-1-y"), counts_arrivals=False, end=600)
+    fleet |= page(rng, labels("ns", "m/t", "t-1-x"))
+    fleet |= page(rng, labels("ns", "m/t", "t-1-forged"))  # not a replica
+    return fleet | page(rng, labels("ns", "m/t", "h-1-x"))  # a replica of another
+
+
+@pytest.fixture(scope="module")
+def promtool():
+    try:
+        return packages.need("promtool")
+    except ClusterError as missing:
+        pytest.fail(f"these tests need promtool: {missing}", pytrace=False)
+
+
+@pytest.mark.parametrize("most_chars", [600, 4000, 48 << 10])
+def test_queries_about_a_fleet_return_what_queries_about_each_llmdeployment_return(
+    most_chars, promtool, tmp_path
+):
+    fleet = scraped_fleet()
+    asked = for_fleet(SUBJECTS.values(), WINDOW_S, most_chars)
+    each = {
+        uid: queries.for_deployment(s.namespace, s.served_name, s.pods, s.objectives, WINDOW_S)
+        for uid, s in SUBJECTS.items()
+    }
+    questions = [(query.promql, at) for at in INSTANTS for query in asked]
+    vectors = iter(promtool_answers.vectors(promtool, fleet, questions, tmp_path / "fleet.yaml"))
+    single = [(promql, at) for at in INSTANTS for by_name in each.values() for promql in by_name.values()]
+    numbers = iter(promtool_answers.answers(promtool, fleet, single, tmp_path / "each.yaml"))
+
+    compared = 0
+    for at in INSTANTS:
+        answers = FleetAnswers()
+        for query in asked:
+            answers.add(query, next(vectors))
+        for uid, subject in SUBJECTS.items():
+            results = answers.results(subject, WINDOW_S, at)
+            assert results.keys() == each[uid].keys()
+            for name in each[uid]:
+                number = next(numbers)
+                expected = None if number is None else pytest.approx(number, rel=1e-9, abs=1e-12, nan_ok=True)
+                if uid in ("has-name", "ttft-only") and name in ("ttft_s", "tpot_s"):
+                    expected = None  # there is a pod with this name that is a replica of another
+                assert results[name] == expected, (at, uid, name)
+                compared += number is not None
+    assert compared > 1000
