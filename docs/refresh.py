@@ -27,6 +27,7 @@ DOCUMENTS = (
     "docs/sizing.md",
     "docs/packing.md",
     "docs/rules-of-thumb.md",
+    "docs/simulation.md",
     "docs/engine.md",
     "examples/llama-70b-chat/README.md",
 )
