@@ -296,3 +296,39 @@ def test_two_llmdeployments_of_one_uid_are_refused() -> None:
 
     with pytest.raises(InputError, match="have the same uid"):
         run((served(trace, Schedule([(0, 1)])), served(trace, Schedule([(0, 1)]))), FLEET)
+
+
+def test_each_objective_has_its_own_attainment_and_both_are_met_by_fewer() -> None:
+    trace = poisson_trace(4000, 20.0)
+    only_ttft, only_tpot, both = (
+        run((served(trace, Schedule([(0, 1)]), intent_changes=changes),), FLEET).deployments[0].attainment
+        for changes in (
+            {"ttft": Objective(95, 1500), "tpot": None},
+            {"ttft": None, "tpot": Objective(95, 11)},
+            {"ttft": Objective(95, 1500), "tpot": Objective(95, 11)},
+        )
+    )
+
+    assert both.whole.ttft_attainment == pytest.approx(only_ttft.share, abs=0.01)
+    assert both.whole.tpot_attainment == pytest.approx(only_tpot.share, abs=0.01)
+    assert both.share == both.whole.attainment
+    assert both.share < min(both.whole.ttft_attainment, both.whole.tpot_attainment) < 1.0
+    assert only_ttft.whole.tpot_attainment == only_tpot.whole.ttft_attainment == 1.0
+    assert both.ttft_s == only_tpot.ttft_s
+    assert 0.0 < both.ttft_s.p50 < both.ttft_s.p99
+
+
+def test_a_request_that_is_not_served_misses_both_objectives_and_has_no_latency() -> None:
+    trace = poisson_trace(200, 1.0)
+    faults = InjectedFaults(node_failures=(NodeFailure("n0", 50.0), NodeFailure("n1", 50.0)))
+
+    result = (
+        run((served(trace, Schedule([(0, 1)])),), replace(FLEET, faults=faults)).deployments[0].attainment
+    )
+
+    whole, verdicts = result.whole, dict(result.verdicts)
+    unserved = verdicts["lost"] + verdicts["timed out"]
+    assert unserved > 100
+    assert whole.ttft_missed == unserved + verdicts.get("TTFT", 0)
+    assert whole.tpot_missed >= unserved
+    assert result.ttft_s.p99 < 2.0

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tangram.capacity.load.latency import Percentiles, percentiles
 from tangram.fleet import Intent, Shape
 from tangram.simulator.cluster.engine_setups import EngineSetup
 from tangram.simulator.serving.gateway import SendFailure, SentRequest
@@ -26,6 +27,7 @@ class Verdict(StrEnum):
     INFEASIBLE = "infeasible"  # it misses its objectives even alone on an idle replica
 
 
+NO_LATENCY = percentiles(())
 UNSERVABLE = (Verdict.TOO_LONG, Verdict.INFEASIBLE)
 _FAILURES = {
     SendFailure.NO_READY_POD: Verdict.REFUSED,
@@ -41,11 +43,23 @@ class AttainmentWindow:
     begin_s: float
     requests: int
     attained: int
+    ttft_missed: int = 0  # requests that were not served count here and in the next
+    tpot_missed: int = 0
 
     @property
     def attainment(self) -> float:
         """Share of requests that met both objectives; 1 without requests."""
         return self.attained / self.requests if self.requests else 1.0
+
+    @property
+    def ttft_attainment(self) -> float:
+        """Share of requests that met the objective for TTFT; 1 without requests."""
+        return 1.0 - self.ttft_missed / self.requests if self.requests else 1.0
+
+    @property
+    def tpot_attainment(self) -> float:
+        """Share of requests that met the objective for TPOT; 1 without requests."""
+        return 1.0 - self.tpot_missed / self.requests if self.requests else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +68,15 @@ class Attainment:
 
     verdicts: tuple[tuple[str, int], ...]  # (`Verdict`, requests), sorted
     windows: tuple[AttainmentWindow, ...]
+    ttft_s: Percentiles = NO_LATENCY  # of requests that were served, whatever their objectives
+    tpot_s: Percentiles = NO_LATENCY  # likewise, of answers of more than one token
+
+    @property
+    def whole(self) -> AttainmentWindow:
+        """The whole run as one window."""
+        names = ("requests", "attained", "ttft_missed", "tpot_missed")
+        sums = (sum(getattr(window, name) for window in self.windows) for name in names)
+        return AttainmentWindow(0.0, *sums)
 
     @property
     def requests(self) -> int:
@@ -85,36 +108,36 @@ def attainment(
 ) -> Attainment:
     """Judge the requests after the run. `usual_shape` is what those are judged on that reached no pod."""
     count = max(1, math.ceil(duration_s / WINDOW_S))
-    totals, attained, verdicts = [0] * count, [0] * count, Counter[Verdict]()
+    windows = [[0, 0, 0, 0] for _ in range(count)]  # requests, attained, missed TTFT and TPOT
+    verdicts = Counter[Verdict]()
+    ttft_s, tpot_s = list[float](), list[float]()
     for request in sent:
-        verdict = _verdict(request, intent, engine_of, usual_shape)
+        failure = _failure(request, intent)
+        times = None if failure is not None else _latency_s(request, engine_of)
+        if times is not None:
+            ttft_s.append(times[0])
+            if request.request.output_tokens > 1:
+                tpot_s.append(times[1])
+        missed = (True, True) if times is None else _missed(intent, *times)
+        verdict = failure or _worst(missed)
+        judged = verdict in (Verdict.ATTAINED, Verdict.TOO_LONG)
+        if not judged and _is_infeasible(request, intent, engine_of, usual_shape):
+            verdict = Verdict.INFEASIBLE
         verdicts[verdict] += 1
         if verdict not in UNSERVABLE:
-            window = min(count - 1, int(request.request.arrival_s // WINDOW_S))
-            totals[window] += 1
-            attained[window] += verdict is Verdict.ATTAINED
-    windows = zip(totals, attained, strict=True)
+            window = windows[min(count - 1, int(request.request.arrival_s // WINDOW_S))]
+            for place, counts in enumerate((True, verdict is Verdict.ATTAINED, *missed)):
+                window[place] += counts
     return Attainment(
         tuple(sorted((str(verdict), number) for verdict, number in verdicts.items())),
         tuple(AttainmentWindow(place * WINDOW_S, *figures) for place, figures in enumerate(windows)),
+        percentiles(ttft_s),
+        percentiles(tpot_s),
     )
 
 
-def _verdict(
-    sent: SentRequest, intent: Intent, engine_of: Callable[[Shape], EngineSetup], usual_shape: Shape | None
-) -> Verdict:
-    verdict = _as_served(sent, intent, engine_of)
-    if verdict in (Verdict.ATTAINED, Verdict.TOO_LONG):
-        return verdict
-    shape = sent.pod.shape if sent.pod is not None else usual_shape
-    if shape is None:
-        return verdict
-    request = sent.request
-    ttft_s, tpot_s = engine_of(shape).idle_latency_s(request.input_tokens, request.output_tokens)
-    return Verdict.INFEASIBLE if _missed(intent, ttft_s, tpot_s) else verdict
-
-
-def _as_served(sent: SentRequest, intent: Intent, engine_of: Callable[[Shape], EngineSetup]) -> Verdict:
+def _failure(sent: SentRequest, intent: Intent) -> Verdict | None:
+    """Return why a request was not served; None: it was."""
     if sent.failure is not None:
         return _FAILURES[sent.failure]
     pod = sent.pod
@@ -123,19 +146,44 @@ def _as_served(sent: SentRequest, intent: Intent, engine_of: Callable[[Shape], E
     first, last = pod.replica.first[sent.number], pod.replica.last[sent.number]
     if math.isnan(last) or last > pod.lost_at:
         return Verdict.LOST
-    request_s, request = engine_of(pod.shape).request_s, sent.request
-    if math.isnan(first) or last - request.arrival_s > intent.max_request_s:
+    if math.isnan(first) or last - sent.request.arrival_s > intent.max_request_s:
         return Verdict.TIMED_OUT
-    gaps = request.output_tokens - 1
-    ttft_s = first - request.arrival_s + request_s
-    return _missed(intent, ttft_s, (last - first) / gaps if gaps else 0.0) or Verdict.ATTAINED
+    return None
 
 
-def _missed(intent: Intent, ttft_s: float, tpot_s: float) -> Verdict | None:
-    """Return the objective that is missed, None where both are met."""
-    if intent.ttft is not None and ttft_s > intent.ttft.seconds:
-        return Verdict.TTFT
-    return Verdict.TPOT if intent.tpot is not None and tpot_s > intent.tpot.seconds else None
+def _latency_s(sent: SentRequest, engine_of: Callable[[Shape], EngineSetup]) -> tuple[float, float] | None:
+    """Return TTFT and TPOT of a request that was served; TPOT is 0 for an answer of one token."""
+    pod = sent.pod
+    if pod is None or pod.replica is None:
+        return None
+    first, last = pod.replica.first[sent.number], pod.replica.last[sent.number]
+    gaps = sent.request.output_tokens - 1
+    ttft_s = first - sent.request.arrival_s + engine_of(pod.shape).request_s
+    return ttft_s, (last - first) / gaps if gaps else 0.0
+
+
+def _missed(intent: Intent, ttft_s: float, tpot_s: float) -> tuple[bool, bool]:
+    """Return whether the objectives for TTFT and for TPOT are missed."""
+    return (
+        intent.ttft is not None and ttft_s > intent.ttft.seconds,
+        intent.tpot is not None and tpot_s > intent.tpot.seconds,
+    )
+
+
+def _worst(missed: tuple[bool, bool]) -> Verdict:
+    first, others = missed
+    return Verdict.TTFT if first else Verdict.TPOT if others else Verdict.ATTAINED
+
+
+def _is_infeasible(
+    sent: SentRequest, intent: Intent, engine_of: Callable[[Shape], EngineSetup], usual_shape: Shape | None
+) -> bool:
+    """Whether a request misses its objectives even alone on an idle replica."""
+    shape = sent.pod.shape if sent.pod is not None else usual_shape
+    if shape is None:
+        return False
+    request = sent.request
+    return any(_missed(intent, *engine_of(shape).idle_latency_s(request.input_tokens, request.output_tokens)))
 
 
 @dataclass(frozen=True, slots=True)
