@@ -1,0 +1,126 @@
+"""The oracle of a scenario: the cheapest schedule found, with all requests known, that reaches an attainment.
+
+The load of a time bin is the work of its requests, in replicas at the highest load within the objectives. A cover of
+that load, times a factor, is replayed through the same simulation by a schedule; the factor is bisected for each
+attainment. Where the best fixed number of replicas is cheaper, it counts. Replicas start in their mean time here: the
+oracle knows each start, so it needs no margin for it. It is the best schedule found, not a bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from benchmarks.autoscaling.prepared_scenario import PreparedScenario
+from tangram.simulator.cluster.start_times import Delay, StartTimes
+from tangram.simulator.controllers.controller import ControllerView
+from tangram.simulator.oracle import ReplicaCover, clairvoyant_cover, cover_at_attainment, least_static
+from tangram.simulator.result.run_result import DeploymentResult
+from tangram.simulator.run import SimulationSettings, run
+
+BIN_S = 15.0  # as the rounds of the simulation
+SMOOTHED_BINS = (1, 4)  # over which the load is averaged before it is covered; the cheaper one counts
+STOP_S = 15.0  # a draining replica, mean
+LOWEST_FACTOR, HIGHEST_FACTOR, STEPS = 0.4, 2.0, 6
+
+
+class Schedule:
+    """Replicas by time bin, whatever the metrics are."""
+
+    name = "schedule"
+    interval_s = BIN_S
+
+    def __init__(self, ordered: Sequence[int], knob: float = 0.0) -> None:
+        self.ordered, self.knob = ordered, knob
+
+    def decide(self, view: ControllerView) -> int:
+        """Return the replicas of the present bin."""
+        return self.ordered[min(len(self.ordered) - 1, int(view.now // BIN_S))]
+
+
+@dataclass(frozen=True, slots=True)
+class OracleResult:
+    """The cheapest replay that reached an attainment, and the cheapest with a fixed number of replicas."""
+
+    usd: float
+    miss: float
+    starts: int
+    factor: float | None  # on the load of the cover; None: the fixed number is the cheapest
+    static_usd: float | None  # None: no fixed number reaches it
+    static_replicas: int | None
+
+
+def oracle(
+    scenario: PreparedScenario, attainments: Sequence[float], seed: int
+) -> dict[float, OracleResult | None]:
+    """Return the oracle of each attainment; None: no cover reached it."""
+    known = replace(scenario, start_times=_mean_times(scenario.start_times))
+    replays: dict[tuple[int, ...], DeploymentResult] = {}
+
+    def replay(ordered: Sequence[int]) -> float:
+        key = tuple(ordered)
+        if key not in replays:
+            settings = SimulationSettings(known.nodes, seed=seed)
+            replays[key] = run((known.deployment(Schedule(key), key[0]),), settings).deployments[0]
+        return replays[key].attainment.share
+
+    def cover_of(need: Sequence[int]) -> ReplicaCover:
+        most = [min(count, known.intent.max_replicas) for count in need]
+        return clairvoyant_cover(
+            most, bin_s=BIN_S, start_s=known.start_times.mean_s, stop_s=STOP_S, min_replicas=1
+        )
+
+    loads = [smoothed(load(known), bins) for bins in SMOOTHED_BINS]
+    results: dict[float, OracleResult | None] = {}
+    for attainment in attainments:
+        fixed = least_static(len(loads[0]), replay, attainment, known.intent.max_replicas)
+        reached: list[tuple[DeploymentResult, float | None]] = []
+        if fixed is not None:
+            reached.append((replays[(fixed,) * len(loads[0])], None))
+        for part in loads:
+            found = cover_at_attainment(
+                part, cover_of, replay, attainment, low=LOWEST_FACTOR, high=HIGHEST_FACTOR, steps=STEPS
+            )
+            if found is not None:
+                reached.append((replays[found.cover.ordered], found.scale))
+        static = None if fixed is None else reached[0][0].use.usd
+        best = min(reached, key=lambda candidate: candidate[0].use.usd, default=None)
+        results[attainment] = best and OracleResult(
+            usd=best[0].use.usd,
+            miss=1 - best[0].attainment.share,
+            starts=best[0].use.starts,
+            factor=best[1],
+            static_usd=static,
+            static_replicas=fixed,
+        )
+    return results
+
+
+def load(scenario: PreparedScenario) -> list[float]:
+    """Return the work that arrives in each bin, in replicas at their highest load within the objectives."""
+    profile = scenario.profile
+    prompt_s = profile.step_s(0, 0, profile.input_tokens) / profile.input_tokens
+    batch, context = profile.running_requests, profile.input_tokens + profile.output_tokens / 2
+    token_s = profile.step_s(batch, context, 0) / batch
+    usual_s = prompt_s * profile.input_tokens + token_s * profile.output_tokens
+    bins = [0.0] * (int(scenario.trace.duration_s // BIN_S) + 1)
+    for request in scenario.trace.requests:
+        work = (prompt_s * request.input_tokens + token_s * request.output_tokens) / usual_s
+        bins[int(request.arrival_s // BIN_S)] += work
+    return [work / BIN_S / profile.requests_per_second for work in bins]
+
+
+def smoothed(values: Sequence[float], bins: int) -> list[float]:
+    """Return the mean of each bin and the ones before it: a queue carries work over."""
+    return [math.fsum(values[max(0, end - bins) : end]) / min(bins, end) for end in range(1, len(values) + 1)]
+
+
+def _mean_times(times: StartTimes) -> StartTimes:
+    """Return start times that always take their mean."""
+    return replace(
+        times,
+        image_pull=Delay(times.image_pull.mean_s),
+        weight_load=Delay(times.weight_load.mean_s),
+        warm_up=Delay(times.warm_up.mean_s),
+    )

@@ -1,0 +1,121 @@
+"""The comparison of scaling laws: cost at equal attainment, knobs chosen elsewhere, runs that are resumed."""
+
+import json
+import math
+
+import pytest
+
+from benchmarks.autoscaling import clairvoyant, compare, laws, runs, scenarios
+from benchmarks.autoscaling.__main__ import main
+from benchmarks.autoscaling.compare import SweptRun, usd_at
+from benchmarks.autoscaling.prepared_scenario import prepared
+
+
+def swept(*points):
+    return [SweptRun(float(place), usd, miss, 10_000) for place, (usd, miss) in enumerate(points)]
+
+
+def record(scenario, law, knob, usd, miss, seed=0):
+    figures = dict.fromkeys(
+        ("windows_99", "mean_replicas", "most_replicas", "starts", "reversals_per_day", "changes_per_day",
+         "recovery_s", "idle_gpu_hours", "starting_gpu_hours", "blind_actions", "blind_scale_downs"), 0.0
+    )  # fmt: skip
+    case = {"scenario": scenario, "law": law, "knob": knob, "seed": seed}
+    return figures | case | {"usd": usd, "miss": miss, "requests": 10_000}
+
+
+def every_knob(scenario, law, points, seed=0):
+    knobs = laws.BY_NAME[law].knobs
+    assert len(points) == len(knobs)
+    return [record(scenario, law, k, usd, miss, seed) for k, (usd, miss) in zip(knobs, points, strict=True)]
+
+
+def test_between_two_knobs_cost_is_linear_in_the_logarithm_of_the_misses():
+    runs_of_a_seed = swept((10.0, 0.1), (20.0, 0.001))
+
+    assert usd_at(runs_of_a_seed, 0.99) == pytest.approx(15.0)
+    assert usd_at(runs_of_a_seed, 0.99, is_stepped=True) == 20.0
+
+
+def test_an_attainment_that_no_knob_reaches_has_no_cost():
+    assert usd_at(swept((10.0, 0.1), (20.0, 0.02)), 0.99) is None
+
+
+def test_the_cheapest_knob_that_reaches_the_attainment_counts_also_where_a_law_is_not_monotone():
+    assert usd_at(swept((30.0, 0.001), (12.0, 0.0), (40.0, 0.001)), 0.99) == 12.0
+
+
+def test_no_misses_count_as_half_a_request():
+    assert swept((1.0, 0.0))[0].log_miss == pytest.approx(math.log(0.5 / 10_000))
+
+
+def test_a_law_is_compared_with_ours_by_seed():
+    ours = [(usd, 0.001) for usd in (10.0, 11, 12, 13, 14, 15, 16, 17)]
+    theirs = [(2 * usd, miss) for usd, miss in ours]
+    records = []
+    for seed, scale in ((0, 1.0), (1, 3.0)):
+        records += every_knob("conv", "tangram", [(scale * usd, miss) for usd, miss in ours], seed)
+        records += every_knob("conv", "keda", [(scale * usd, miss) for usd, miss in theirs], seed)
+
+    at = compare.at_equal_attainment(compare.collected(records), "conv", "keda", 0.99)
+
+    assert (at.over_ours.value, at.over_ours.half_width, at.reached) == (pytest.approx(1.0), 0.0, 2)
+
+
+def test_a_seed_with_a_knob_that_is_missing_does_not_count():
+    records = every_knob("conv", "keda", [(10.0, 0.001)] * 8)[:-1]
+
+    assert compare.collected(records).runs["conv", "keda"] == {}
+
+
+def test_the_knob_of_a_scenario_is_chosen_on_the_others():
+    here = [(10.0, 0.0)] * 8
+    there = [(10.0, 0.5), (11.0, 0.5), (12.0, 0.5), (13.0, 0.009), *[(14.0, 0.0)] * 4]
+    results = compare.collected([*every_knob("conv", "keda", here), *every_knob("code", "keda", there)])
+
+    assert compare.on_other_traces(results, "conv", "keda", 0.99).knob == laws.BY_NAME["keda"].knobs[3]
+    assert compare.on_other_traces(results, "code", "keda", 0.99).knob == laws.BY_NAME["keda"].knobs[0]
+    assert compare.on_other_traces(results, "code", "keda", 0.99).miss.value == 0.5
+
+
+@pytest.mark.parametrize("law", laws.LAWS, ids=lambda law: law.name)
+def test_a_law_is_built_for_each_knob_and_its_default_is_one_of_them(law):
+    scenario = prepared(scenarios.QUICK, 0)
+
+    assert [law.controller(scenario, knob).interval_s > 0 for knob in law.knobs] == [True] * len(law.knobs)
+    assert law.default is None or law.default in law.knobs
+
+
+def test_the_load_of_the_oracle_is_all_work():
+    scenario = prepared(scenarios.QUICK, 0)
+
+    replica_s = sum(clairvoyant.load(scenario)) * clairvoyant.BIN_S
+    usual_s = len(scenario.trace.requests) / scenario.profile.requests_per_second
+    assert replica_s == pytest.approx(usual_s, rel=0.1)
+
+
+def test_a_run_that_fails_is_recorded(monkeypatch):
+    def broken(_scenario, _seed):
+        raise ValueError("no replica")
+
+    monkeypatch.setattr(runs, "prepared", broken)
+
+    assert "no replica" in runs.perform_one(runs.Case(scenarios.QUICK, "keda", 5.0, 0))["error"]
+
+
+def test_the_smoke_compares_three_laws_and_repeats_no_run(tmp_path, capsys):
+    arguments = ["--quick", "--processes", "1", "--out", str(tmp_path)]
+    assert main(arguments) == 0
+    lines = (tmp_path / "runs.jsonl").read_text().splitlines()
+
+    assert main(arguments) == 0
+
+    assert (tmp_path / "runs.jsonl").read_text().splitlines() == lines
+    figures = json.loads((tmp_path / "report.json").read_text())["quick"]
+    assert figures.keys() == {"tangram", "static", "hpa-running"}
+    for law in figures.values():
+        regret = law["at_equal_attainment"]["0.99"]["regret"]
+        assert regret["value"] > -0.1
+        costs = [did["usd"] for did in law["by_knob"].values()]
+        assert costs == sorted(costs)
+    assert "| oracle |" in capsys.readouterr().out
