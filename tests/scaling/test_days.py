@@ -129,8 +129,8 @@ def test_a_constant_load_is_constant_whatever_the_capacity_model_predicts(predic
 
     decisions = plant.run(hours=24)
 
-    assert decisions[-1].replicas in (3, 4)
-    assert len(changes(decisions[: 8 * 240])) <= 10, changes(decisions)
+    assert decisions[-1].replicas in (3, 4, 5)
+    assert len(changes(decisions[: 8 * 240])) <= 12, changes(decisions)
     assert changes(decisions[8 * 240 :]) == []
 
 

@@ -21,9 +21,9 @@ def law(**changes):
 
 
 def test_constant_load_comes_to_a_constant_number_of_replicas():
-    result = run((served(poisson_trace(72_000, 20.0), law(), start_times=STARTS),), FLEET).deployments[0]
+    result = run((served(poisson_trace(82_800, 23.0), law(), start_times=STARTS),), FLEET).deployments[0]
 
-    assert result.counts[-1].desired == 2
+    assert result.counts[-1].desired in (2, 3)
     assert result.counts[-1].at <= 1200, result.counts
     assert result.attainment.share > 0.97
     assert result.reversals_per_day == 0

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, replace
 
 from tangram.fleet import Intent
-from tangram.scaling import feed_forward, limits, recommendations
+from tangram.scaling import capacity_correction, feed_forward, limits, recommendations
 from tangram.scaling import objective_evidence as evidence
 from tangram.scaling import ordered_replicas as supply
 from tangram.scaling.outlook.load_outlook import LoadOutlook, ReplicaNeed
@@ -51,8 +51,8 @@ def decide(
     memory = _remember(memory, params, intent, held, ready, signal, now, outlook)
     need = _need(memory, params, intent, signal, now, outlook)
     if need is not None and outlook is not None:
-        least = feed_forward.removable(memory, intent, outlook, need)
-        memory = replace(memory, recommendations=recommendations.added(memory.recommendations, least, now))
+        given = recommendations.added(memory.recommendations, need.replicas, now)
+        memory = replace(memory, recommendations=given)
     inputs = ScalingInputs(memory, params, intent, held, ready, now, signal, outlook, need)
     if intent.paused:
         return inputs.order(held, "Paused", "spec.paused is true")
@@ -102,6 +102,13 @@ class ScalingInputs:
             self.need,
         )
 
+    def with_refuted(self, sample: Sample) -> "ScalingInputs":
+        """Return the inputs after objectives were missed with as many replicas as seemed enough."""
+        rate = feed_forward.arrival_rate(sample, self.params.window_s)
+        if self.outlook is None or rate is None or self.ready < 1:
+            return self
+        return replace(self, memory=capacity_correction.refuted(self.memory, self.outlook, rate / self.ready))
+
     def _late(self) -> str:
         missing = min(self.memory.written_off, self.held - self.ready)
         if missing <= 0:
@@ -132,8 +139,8 @@ def forget_learned(memory: ScalingMemory) -> ScalingMemory:
         idle_tpot_ms=None,
         start_s=None,
         trusted_share=1.0,
-        missed_share=None,
-        carried_share=None,
+        most_share=None,
+        refuted_load=0.0,
         recommendations=(),
     )
 
@@ -163,7 +170,7 @@ def _remember(
     if outlook is not None:
         lasted = limits.stable_s(memory, now)
         if fresh and lasted >= params.window_s:
-            memory = feed_forward.compared(
+            memory = capacity_correction.corrected(
                 memory,
                 params,
                 limits.reachable_objectives(memory, intent),
@@ -232,6 +239,7 @@ def _grow(inputs: ScalingInputs, sample: Sample) -> ScalingDecision | None:
             return inputs.order(held, "WaitingForReplicas", f"{cause}; the last step has yet to take effect")
         least = forecast
     elif missed or queued:
+        inputs = inputs.with_refuted(sample)
         needed = _needed(sample, inputs.ready) if queued and not memory.failed_orders else 0
         least = max(held + 1, needed, forecast)
     else:

@@ -61,16 +61,6 @@ def proven_violations(intent: Intent, windows: Sequence[Window], min_samples: in
     )
 
 
-def proof_of_violation(intent: Intent, windows: Sequence[Window], min_samples: int) -> Window | None:
-    """Return the narrowest window that proves one of `proven_violations`, None where there is none."""
-    window = narrowest(windows, min_samples)
-    proofs = [
-        _proof(intent, windows, name, window.seconds if window else 0.0)
-        for name in proven_violations(intent, windows, min_samples)
-    ]
-    return min((proof for proof in proofs if proof), key=lambda proof: proof.seconds, default=None)
-
-
 def _below(attainments: Sequence[float | None], objective: Objective) -> bool:
     return any(share is not None and not _reached(share, objective) for share in attainments)
 
@@ -144,10 +134,10 @@ def _is_proven(attainment: float | None, objective: Objective, window: Window) -
     requests = math.floor(window.requests or 0.0)
     if attainment is None or _reached(attainment, objective) or requests < _FEWEST:
         return False
-    return requests * _divergence(attainment, objective.percentile / 100) >= math.log(1 / _CHANCE)
+    return requests * divergence(attainment, objective.percentile / 100) >= math.log(1 / _CHANCE)
 
 
-def _divergence(measured: float, expected: float) -> float:
+def divergence(measured: float, expected: float) -> float:
     """Kullback-Leibler divergence of two shares, in nats; `expected` is above 0 and below 1."""
     hit = measured * math.log(measured / expected) if measured > 0 else 0.0
     return hit + (1 - measured) * math.log((1 - measured) / (1 - expected))

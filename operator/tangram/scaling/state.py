@@ -30,8 +30,6 @@ class ScalingParams:
             raise ValueError("windowSeconds, scrapeIntervalSeconds and downAfterSeconds must be positive")
         if self.up_after_s < 0 or not 0 < self.down_load <= 1 or self.min_samples < 1:
             raise ValueError("upAfterSeconds must be 0 or more, downLoad in (0, 1], minSamples 1 or more")
-        if self.error_budget is not None and not 0 < self.error_budget < 1:
-            raise ValueError("the error budget must be above 0 and below 1")
         if self.window_s < 4 * self.scrape_interval_s:
             raise ValueError("windowSeconds must be at least 4 scrapeIntervalSeconds, or rates have gaps")
 
@@ -69,9 +67,9 @@ class ScalingMemory:
     idle_tpot_ms: float | None = None  # predicted by the capacity model for a nearly idle replica
 
     # Feed-forward (`feed_forward`). Shares are of the requests per second that are predicted for a replica.
-    trusted_share: float = 1.0  # that a replica is trusted with; its inverse is the live correction
-    missed_share: float | None = None  # the lowest load at which objectives were missed
-    carried_share: float | None = None  # the highest load at which they were met
+    trusted_share: float = 1.0  # that a replica really carries; its inverse is the live correction
+    most_share: float | None = None  # that it may rise to: more was refuted by misses at `refuted_load`
+    refuted_load: float = 0.0  # requests per second per replica over those predicted
     compared_at: float | None = None  # when the two were last compared with a reading
     queue_then: float = 0.0  # requests that waited at that time
     recommendations: Recommendations = ()

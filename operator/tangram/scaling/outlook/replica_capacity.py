@@ -28,10 +28,26 @@ class ReplicaCapacity:
         """
         loads = [load for _, load in self.rates]
         place = min(max(bisect_left(loads, rate), 1), len(loads) - 1)
+        first, second, below, width = self._piece(place)
+        return math.exp(min(0.0, first + (second - first) * (rate - below) / width))
+
+    def _piece(self, place: int) -> tuple[float, float, float, float]:
+        """Return the logarithms of the shares at both ends of a piece, its lower load, and its width."""
         (low, below), (high, above) = self.rates[place - 1], self.rates[place]
         first, second = math.log(1 - low / 100), math.log(1 - high / 100)
-        width = max(above - below, (second - first) * loads[0] / _STEEPEST, 1e-12)
-        return math.exp(min(0.0, first + (second - first) * (rate - below) / width))
+        return (
+            first,
+            second,
+            below,
+            max(above - below, (second - first) * self.rates[0][1] / _STEEPEST, 1e-12),
+        )
+
+    def load_at(self, missed: float) -> float:
+        """Return the load at which the share `missed`, above 0, misses: the inverse of `missed_share`."""
+        shares = [1 - percentile / 100 for percentile, _ in self.rates]
+        place = min(max(bisect_left(shares, missed), 1), len(shares) - 1)
+        first, second, below, width = self._piece(place)
+        return max(0.0, below + width * (math.log(missed) - first) / (second - first))
 
     def scaled(self, share: float) -> "ReplicaCapacity":
         """Return the capacity of a replica that carries this share of each load."""

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from tangram.fleet import Intent
+from tangram.fleet import DEFAULT_PERCENTILE, Intent, Objective
 from tangram.scaling import (
     RejectedSample,
     Sample,
@@ -46,12 +46,14 @@ class OperatorLaw:
         start_s: float | None = None,
     ) -> None:
         """`start_s`: P90 of start times that were measured before; None: the law measures."""
-        base = params or ScalingParams(60.0, 15.0, 30.0, 300.0)
-        self.params = replace(base, error_budget=knob)
-        self.knob = knob if knob is not None else 0.0
+        self.params = params or ScalingParams(60.0, 15.0, 30.0, 300.0)
+        objectives = [objective for objective in (intent.ttft, intent.tpot) if objective]
+        strictest = max((objective.percentile for objective in objectives), default=DEFAULT_PERCENTILE)
+        self.knob = 1 - strictest / 100 if knob is None else knob
         self.interval_s = 15.0
         self.decisions: list[ScalingDecision] = []
-        self._intent, self._capacity_of, self._start_s = intent, capacity_of, start_s
+        self._intent = intent if knob is None else _within(intent, knob)
+        self._capacity_of, self._start_s = capacity_of, start_s
         self._memory = ScalingMemory()
         self._sample: Sample | None = None
         self._history = LoadHistory(0.0)
@@ -124,6 +126,16 @@ class OperatorLaw:
         if count < self.params.min_samples:
             return None
         return sum(view.metrics.increase(f"{histogram}_sum", _MIXTURE_S).values()) / count
+
+
+def _within(intent: Intent, budget: float) -> Intent:
+    """Return the intent with this share of requests that may miss each objective."""
+
+    def changed(objective: Objective | None) -> Objective | None:
+        # A percentile with decimals: the API has whole ones alone, the law takes any.
+        return None if objective is None else replace(objective, percentile=100 * (1 - budget))  # type: ignore[arg-type]
+
+    return replace(intent, ttft=changed(intent.ttft), tpot=changed(intent.tpot))
 
 
 def _rounded(tokens: float) -> float:
