@@ -9,7 +9,7 @@ import pytest
 from tangram.capacity.load.simulate import simulate
 from tangram.catalog import InputError
 from tangram.catalog.prices import Prices
-from tangram.fleet import FleetSnapshot, Objective, Plan
+from tangram.fleet import FleetSnapshot, Objective, Plan, Pool
 from tangram.planner import plan
 from tangram.simulator.cluster.engine_setups import EngineSetups
 from tangram.simulator.cluster.faults import (
@@ -23,7 +23,7 @@ from tangram.simulator.cluster.start_times import Delay, StartTimes
 from tangram.simulator.control import fleet_planner
 from tangram.simulator.controllers.controller import ControllerView
 from tangram.simulator.metrics import read_sample
-from tangram.simulator.run import SimulationSettings, run
+from tangram.simulator.run import SimulationSettings, run, shapes_at_start
 from tangram.simulator.serving.gateway import Router
 from tangram.simulator.traffic.resampling import window
 from tangram.simulator.traffic.trace import Trace
@@ -332,3 +332,61 @@ def test_a_request_that_is_not_served_misses_both_objectives_and_has_no_latency(
     assert whole.ttft_missed == unserved + verdicts.get("TTFT", 0)
     assert whole.tpot_missed >= unserved
     assert result.ttft_s.p99 < 2.0
+
+
+def test_cost_by_window_adds_up_to_the_cost_of_the_run() -> None:
+    law = Schedule([(0, 1), (310, 4), (700, 2)])
+
+    result = run((served(poisson_trace(6000, 5.0), law),), replace(FLEET, duration_s=1100.0)).deployments[0]
+
+    assert len(result.usd) == len(result.attainment.windows) == 4
+    assert sum(result.usd) == pytest.approx(result.use.usd)
+    assert result.usd[0] == pytest.approx(PRICE * 300 / 3600)
+    assert result.usd[1] > 3 * result.usd[0]
+
+
+def test_the_price_of_a_gpupool_and_of_a_node_decide_what_a_replica_costs() -> None:
+    cheap = Pool("cheap", (("team", "a"),), price_per_gpu_hour=1.0)
+    nodes = (replace(h100_nodes(4)[0], labels=(("team", "a"),)),)
+    trace = poisson_trace(100, 1.0)
+    of_pool = replace(FLEET, nodes=nodes, pools=(cheap,), duration_s=3600.0)
+
+    runs = [
+        run((served(trace, Schedule([(0, 1)])),), s)
+        for s in (of_pool, replace(of_pool, node_prices={"n0": 7.0}))
+    ]
+
+    assert [result.usd for result in runs] == pytest.approx([1.0, 7.0])
+
+
+def test_an_llmdeployment_stays_in_the_gpupools_that_it_names() -> None:
+    pool = Pool("mine", (("team", "a"),))
+    nodes = tuple(
+        replace(node, labels=(("team", team),)) for node, team in zip(h100_nodes(4, 4), "ba", strict=True)
+    )
+    deployment = served(poisson_trace(100, 1.0), Schedule([(0, 6)]), intent_changes={"pools": ("mine",)})
+
+    result = run((deployment,), replace(FLEET, nodes=nodes, pools=(pool,), duration_s=900.0)).deployments[0]
+
+    assert result.counts[-1].ready == 4
+
+
+def test_progress_is_reported_a_hundred_times_and_changes_nothing() -> None:
+    deployment = served(poisson_trace(2000, 5.0), Schedule([(0, 1), (100, 3)]))
+    reports: list[float] = []
+
+    result = run((deployment,), FLEET, reports.append)
+
+    assert result == run((served(poisson_trace(2000, 5.0), Schedule([(0, 1), (100, 3)])),), FLEET)
+    assert len(reports) in (99, 100)
+    assert reports == sorted(reports)
+    assert reports[-1] <= result.duration_s
+
+
+def test_shapes_at_start_are_those_that_the_planner_takes_and_absent_where_there_is_no_place() -> None:
+    fits, not_there = (
+        served(Trace(), Schedule([])),
+        served(Trace(), Schedule([]), "other", {"allowed_skus": ("L4",), "uid": "uid-other"}),
+    )
+
+    assert shapes_at_start((fits, not_there), FLEET) == {fits.intent.uid: shape()}

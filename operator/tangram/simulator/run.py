@@ -1,8 +1,9 @@
 """One run: requests, scrapes, control rounds and pods of a fleet in the order of time."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from heapq import merge
 
 from tangram.capacity.load.engine_events import EngineEvents
@@ -10,7 +11,7 @@ from tangram.capacity.load.prefix_cache import PrefixCache
 from tangram.capacity.load.replica_simulation import ReplicaSimulation
 from tangram.catalog import InputError
 from tangram.catalog.prices import Prices
-from tangram.fleet import CheckpointFacts, Claim, Intent, Node, Shape
+from tangram.fleet import CheckpointFacts, Claim, Intent, Node, Pool, Shape, claiming_pools
 from tangram.simulator.cluster.cluster import ClusterTimes, SimulatedCluster
 from tangram.simulator.cluster.engine_setups import EngineSetups
 from tangram.simulator.cluster.event_queue import EventQueue
@@ -20,15 +21,17 @@ from tangram.simulator.cluster.start_times import StartTimes
 from tangram.simulator.control.control_loop import ControlLoop, ScaledDeployment
 from tangram.simulator.control.fleet_planner import FleetPlanner
 from tangram.simulator.controllers.controller import Controller
+from tangram.simulator.controllers.static_replicas import StaticReplicas
 from tangram.simulator.metrics import SimulatedPrometheus
-from tangram.simulator.result.attainment import attainment, violated_periods
-from tangram.simulator.result.device_use import device_use
+from tangram.simulator.result.attainment import WINDOW_S, attainment, violated_periods
+from tangram.simulator.result.device_use import device_use, usd_by_window
 from tangram.simulator.result.oscillation import reversals
 from tangram.simulator.result.run_result import DAY_S, DeploymentResult, RunResult
 from tangram.simulator.serving.gateway import Gateway, Router
 from tangram.simulator.serving.scraping import Scraper
 from tangram.simulator.traffic.trace import Trace
 
+_REPORTS = 100  # of progress in a run
 _DEFAULT_TARGET = 0.9  # share of requests within the objectives, where an LLMDeployment has none
 
 
@@ -50,7 +53,9 @@ class SimulationSettings:
 
     nodes: tuple[Node, ...]
     foreign_claims: tuple[Claim, ...] = ()
+    pools: tuple[Pool, ...] = ()
     prices: Mapping[str, float] = field(default_factory=dict)  # USD per GPU-hour by SKU, over the catalog's
+    node_prices: Mapping[str, float] = field(default_factory=dict)  # by node, over those of GPUPools
     seed: int = 0
     duration_s: float | None = None  # None: until the last request of all traces
     round_s: float = 15.0
@@ -62,22 +67,52 @@ class SimulationSettings:
     faults: InjectedFaults = field(default_factory=InjectedFaults)
 
 
-def run(deployments: tuple[SimulatedLLMDeployment, ...], settings: SimulationSettings) -> RunResult:
-    """Simulate the fleet. Equal inputs give equal results. Raises `InputError` for what cannot be served."""
-    return _Run(deployments, settings).result()
+def run(
+    deployments: tuple[SimulatedLLMDeployment, ...],
+    settings: SimulationSettings,
+    progress: Callable[[float], None] | None = None,
+) -> RunResult:
+    """Simulate the fleet. Equal inputs give equal results. Raises `InputError` for what cannot be served.
+
+    `progress` is called with the simulated time, a hundred times in a run.
+    """
+    return _Run(deployments, settings, progress).result()
+
+
+def shapes_at_start(
+    deployments: tuple[SimulatedLLMDeployment, ...], settings: SimulationSettings
+) -> Mapping[str, Shape]:
+    """Return the shape of the first replicas of each LLMDeployment, by its uid.
+
+    Where the fleet has no place for a replica, it is absent.
+    """
+    held = tuple(replace(deployment, controller=StaticReplicas(0.0)) for deployment in deployments)
+    begun = _Run(held, settings)
+    begun.control.begin()
+    shapes = dict[str, Counter[Shape]]()
+    for pod in begun.cluster.pods:
+        if pod.holds_devices:
+            shapes.setdefault(pod.owner_uid, Counter())[pod.shape] += 1
+    return {uid: counts.most_common(1)[0][0] for uid, counts in shapes.items()}
 
 
 class _Run:
     """The parts of one run, and what connects them."""
 
-    def __init__(self, deployments: tuple[SimulatedLLMDeployment, ...], settings: SimulationSettings) -> None:
-        self.deployments, self.settings = deployments, settings
+    def __init__(
+        self,
+        deployments: tuple[SimulatedLLMDeployment, ...],
+        settings: SimulationSettings,
+        progress: Callable[[float], None] | None = None,
+    ) -> None:
+        self.deployments, self.settings, self.progress = deployments, settings, progress
         intents = tuple(deployment.intent for deployment in deployments)
         if len({intent.uid for intent in intents}) < len(intents):
             raise InputError("LLMDeployments", "have the same uid")
         self.by_uid = {deployment.intent.uid: deployment for deployment in deployments}
         self.end_s = settings.duration_s or max((d.trace.duration_s for d in deployments), default=0.0)
         self.prices = Prices(dict(settings.prices))
+        self.node_prices = _node_prices(settings)
         self.engines = EngineSetups(((d.intent, d.facts) for d in deployments), self.prices)
         self.events = EventQueue()
         self.prometheus = SimulatedPrometheus(settings.scrape_interval_s)
@@ -104,7 +139,7 @@ class _Run:
             for deployment in deployments
         }
         facts = {uid: deployment.facts for uid, deployment in self.by_uid.items()}
-        self.planner = FleetPlanner(intents, facts, settings.prices)
+        self.planner = FleetPlanner(intents, facts, settings.prices, settings.pools)
         self.control = ControlLoop(
             self.scaled, self.cluster, self.planner, self.prometheus, self.events, settings.round_s
         )
@@ -148,6 +183,8 @@ class _Run:
     def result(self) -> RunResult:
         """Let time pass, let running requests finish, and judge."""
         self.control.begin()
+        if self.progress is not None and self.end_s:
+            self.events.add(self.end_s / _REPORTS, self._report)
         self._pass_time()
         for gateway in self.gateways.values():
             gateway.close()
@@ -177,6 +214,11 @@ class _Run:
         while events.next_at <= end_s:
             events.call_next()
 
+    def _report(self, at: float) -> None:
+        if self.progress is not None:
+            self.progress(at)
+            self.events.add(at + self.end_s / _REPORTS, self._report)
+
     # -- figures -------------------------------------------------------------------------------------------
 
     def _deployment_result(self, deployment: SimulatedLLMDeployment) -> DeploymentResult:
@@ -201,14 +243,28 @@ class _Run:
             reversals_per_day=reversals(scaled.counts) / days if days else 0.0,
             blind_actions=scaled.blind_actions,
             blind_scale_downs=scaled.blind_scale_downs,
+            usd=usd_by_window(pods, self._usd_per_hour, self.end_s, WINDOW_S),
         )
 
     def _idle_s(self, pod: SimulatedPod) -> float:
         engine = self.scraper.engines.get(pod)
         return engine.idle_s if engine is not None else 0.0
 
-    def _usd_per_hour(self, shape: Shape) -> float:
-        return self.prices.required_replica_hour(*shape.key)
+    def _usd_per_hour(self, pod: SimulatedPod) -> float:
+        price = self.prices.replica_hour(*pod.shape.key, pool_price=self.node_prices.get(pod.node))
+        return self.prices.required_replica_hour(*pod.shape.key) if price is None else price
+
+
+def _node_prices(settings: SimulationSettings) -> Mapping[str, float]:
+    """Return USD per GPU-hour by node, where a GPUPool or the settings have one: the first GPUPool's."""
+    by_name = {pool.name: pool.price_per_gpu_hour for pool in settings.pools}
+    prices = dict[str, float]()
+    for node in settings.nodes:
+        of_pools = (by_name[name] for name in claiming_pools(node, settings.pools))
+        price = next((price for price in of_pools if price is not None), None)
+        if price is not None:
+            prices[node.name] = price
+    return prices | dict(settings.node_prices)
 
 
 def _initial_replicas(deployment: SimulatedLLMDeployment) -> int:

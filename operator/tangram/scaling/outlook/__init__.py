@@ -5,5 +5,6 @@
 | `load_history` | arrivals counted by the minute | bins, gaps kept apart from zero |
 | `forecast` | a history, the present rate, a horizon | the distribution of the load at that time |
 | `replica_capacity` | rates by percentile (capacity model) | the share of requests that miss, by load |
+| `mixture_capacity` | step model, limits, lengths, objectives | the capacity of a replica by mean lengths |
 | `load_outlook` | these | what the law knows, and the need that it concludes |
 """

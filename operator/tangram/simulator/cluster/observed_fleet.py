@@ -8,6 +8,7 @@ from tangram.fleet import (
     Claim,
     FactsKey,
     FleetSnapshot,
+    Pool,
     QuotaLimit,
     Unscheduled,
     Workload,
@@ -27,6 +28,7 @@ def observed_fleet(
     back_offs: Iterable[BackOff],
     prices: Mapping[str, float],
     at: float,
+    pools: tuple[Pool, ...] = (),
 ) -> FleetSnapshot:
     """Return the snapshot at an instant. `facts` and `desired` are by the uid of an LLMDeployment."""
     intents = cluster.intents.values()
@@ -44,6 +46,7 @@ def observed_fleet(
         back_offs=tuple(sorted(back_offs)),
         engine_image=ENGINE_IMAGE,
         prices=tuple(sorted(prices.items())),
+        pools=pools,
     )
 
 

@@ -6,7 +6,7 @@ The quantile of each delay is a hash of the seed, the LLMDeployment, the shape a
 
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 _NORMAL = NormalDist()
@@ -36,6 +36,21 @@ class StartTimes:
     weight_load: Delay = Delay(40.0, 0.3)
     warm_up: Delay = Delay(20.0, 0.2)  # kernels, CUDA graphs, the first probe that succeeds
     endpoint_lag_s: float = 2.0  # from readiness to the first request, and from deletion to the last one
+
+    @classmethod
+    def of_mean(cls, seconds: float) -> "StartTimes":
+        """Return start times with this mean on nodes that all have the image, in the proportions of the
+        defaults.
+        """
+        usual = cls()
+        share = seconds / usual.mean_s
+        return cls(
+            usual.scheduling_s * share,
+            Delay(0.0),
+            replace(usual.weight_load, mean_s=usual.weight_load.mean_s * share),
+            replace(usual.warm_up, mean_s=usual.warm_up.mean_s * share),
+            usual.endpoint_lag_s * share,
+        )
 
     @property
     def mean_s(self) -> float:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from tangram.fleet import Action, BackOff, CheckpointFacts, Fault, FleetSnapshot, Intent, Plan
+from tangram.fleet import Action, BackOff, CheckpointFacts, Fault, FleetSnapshot, Intent, Plan, Pool
 from tangram.planner import plan
 from tangram.simulator.cluster.cluster import SimulatedCluster
 from tangram.simulator.cluster.observed_fleet import START_OF_TRACE, observed_fleet
@@ -18,8 +18,9 @@ class FleetPlanner:
         intents: tuple[Intent, ...],
         facts: Mapping[str, CheckpointFacts],
         prices: Mapping[str, float],
+        pools: tuple[Pool, ...] = (),
     ) -> None:
-        self.intents, self.facts, self.prices = intents, facts, prices
+        self.intents, self.facts, self.prices, self.pools = intents, facts, prices, pools
         self.back_offs: tuple[BackOff, ...] = ()
         self.faults: set[Fault] = set()
         self.computed = 0  # plans that no cache answered
@@ -31,7 +32,7 @@ class FleetPlanner:
         state = cluster.version, tuple(sorted(desired.items()))
         if state == self._performed:
             return ()
-        snapshot = observed_fleet(cluster, self.facts, desired, self.back_offs, self.prices, at)
+        snapshot = observed_fleet(cluster, self.facts, desired, self.back_offs, self.prices, at, self.pools)
         timeless = not snapshot.back_offs and not any(w.unscheduled or w.refused for w in snapshot.workloads)
         planned = self._cache.get(snapshot) if timeless else None
         if planned is None:

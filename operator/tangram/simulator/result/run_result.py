@@ -21,6 +21,7 @@ class DeploymentResult:
     reversals_per_day: float
     blind_actions: int
     blind_scale_downs: int
+    usd: tuple[float, ...] = ()  # of devices, by window of attainment
 
     @property
     def longest_recovery_s(self) -> float:

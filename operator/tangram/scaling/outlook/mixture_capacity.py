@@ -1,0 +1,55 @@
+"""The capacity of a replica by the mixture of its requests: rates by percentile from the capacity model."""
+
+from functools import lru_cache
+
+from tangram.capacity.load.engine_limits import EngineLimits
+from tangram.capacity.load.latency import ReplicaUnderLoad
+from tangram.capacity.load.traffic import Tokens, lengths_of
+from tangram.capacity.steps.decode_runs import Steps
+from tangram.fleet import PERCENTILES, Lengths, Objective, Objectives
+from tangram.fleet.lengths import MOST_P90
+from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
+
+_MOST_KEPT = 1024  # mixtures; means come rounded to a tenth, so a service has some tens
+
+
+class MixtureCapacity:
+    """What one replica carries, by the mean tokens of prompts and of answers; each mixture is computed once.
+
+    Lengths of another mean have the P90 of the usual ones in proportion. Without objectives nothing is
+    missed, and every call returns None.
+    """
+
+    def __init__(
+        self, steps: Steps, limits: EngineLimits, prompts: Tokens, answers: Tokens, objectives: Objectives
+    ) -> None:
+        """`prompts` and `answers` are the usual lengths."""
+        self.steps, self.limits, self.objectives = steps, limits, objectives
+        self._spreads = tuple(lengths.p90 / lengths.mean for lengths in map(lengths_of, (prompts, answers)))
+        self._computed = lru_cache(maxsize=_MOST_KEPT)(self._rates)
+
+    def __call__(self, prompt_tokens: float, answer_tokens: float) -> ReplicaCapacity | None:
+        """Return the capacity for requests of these means."""
+        if self.objectives.ttft is None and self.objectives.tpot is None:
+            return None
+        return self._computed(prompt_tokens, answer_tokens)
+
+    def _rates(self, prompt_tokens: float, answer_tokens: float) -> ReplicaCapacity:
+        prompts, answers = (
+            Lengths(mean, mean * min(max(spread, 1.0), MOST_P90))
+            for mean, spread in zip((prompt_tokens, answer_tokens), self._spreads, strict=True)
+        )
+        replica = ReplicaUnderLoad(self.steps, self.limits, prompts, answers)
+        ttft, tpot = self.objectives.ttft, self.objectives.tpot
+        return ReplicaCapacity(
+            tuple(
+                (
+                    percentile,
+                    replica.max_rate(
+                        ttft and Objective(percentile, ttft.milliseconds),
+                        tpot and Objective(percentile, tpot.milliseconds),
+                    ),
+                )
+                for percentile in sorted(PERCENTILES, reverse=True)
+            )
+        )

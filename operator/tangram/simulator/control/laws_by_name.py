@@ -1,0 +1,125 @@
+"""Scaling laws by name, for one LLMDeployment on one shape. What a law has to know beforehand comes from the
+capacity model, as if it had been measured.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from tangram.catalog import InputError
+from tangram.fleet import Intent, Lengths
+from tangram.scaling.outlook.mixture_capacity import MixtureCapacity
+from tangram.simulator.cluster.engine_setups import EngineSetup
+from tangram.simulator.control.operator_law import OperatorLaw
+from tangram.simulator.controllers import (
+    AIBrixPodAutoscaler,
+    CapacityFacts,
+    Controller,
+    DynamoLoad,
+    DynamoThroughput,
+    HPAOnQueue,
+    HPAOnUtilisation,
+    KEDAOnPrometheus,
+    KnativePodAutoscaler,
+    LatencySaturation,
+    QueueModel,
+    StaticReplicas,
+    WVASaturation,
+    WVATokens,
+    capacity_facts,
+)
+
+START_TIME_P90 = 1.3  # over the mean: the operator's law is told the P90 of starts
+
+
+@dataclass(frozen=True)
+class LawKnowledge:
+    """What scaling laws may know about an LLMDeployment before a run."""
+
+    intent: Intent
+    engine: EngineSetup
+    prompts: Lengths
+    answers: Lengths
+    price_per_hour: float  # of one replica
+    start_s: float  # mean
+
+    @cached_property
+    def capacity(self) -> MixtureCapacity:
+        """The capacity of a replica by the mixture of its requests."""
+        engine = self.engine
+        return MixtureCapacity(
+            engine.steps, engine.limits, self.prompts, self.answers, self.intent.objectives
+        )
+
+    @cached_property
+    def profile(self) -> CapacityFacts:
+        """The profile of a replica. Raises `InputError` if it meets the objectives at no rate."""
+        engine = self.engine
+        try:
+            return capacity_facts(
+                engine.steps,
+                engine.limits,
+                self.prompts,
+                self.answers,
+                self.intent.objectives,
+                price_per_hour=self.price_per_hour,
+                start_s=self.start_s,
+            )
+        except ValueError as error:
+            raise InputError(f"LLMDeployment {self.intent.name}", f"{error} on {engine.shape}") from None
+
+    def replicas_for(self, requests_per_second: float) -> int:
+        """Return the fewest replicas that carry a rate within the objectives, at least one."""
+        return max(1, -int(-requests_per_second // self.profile.requests_per_second))
+
+
+def _operator_law(known: LawKnowledge, knob: float | None) -> Controller:
+    traffic = replace(known.intent.traffic, input_tokens=known.prompts, output_tokens=known.answers)
+    intent = replace(known.intent, traffic=traffic)
+    return OperatorLaw(intent, known.capacity, knob, start_s=START_TIME_P90 * known.start_s)
+
+
+def _static(known: LawKnowledge, knob: float | None) -> Controller:
+    if knob is None or knob != int(knob) or not 0 <= knob <= known.intent.max_replicas:
+        most = known.intent.max_replicas
+        raise InputError("static", f"needs a number of replicas up to {most}, the most that are allowed")
+    return StaticReplicas(knob)
+
+
+def _of_metrics(law: Callable[..., Controller]) -> Callable[[LawKnowledge, float | None], Controller]:
+    return lambda _, knob: law() if knob is None else law(knob)
+
+
+def _of_profile(law: Callable[..., Controller]) -> Callable[[LawKnowledge, float | None], Controller]:
+    return lambda known, knob: law(known.profile) if knob is None else law(known.profile, knob)
+
+
+def _hpa_on_running(known: LawKnowledge, knob: float | None) -> Controller:
+    most = known.engine.limits.max_running
+    return HPAOnUtilisation(max_running=most) if knob is None else HPAOnUtilisation(knob, max_running=most)
+
+
+_LAWS: Mapping[str, Callable[[LawKnowledge, float | None], Controller]] = {
+    "tangram": _operator_law,
+    "static": _static,
+    "hpa-queue": _of_metrics(HPAOnQueue),
+    "hpa-kv": _of_metrics(HPAOnUtilisation),
+    "hpa-running": _hpa_on_running,
+    "keda": _of_metrics(KEDAOnPrometheus),
+    "knative": _of_profile(KnativePodAutoscaler),
+    "aibrix-apa": _of_metrics(AIBrixPodAutoscaler),
+    "wva-v1": _of_metrics(WVASaturation),
+    "wva-v2": _of_profile(WVATokens),
+    "queue-model": _of_profile(QueueModel),
+    "dynamo-throughput": _of_profile(DynamoThroughput),
+    "dynamo-load": _of_profile(DynamoLoad),
+    "llm-d-slo": _of_profile(LatencySaturation),
+}
+LAW_NAMES = tuple(_LAWS)
+
+
+def law_by_name(name: str, known: LawKnowledge, knob: float | None = None) -> Controller:
+    """Return a law, new for one run; `knob` None: its published default. Raises `InputError`."""
+    if name not in _LAWS:
+        raise InputError("law", f"{name!r} is none of {', '.join(LAW_NAMES)}")
+    return _LAWS[name](known, knob)

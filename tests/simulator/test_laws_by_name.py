@@ -1,0 +1,80 @@
+"""Scaling laws by name, with the knowledge that each needs."""
+
+from dataclasses import replace
+
+import pytest
+
+from tangram.catalog import InputError
+from tangram.catalog.prices import Prices
+from tangram.fleet import Objective
+from tangram.simulator.cluster.engine_setups import EngineSetups
+from tangram.simulator.cluster.start_times import StartTimes
+from tangram.simulator.control.laws_by_name import LAW_NAMES, LawKnowledge, law_by_name
+from tangram.simulator.run import SimulationSettings, run
+from tests.support.fleet import FACTS_8B, shape
+from tests.support.simulated_fleets import h100_nodes, poisson_trace, served, served_intent
+
+TRACE = poisson_trace(3000, 10.0)
+
+
+@pytest.fixture(scope="module")
+def known():
+    intent = served_intent()
+    engine = EngineSetups([(intent, FACTS_8B)], Prices({})).setup(intent.uid, shape())
+    return LawKnowledge(intent, engine, *TRACE.lengths, price_per_hour=3.0, start_s=60.0)
+
+
+@pytest.mark.parametrize("name", LAW_NAMES)
+def test_every_law_scales_a_deployment_under_its_name(known, name):
+    law = law_by_name(name, known, 2.0 if name == "static" else None)
+
+    result = run((served(TRACE, law),), SimulationSettings(h100_nodes(8, 8))).deployments[0]
+
+    assert law.name == name
+    assert result.attainment.requests == 3000
+    assert 1 <= max(count.desired for count in result.counts) <= 16
+
+
+@pytest.mark.parametrize("name", [name for name in LAW_NAMES if name != "static"])
+def test_a_knob_is_handed_on_and_without_one_the_published_default_holds(known, name):
+    assert law_by_name(name, known, 0.25).knob == 0.25
+    assert law_by_name(name, known).knob != 0.25
+
+
+def test_the_operators_law_begins_with_the_lengths_of_the_trace_and_the_p90_of_starts(known):
+    law = law_by_name("tangram", known)
+
+    assert law._intent.traffic.input_tokens == TRACE.lengths[0]
+    assert law._start_s == pytest.approx(78.0)
+
+
+@pytest.mark.parametrize("knob", [None, 1.5, -1.0, 17.0])
+def test_a_fixed_number_of_replicas_is_a_whole_number_that_is_allowed(known, knob):
+    with pytest.raises(InputError, match="needs a number of replicas up to 16"):
+        law_by_name("static", known, knob)
+
+
+def test_an_unknown_name_lists_those_that_there_are(known):
+    with pytest.raises(InputError, match=r"'magic' is none of tangram, static, hpa-queue"):
+        law_by_name("magic", known)
+
+
+def test_objectives_that_no_rate_meets_are_an_error_of_the_input(known):
+    hopeless = replace(known, intent=served_intent(tpot=Objective(95, 1)))
+
+    with pytest.raises(InputError, match="meets the objectives at no rate on H100"):
+        law_by_name("knative", hopeless)
+
+
+def test_replicas_for_a_rate_are_the_fewest_that_carry_it(known):
+    rate = known.profile.requests_per_second
+
+    assert [known.replicas_for(share * rate) for share in (0.0, 1.0, 1.01, 4.5)] == [1, 1, 2, 5]
+
+
+@pytest.mark.parametrize("seconds", [0.0, 3.0, 60.0, 600.0])
+def test_start_times_of_a_mean_have_it(seconds):
+    times = StartTimes.of_mean(seconds)
+
+    assert times.mean_s == pytest.approx(seconds)
+    assert times.image_pull.mean_s == 0.0
