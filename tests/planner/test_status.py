@@ -551,8 +551,31 @@ def test_the_status_keeps_what_the_scaling_law_learned():
 
     first = status_of(serving(m), m, scale=learned)
 
-    assert first["scaling"] == {"learnedUnder": "m", "violatedRequestsPerSecond": "1.50"}
+    learned_block = {name: value for name, value in first["scaling"].items() if name != "decisions"}
+    assert learned_block == {"learnedUnder": "m", "violatedRequestsPerSecond": "1.50"}
     assert status_of(serving(m), m, previous=first)["scaling"] == first["scaling"]
+
+
+def test_the_status_has_the_last_five_decisions_and_why():
+    m = intent("m", max_replicas=9)
+    previous = {}
+
+    for to in range(2, 9):
+        scale = replace(scaled(), replicas=to, previous=to - 1, message=f"{to} requests/s" + "x" * 600)
+        previous = status_of(serving(m), m, scale=scale, previous=previous)
+    quiet = status_of(serving(m), m, scale=replace(scaled(), replicas=8, previous=8), previous=previous)
+
+    decisions = quiet["scaling"]["decisions"]
+    assert [(d["from"], d["to"]) for d in decisions] == [(7, 8), (6, 7), (5, 6), (4, 5), (3, 4)]
+    assert all(len(d["message"]) == 512 for d in decisions)
+
+
+def test_a_set_number_of_replicas_shows_the_recommended_one():
+    m = intent("m", max_replicas=2, min_replicas=2, replicas=2)
+
+    status = status_of(serving(m), m, scale=replace(scaled(), recommended=4))
+
+    assert status["scaling"]["recommendedReplicas"] == 4
 
 
 def test_reaching_the_maximum_is_reported():

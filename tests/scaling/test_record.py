@@ -19,6 +19,9 @@ LEARNED = ScalingMemory(
     written_off=1,
     failed_orders=2,
     spare_since=5.0,
+    trusted_share=0.5123,
+    most_share=0.5234,
+    refuted_load=0.6,
 )
 
 
@@ -33,7 +36,14 @@ def test_what_was_learned_goes_through_a_status():
         start_s=93.0,
         written_off=1,
         failed_orders=2,
+        trusted_share=0.51,
+        most_share=0.52,
+        refuted_load=0.6,
     )
+
+
+def test_a_share_near_the_prediction_is_not_written():
+    assert record(ScalingMemory(subject="x", trusted_share=1.02)) == {}
 
 
 def test_it_fits_the_crd():

@@ -100,7 +100,15 @@ class ScalingInputs:
             limits.tpot_unreachable(memory, self.intent),
             warning or self._late(),
             self.need,
+            self._recommended(),
         )
+
+    def _recommended(self) -> int | None:
+        if self.need is None or self.outlook is None:
+            return None
+        window_s = feed_forward.down_window_s(self.memory, self.params, self.outlook)
+        highest = recommendations.highest(self.memory.recommendations, self.now, window_s)
+        return max(self.need.replicas, highest or 0)
 
     def with_refuted(self, sample: Sample) -> "ScalingInputs":
         """Return the inputs after objectives were missed with as many replicas as seemed enough."""

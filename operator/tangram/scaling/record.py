@@ -18,6 +18,8 @@ _MOST_REPLICAS = 2**31 - 1
 _MOST_SECONDS = 86_400.0
 _MOST_LOAD = 1e7
 _DIGITS = 3
+_SHARE_STEP = 0.05
+_MOST_SHARE = 1e4
 
 
 def record(memory: ScalingMemory) -> dict[str, Any]:
@@ -30,6 +32,14 @@ def record(memory: ScalingMemory) -> dict[str, Any]:
     ):
         if value is not None:
             block[name] = _decimal(value)
+    # Two digits: the share moves by less than that from minute to minute, and each change is a write.
+    if abs(memory.trusted_share - 1) >= _SHARE_STEP:
+        block["trustedShare"] = _decimal(memory.trusted_share, 2)
+    if memory.most_share is not None:
+        block |= {
+            "mostShare": _decimal(memory.most_share, 2),
+            "refutedLoad": _decimal(memory.refuted_load, 2),
+        }
     if memory.tpot_reachable is not None:
         block["tpotReachable"] = memory.tpot_reachable
     if memory.written_off:
@@ -56,12 +66,15 @@ def recalled(block: Mapping[str, Any]) -> ScalingMemory:
         violated_load=_positive(block.get("violatedRunningRequests"), _MOST_LOAD),
         start_s=_positive(block.get("startSeconds"), _MOST_SECONDS),
         tpot_reachable=reachable if isinstance(reachable, bool) else None,
+        trusted_share=_positive(block.get("trustedShare"), _MOST_SHARE) or 1.0,
+        most_share=_positive(block.get("mostShare"), _MOST_SHARE),
+        refuted_load=_positive(block.get("refutedLoad"), _MOST_SHARE) or 0.0,
     )
 
 
-def _decimal(value: float) -> str:
-    """Three significant digits, never in exponent form."""
-    places = max(0, _DIGITS - 1 - math.floor(math.log10(value))) if value > 0 else 0
+def _decimal(value: float, digits: int = _DIGITS) -> str:
+    """So many significant digits, never in exponent form."""
+    places = max(0, digits - 1 - math.floor(math.log10(value))) if value > 0 else 0
     return f"{value:.{min(places, 12)}f}"
 
 

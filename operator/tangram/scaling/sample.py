@@ -4,12 +4,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tangram.scaling.outlook.mixture import Mixture, rounded
+
 # No engine reaches these numbers: they come from a broken exporter, not from load.
 _MOST_REPLICAS = 100_000
 _MOST_REQUESTS = 10_000_000
 _MOST_SECONDS = 1e6
 _MOST_TOKENS = 1e9
 AT_WINDOW = "@"  # parts the name of a field from the seconds of its window
+_LEAST_MIXTURE_S = 300.0  # a narrower window follows chance
 _ROUNDING = 1e-6  # ratios of two rates may miss 1 by floating point
 
 # name -> (lowest, highest) plausible value
@@ -98,6 +101,18 @@ class Sample:
             answer_tokens_mean=self.answer_tokens_mean,
         )
         return (narrow, *self.wider)
+
+    def mixture(self, window_s: float, min_samples: int) -> Mixture | None:
+        """Return the mixture over the narrowest window of five minutes or more with enough requests, or None.
+
+        `window_s` is the length of the window that is not among the wider ones.
+        """
+        for window in self.windows(window_s):
+            prompt, answer = window.prompt_tokens_mean, window.answer_tokens_mean
+            enough = window.seconds >= _LEAST_MIXTURE_S and (window.requests or 0) >= min_samples
+            if enough and prompt is not None and answer is not None:
+                return rounded(prompt, answer)
+        return None
 
 
 @dataclass(frozen=True, slots=True)

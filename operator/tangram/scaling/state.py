@@ -88,3 +88,5 @@ class ScalingDecision:
     unreachable: str = ""  # why no number of replicas meets an objective; "": as far as is known, one does
     warning: str = ""  # why replicas do not follow the load as they should; "": they do
     need: ReplicaNeed | None = None  # of the forecast load; None: without metrics or a capacity
+    # The most that was recommended of late: what would be ordered if spec.replicas were not set.
+    recommended: int | None = None

@@ -139,8 +139,20 @@ class LastScale(APIModel):
     reason: Reason = Field(description="The reason in one word.")
 
 
+class ScalingDecisionStatus(APIModel):
+    """One change of the desired number of replicas, and the calculation behind it."""
+
+    time: Time = Field(description="When it was decided.")
+    from_: Count = Field(alias="from", description="Replicas before.")
+    to: Count = Field(description="Replicas after.")
+    reason: Reason = Field(description="The reason in one word.")
+    message: Annotated[str, StringConstraints(max_length=512)] = Field(
+        description="The load expected at the horizon, what one replica carries, and the limit that binds."
+    )
+
+
 class ScalingStatus(APIModel):
-    """Measurements of the scaling law, from which a restarted operator continues."""
+    """Measurements of the scaling law, from which a restarted operator continues, and its last decisions."""
 
     learned_under: Annotated[str, StringConstraints(max_length=640)] | None = optional(
         "The model, engine.maxRunningRequests and objectives that these measurements belong to; after a "
@@ -150,6 +162,20 @@ class ScalingStatus(APIModel):
         "Requests per second per replica at which objectives were missed or requests queued."
     )
     violated_running_requests: Decimal | None = optional("Running requests per replica at that load.")
+    trusted_share: Decimal | None = optional(
+        "Share of the predicted requests per second that one replica carries, corrected by the misses that "
+        "happen; 1: as predicted."
+    )
+    most_share: Decimal | None = optional(
+        "The share that it may rise to again at the load at which more was refuted."
+    )
+    refuted_load: Decimal | None = optional(
+        "That load, in requests per second per replica over those predicted."
+    )
+    recommended_replicas: Count | None = optional(
+        "Replicas that the scaling law would order, where spec.replicas sets another number."
+    )
+    decisions: tuple[ScalingDecisionStatus, ...] = list_field(5, "The last changes, the newest first.")
     tpot_reachable: bool | None = optional(
         "Whether a replica meets the TPOT objective at low load, as measured; false: more replicas do not "
         "help."

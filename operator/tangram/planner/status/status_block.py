@@ -29,6 +29,7 @@ from tangram.scaling import ScalingDecision, Signal, record
 
 _MESSAGE_LIMIT = 2000  # the CRD allows 2048
 _MAX_ITEMS = 16
+_MAX_DECISIONS, _MAX_DECISION_CHARS = 5, 512
 
 
 def render_status(
@@ -65,7 +66,7 @@ def render_status(
         "cost": {"perHour": f"{_cost(inputs, snapshot):.2f}"},
         "url": _url(intent, snapshot),
         "lastScale": _last_scale(scale, previous_status),
-        "scaling": _scaling(scale, previous_status),
+        "scaling": _scaling(intent, scale, previous_status),
         "backOffs": [back_off_block(back_off) for back_off in decision.back_offs] or None,
     }
     return {name: block for name, block in blocks.items() if block is not None}
@@ -274,10 +275,34 @@ def _url(intent: ParsedIntent, snapshot: FleetSnapshot) -> str | None:
     return f"http://{intent.name}.{intent.namespace}.svc" if exists else None
 
 
-def _scaling(scale: ScalingDecision | None, previous_status: Mapping[str, Any]) -> dict[str, Any] | None:
+def _scaling(
+    intent: ParsedIntent, scale: ScalingDecision | None, previous_status: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    previous = previous_status.get("scaling")
+    previous = previous if isinstance(previous, Mapping) else {}
     if scale is None:
-        return previous_status.get("scaling")
-    return record(scale.memory) or None
+        return dict(previous) or None
+    block = record(scale.memory)
+    is_set = isinstance(intent, Intent) and intent.replicas is not None
+    if is_set and scale.recommended is not None:
+        block["recommendedReplicas"] = scale.recommended
+    decisions = previous.get("decisions")
+    decisions = list(decisions) if isinstance(decisions, list) else []
+    if scale.replicas != scale.previous:
+        decisions.insert(0, _scaling_decision(scale))
+    if decisions:
+        block["decisions"] = decisions[:_MAX_DECISIONS]
+    return block or None
+
+
+def _scaling_decision(scale: ScalingDecision) -> dict[str, Any]:
+    return {
+        "time": rfc3339(scale.at),
+        "from": scale.previous,
+        "to": scale.replicas,
+        "reason": scale.reason,
+        "message": scale.message[:_MAX_DECISION_CHARS],
+    }
 
 
 def _last_scale(scale: ScalingDecision | None, previous_status: Mapping[str, Any]) -> dict[str, Any] | None:

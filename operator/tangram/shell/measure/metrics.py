@@ -73,6 +73,10 @@ class OperatorMetrics:
         self.desired = per_deployment(
             "tangram_desired_replicas", "Replicas that the load needs, within the limits of spec.scaling."
         )
+        self.recommended = per_deployment(
+            "tangram_recommended_replicas",
+            "Replicas that the scaling law recommends, also where spec.replicas sets another number.",
+        )
         self.placed = per_deployment("tangram_placed_replicas", "Replicas with a GPU or slice.")
         self.ready = per_deployment("tangram_ready_replicas", "Replicas that take requests.")
         self.attainment = gauge(
@@ -131,7 +135,15 @@ class OperatorMetrics:
 
     def clear_fleet(self) -> None:
         """Drop the gauges per LLMDeployment: only the leader has current values."""
-        for gauge in (self.desired, self.placed, self.ready, self.attainment, self.objective, self.dollars):
+        for gauge in (
+            self.desired,
+            self.recommended,
+            self.placed,
+            self.ready,
+            self.attainment,
+            self.objective,
+            self.dollars,
+        ):
             gauge.clear()
         self.nodes_left_out.clear()
 
@@ -163,6 +175,8 @@ class OperatorMetrics:
         """Set the gauges of one LLMDeployment from the decision and the status of one round."""
         labels = (intent.namespace, intent.name)
         self.desired.labels(*labels).set(decision.desired)
+        scaling = status.get("scaling") or {}
+        self.recommended.labels(*labels).set(scaling.get("recommendedReplicas", decision.desired))
         self.placed.labels(*labels).set(decision.placed)
         self.ready.labels(*labels).set(ready)
         self.dollars.labels(*labels).set(decision.price_per_hour)

@@ -1,5 +1,7 @@
 """Run the scaling law (`tangram.scaling`) for each LLMDeployment, and keep its memory between rounds."""
 
+import json
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,9 +17,13 @@ from tangram.scaling import (
     forget_learned,
     recalled,
 )
+from tangram.scaling.outlook.load_outlook import LoadOutlook
 from tangram.shell.measure.fault_log import FaultLog
+from tangram.shell.measure.load_outlooks import LoadOutlooks, OutlookInputs
 from tangram.shell.measure.metrics_reader import MetricsReader
 from tangram.shell.settings import Settings
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +54,13 @@ class Scaler:
 
     params: ScalingParams
     reader: MetricsReader | None
+    outlooks: LoadOutlooks = field(init=False)
     _memories: dict[str, ScalingMemory] = field(default_factory=dict)
     _shapes: dict[str, Shape] = field(default_factory=dict)  # whose replicas the memories count
+
+    def __post_init__(self) -> None:
+        """Begin without any history."""
+        self.outlooks = LoadOutlooks(self.params.window_s, self.params.min_samples)
 
     def decide(
         self,
@@ -60,13 +71,17 @@ class Scaler:
         variants: Mapping[str, str] | None = None,
         faults: FaultLog | None = None,
         memories: Mapping[str, Mapping[str, object]] | None = None,
+        outlook_inputs: OutlookInputs | None = None,
     ) -> Mapping[str, ScalingResult]:
         """Return how many replicas each LLMDeployment needs now, by UID.
 
         An operator that has just started continues from statuses: `recorded` replicas, the `variants` of the
         shape that they count, and `memories` of what the law has learned. If the law raises for an
-        LLMDeployment, `faults` record it, and the result lacks it.
+        LLMDeployment, `faults` record it, and the result lacks it. Capacities are predicted from
+        `outlook_inputs`.
         """
+        outlook_inputs = outlook_inputs or OutlookInputs()
+        self.outlooks.retain(intent.uid for intent in intents)
         for uid in self._memories.keys() - {intent.uid for intent in intents}:
             del self._memories[uid]
             self._shapes.pop(uid, None)
@@ -79,7 +94,14 @@ class Scaler:
             if intent.uid not in self._memories:
                 self._restore_shape(intent.uid, owned, variants or {})
                 self._memories[intent.uid] = recalled((memories or {}).get(intent.uid, {}))
-            decide_one = partial(self._decide_one, intent, owned, recorded.get(intent.uid), now)
+            decide_one = partial(
+                self._decide_one,
+                intent,
+                owned,
+                recorded.get(intent.uid),
+                now,
+                outlook_inputs or OutlookInputs(),
+            )
             result = decide_one() if faults is None else faults.run("scale", name, intent.uid, decide_one)
             if result is not None:
                 results[intent.uid] = result
@@ -124,11 +146,17 @@ class Scaler:
         """Forget everything, at the start of a term: another operator may have acted."""
         self._memories.clear()
         self._shapes.clear()
+        self.outlooks.clear()
         if self.reader is not None:
             self.reader.clear()
 
     def _decide_one(
-        self, intent: Intent, workloads: list[Workload], recorded: int | None, now: float
+        self,
+        intent: Intent,
+        workloads: list[Workload],
+        recorded: int | None,
+        now: float,
+        outlook_inputs: OutlookInputs,
     ) -> ScalingResult:
         ready = sum(workload.ready for workload in workloads)
         running = max((workload.replicas for workload in workloads), default=0)
@@ -142,12 +170,52 @@ class Scaler:
             signal=signal,
             now=now,
             existing=sum(workload.replicas for workload in workloads),
+            outlook=self._outlook(intent, workloads, signal, outlook_inputs),
         )
         self._memories[intent.uid] = decision.memory
+        if decision.replicas != decision.previous:
+            log.info("scaling %s", json.dumps(_log_record(intent, signal, decision)))
         return ScalingResult(signal, decision)
+
+    def _outlook(
+        self, intent: Intent, workloads: list[Workload], signal: Signal | None, outlook_inputs: OutlookInputs
+    ) -> LoadOutlook | None:
+        """Return what the law knows beside the reading; while replicas move to another shape, nothing."""
+        if signal is None or signal.sample is None:
+            return None
+        self.outlooks.observe(intent.uid, signal.sample)
+        shapes = {workload.shape for workload in workloads if workload.replicas}
+        counted = self._shapes.get(intent.uid)
+        shape = next(iter(shapes)) if len(shapes) == 1 else None
+        return None if counted not in (None, shape) else self.outlooks.outlook(intent, shape, outlook_inputs)
 
     def _signal(self, intent: Intent, ready: int, now: float) -> Signal | None:
         if self.reader is None:
             return None
         reading = self.reader.reading(intent)
         return classify(reading.sample, reading.problem, ready=ready, params=self.params, now=now)
+
+
+def _log_record(intent: Intent, signal: Signal | None, decision: ScalingDecision) -> dict[str, object]:
+    """Return a decision with the inputs that led to it, for one line of the log."""
+    record: dict[str, object] = {
+        "namespace": intent.namespace,
+        "name": intent.name,
+        "from": decision.previous,
+        "to": decision.replicas,
+        "reason": decision.reason,
+        "message": decision.message,
+        "signal": None if signal is None else signal.state,
+    }
+    need = decision.need
+    if need is not None:
+        record |= {
+            "expectedRequestsPerSecond": round(need.load.expected, 4),
+            "upperRequestsPerSecond": round(need.load.upper, 4),
+            "horizonSeconds": round(need.load.horizon_s, 1),
+            "replicaRequestsPerSecond": round(need.replica_rate, 4),
+            "queueRequestsPerSecond": round(need.backlog_rate, 4),
+            "expectedMissedShare": round(need.missed_share, 5),
+            "trustedShare": round(decision.memory.trusted_share, 3),
+        }
+    return record

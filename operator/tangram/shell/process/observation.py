@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from tangram.fleet import (
     BackOff,
+    CheckpointFacts,
     FleetSnapshot,
     Intent,
     MIGPolicy,
@@ -16,8 +17,10 @@ from tangram.fleet import (
     WriteProblem,
     claiming_pools,
 )
+from tangram.planner.jobs.inspections import key_of
 from tangram.planner.observe.free_capacity import may_use
 from tangram.shell.measure.fault_log import FaultLog, display_name
+from tangram.shell.measure.load_outlooks import OutlookInputs
 from tangram.shell.measure.scaler import Scaler, ScalingResult
 from tangram.shell.objects.kinds import Object
 from tangram.shell.settings import Settings
@@ -32,6 +35,7 @@ from tangram.shell.snapshot.recorded_status import (
     recorded_scaling,
     recorded_variants,
 )
+from tangram.shell.snapshot.start_times import start_times
 from tangram.shell.snapshot.workloads import engine_pod_names
 from tangram.shell.watch.mirror_view import MirrorView
 
@@ -81,6 +85,7 @@ class Observer:
             recorded_variants(view),
             self.faults,
             recorded_scaling(view),
+            OutlookInputs(_facts_of(intents, observed), start_times(view)),
         )
         back_offs_by_uid = recorded_back_offs(view, self.record_unreadable) | (back_offs or {})
         snapshot = replace(
@@ -101,6 +106,13 @@ class Observer:
         """Record an object that cannot be read as a fault of the LLMDeployment that it belongs to."""
         uid = "" if isinstance(error, DuplicateUID) else llm_deployment_uid(obj)
         self.faults.record("read", display_name(obj), uid, error)
+
+
+def _facts_of(intents: Iterable[Intent], snapshot: FleetSnapshot) -> dict[str, CheckpointFacts]:
+    """Return the facts of their checkpoints, by UID, as far as they are known."""
+    facts = snapshot.known_facts
+    keys = {intent.uid: key_of(intent, snapshot.engine_image) for intent in intents}
+    return {uid: facts[key] for uid, key in keys.items() if key in facts}
 
 
 def with_unplanned(observed: Observation, unplanned: tuple[tuple[str, float], ...]) -> Observation:

@@ -232,7 +232,9 @@ def pod(obj: Object) -> Object | None:
 def _condition(condition: Object) -> Object:
     kept = {k: str(condition.get(k, ""))[:MAX_MESSAGE] for k in ("type", "status", "reason", "message")}
     since = condition.get("lastTransitionTime")
-    return kept | {"since": since} if since and condition.get("status") == "False" else kept
+    # Since when a pod is ready tells how long it took to start.
+    keeps = condition.get("status") == "False" or condition.get("type") == "Ready"
+    return kept | {"since": since} if since and keeps else kept
 
 
 def _container(status: Object) -> Object:

@@ -1,6 +1,5 @@
 """The scaling law of the operator, run as the operator runs it: the same readings, history and memory."""
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -14,6 +13,7 @@ from tangram.scaling import (
     classify,
     decide,
 )
+from tangram.scaling.outlook import mixture
 from tangram.scaling.outlook.load_history import LoadHistory, extended
 from tangram.scaling.outlook.load_outlook import LoadOutlook
 from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
@@ -28,7 +28,6 @@ CapacityOf = Callable[[float, float], ReplicaCapacity | None]
 
 _PROMPTS, _ANSWERS = "vllm:request_prompt_tokens", "vllm:request_generation_tokens"
 _MIXTURE_S = 600.0  # window of the mean lengths
-_MIXTURE_STEP = 1.1  # means are rounded to powers of it: neighbours share a capacity
 
 
 class OperatorLaw:
@@ -58,7 +57,7 @@ class OperatorLaw:
         self._sample: Sample | None = None
         self._history = LoadHistory(0.0)
         traffic = intent.traffic
-        self._lengths = (
+        self._mixture = mixture.rounded(
             traffic.input_tokens.mean if traffic.input_tokens else 1024.0,
             traffic.output_tokens.mean if traffic.output_tokens else 256.0,
         )
@@ -108,18 +107,18 @@ class OperatorLaw:
         self._history = extended(self._history, rate, end_s, _HISTORY_BINS)
 
     def _outlook(self, view: ControllerView) -> LoadOutlook | None:
-        capacity = self._capacity_of(*self._mixture(view))
+        capacity = self._capacity_of(*self._measured_mixture(view))
         return None if capacity is None else LoadOutlook(self._history, capacity, self._start_s)
 
-    def _mixture(self, view: ControllerView) -> tuple[float, float]:
+    def _measured_mixture(self, view: ControllerView) -> mixture.Mixture:
         """Return the mean tokens of prompts and of answers; those of the spec while none are counted."""
         try:
             prompt, answer = self._mean(view, _PROMPTS), self._mean(view, _ANSWERS)
         except PrometheusDown:
-            return self._lengths
+            return self._mixture
         if prompt is not None and answer is not None:
-            self._lengths = _rounded(prompt), _rounded(answer)
-        return self._lengths
+            self._mixture = mixture.rounded(prompt, answer)
+        return self._mixture
 
     def _mean(self, view: ControllerView, histogram: str) -> float | None:
         count = sum(view.metrics.increase(f"{histogram}_count", _MIXTURE_S).values())
@@ -136,7 +135,3 @@ def _within(intent: Intent, budget: float) -> Intent:
         return None if objective is None else replace(objective, percentile=100 * (1 - budget))  # type: ignore[arg-type]
 
     return replace(intent, ttft=changed(intent.ttft), tpot=changed(intent.tpot))
-
-
-def _rounded(tokens: float) -> float:
-    return _MIXTURE_STEP ** round(math.log(max(tokens, 1.0), _MIXTURE_STEP))

@@ -1,0 +1,115 @@
+"""What the scaling law knows beside a reading: arrivals by the minute, and what a replica carries of them."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from tangram.capacity.memory.from_facts import architecture_from_facts
+from tangram.capacity.sizing import Rejection
+from tangram.capacity.sizing.assessment_cache import assessment_cache
+from tangram.catalog import InputError
+from tangram.eligibility.shapes.bundled_engine import on_bundled_engine
+from tangram.eligibility.shapes.serving_requirements import UNLOADED_RPS, requirements_of
+from tangram.fleet import CheckpointFacts, Intent, Shape
+from tangram.scaling import Sample
+from tangram.scaling.outlook import mixture
+from tangram.scaling.outlook.load_history import LoadHistory, extended
+from tangram.scaling.outlook.load_outlook import LoadOutlook
+from tangram.scaling.outlook.mixture_capacity import MixtureCapacity
+
+HISTORY_BINS = 240  # four hours
+StartTimes = Mapping[tuple[str, Shape], float]
+
+
+@dataclass(frozen=True, slots=True)
+class OutlookInputs:
+    """What a round has for all LLMDeployments."""
+
+    facts: Mapping[str, CheckpointFacts] = field(default_factory=dict)  # of their checkpoints, by UID
+    start_s: StartTimes = field(default_factory=dict)  # P90 by UID and shape
+
+
+class LoadOutlooks:
+    """The histories of all LLMDeployments by UID, and the capacity of their replicas."""
+
+    def __init__(self, window_s: float, min_samples: int) -> None:
+        self._window_s, self._min_samples = window_s, min_samples
+        self._histories: dict[str, LoadHistory] = {}
+        self._mixtures: dict[str, mixture.Mixture] = {}
+        self._capacities: dict[str, tuple[object, MixtureCapacity | None]] = {}
+
+    def restore(self, uid: str, history: LoadHistory) -> None:
+        """Continue from what Prometheus holds of an LLMDeployment, unless more is known already."""
+        present = self._histories.get(uid)
+        if present is None or len(present.rates) < len(history.rates):
+            self._histories[uid] = history
+
+    def observe(self, uid: str, sample: Sample) -> None:
+        """Take a new reading: a bin ends with each full minute."""
+        rate = sample.arrived if sample.arrived is not None else sample.requests
+        present = self._histories.get(uid) or LoadHistory(0.0)
+        end_s = math.floor(sample.at / present.step_s) * present.step_s
+        if end_s > present.end_s:
+            per_second = None if rate is None else rate / self._window_s
+            if not present.rates:
+                present = replace(present, end_s=end_s - present.step_s)
+            self._histories[uid] = extended(present, per_second, end_s, HISTORY_BINS)
+        measured = sample.mixture(self._window_s, self._min_samples)
+        if measured is not None:
+            self._mixtures[uid] = measured
+
+    def outlook(self, intent: Intent, shape: Shape | None, inputs: OutlookInputs) -> LoadOutlook | None:
+        """Return the outlook of an LLMDeployment whose replicas have this shape.
+
+        None: without a shape, facts of the checkpoint, objectives, or traffic, nothing can be predicted.
+        """
+        facts, history = inputs.facts.get(intent.uid), self._histories.get(intent.uid)
+        if shape is None or facts is None or history is None:
+            return None
+        capacity_of = self._capacity_of(intent, facts, shape)
+        present = self._mixtures.get(intent.uid) or _stated(intent)
+        if capacity_of is None or present is None:
+            return None
+        capacity = capacity_of(*present)
+        if capacity is None or capacity.rates[0][1] <= 0:
+            return None
+        return LoadOutlook(history, capacity, inputs.start_s.get((intent.uid, shape)))
+
+    def retain(self, uids: Iterable[str]) -> None:
+        """Forget all other LLMDeployments."""
+        remaining = set(uids)
+        for by_uid in (self._histories, self._mixtures, self._capacities):
+            for uid in by_uid.keys() - remaining:
+                by_uid.pop(uid)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.retain(())
+
+    def _capacity_of(self, intent: Intent, facts: CheckpointFacts, shape: Shape) -> MixtureCapacity | None:
+        key = (intent.rendered_generation, intent.traffic, facts.digest, shape)
+        computed = self._capacities.get(intent.uid)
+        if computed is None or computed[0] != key:
+            computed = self._capacities[intent.uid] = key, _capacity_of(intent, facts, shape)
+        return computed[1]
+
+
+def _capacity_of(intent: Intent, facts: CheckpointFacts, shape: Shape) -> MixtureCapacity | None:
+    """Return the capacity of one replica by mixture, None where the model does not fit."""
+    try:
+        architecture = architecture_from_facts(facts)
+        request = on_bundled_engine(requirements_of(intent, architecture)).request
+        fitted = assessment_cache(architecture, replace(request, rps=UNLOADED_RPS)).fit(shape)
+    except InputError:
+        return None
+    if isinstance(fitted, Rejection):
+        return None
+    return MixtureCapacity(fitted.model, fitted.limits, request.prompts, request.answers, intent.objectives)
+
+
+def _stated(intent: Intent) -> mixture.Mixture | None:
+    """Return the mixture that the spec expects, until one is measured."""
+    traffic = intent.traffic
+    if traffic.input_tokens is None or traffic.output_tokens is None:
+        return None
+    return mixture.rounded(traffic.input_tokens.mean, traffic.output_tokens.mean)
