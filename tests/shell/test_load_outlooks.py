@@ -76,7 +76,20 @@ def test_a_history_from_prometheus_is_continued():
 
     outlooks.observe(CHAT.uid, sample(661.0))
 
-    assert outlooks.outlook(CHAT, shape(), KNOWN).history.rates == (1.0, 2.0, 10.0)
+    rates = outlooks.outlook(CHAT, shape(), KNOWN).history.rates
+    assert rates[-3:] == (1.0, 2.0, 10.0)
+    assert set(rates[:-3]) == {None}
+
+
+def test_what_was_seen_here_stays_and_yesterday_is_taken_from_prometheus():
+    outlooks = observed(sample(601.0), sample(661.0))
+    yesterday = LoadHistory(7200.0, (4.0,) * 60)
+
+    outlooks.restore(CHAT.uid, LoadHistory(660.0, (1.0, 2.0, 3.0), seasons=((86_400.0, yesterday),)))
+
+    history = outlooks.outlook(CHAT, shape(), KNOWN).history
+    assert history.rates[-3:] == (1.0, 10.0, 10.0)
+    assert history.seasons == ((86_400.0, yesterday),)
 
 
 def test_histories_are_bounded_and_forgotten():

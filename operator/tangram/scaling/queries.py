@@ -124,6 +124,20 @@ def duration(seconds: float) -> str:
     return f"{max(1, round(seconds))}s"
 
 
+def for_history(namespace: str, served_name: str, name: str, step_s: float) -> str:
+    """Return the query for arrivals per second over the last `step_s`, for a range of times.
+
+    `name` is that of the LLMDeployment: its pods of the past, which the API server no longer shows, are known
+    by the beginning of their names. First tokens stand in where no arrivals are counted.
+    """
+    labels = f'namespace="{_quote(namespace)}",model_name="{_quote(served_name)}",pod=~"{_quote(name)}-.+"'
+    window = duration(step_s)
+    arrived, first_tokens = (
+        _sum(f"increase({metric}{{{labels}}}[{window}])") for metric in (RECEIVED, f"{TTFT}_count")
+    )
+    return f"({arrived} or {first_tokens}) / {step_s:g}"
+
+
 def _sum(expression: str, *more: str) -> str:
     """Sum over pods, each counted once however many series its page became; `more`: labels within a page."""
     return f"sum(max by ({', '.join((_ONE_PAGE, *more))}) ({expression}))"

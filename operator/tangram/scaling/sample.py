@@ -8,7 +8,7 @@ from tangram.scaling.outlook.mixture import Mixture, rounded
 
 # No engine reaches these numbers: they come from a broken exporter, not from load.
 _MOST_REPLICAS = 100_000
-_MOST_REQUESTS = 10_000_000
+MOST_REQUESTS = 10_000_000
 _MOST_SECONDS = 1e6
 _MOST_TOKENS = 1e9
 AT_WINDOW = "@"  # parts the name of a field from the seconds of its window
@@ -19,12 +19,12 @@ _ROUNDING = 1e-6  # ratios of two rates may miss 1 by floating point
 PLAUSIBLE: Mapping[str, tuple[float, float]] = {
     "targets": (0, _MOST_REPLICAS),
     "age_s": (-60.0, _MOST_SECONDS),  # the clock of a scrape may be ahead of the server's
-    "waiting": (0, _MOST_REQUESTS),
-    "running": (0, _MOST_REQUESTS),
-    "running_mean": (0, _MOST_REQUESTS),
-    "requests": (0, _MOST_REQUESTS),
-    "arrived": (0, _MOST_REQUESTS),
-    "rejected": (0, _MOST_REQUESTS),
+    "waiting": (0, MOST_REQUESTS),
+    "running": (0, MOST_REQUESTS),
+    "running_mean": (0, MOST_REQUESTS),
+    "requests": (0, MOST_REQUESTS),
+    "arrived": (0, MOST_REQUESTS),
+    "rejected": (0, MOST_REQUESTS),
     "prompt_tokens_mean": (0, _MOST_TOKENS),
     "answer_tokens_mean": (0, _MOST_TOKENS),
     "kv_usage": (0, _MOST_REPLICAS),

@@ -13,7 +13,7 @@ from tangram.eligibility.shapes.serving_requirements import UNLOADED_RPS, requir
 from tangram.fleet import CheckpointFacts, Intent, Shape
 from tangram.scaling import Sample
 from tangram.scaling.outlook import mixture
-from tangram.scaling.outlook.load_history import LoadHistory, extended
+from tangram.scaling.outlook.load_history import LoadHistory, extended, from_samples
 from tangram.scaling.outlook.load_outlook import LoadOutlook
 from tangram.scaling.outlook.mixture_capacity import MixtureCapacity
 
@@ -35,14 +35,19 @@ class LoadOutlooks:
     def __init__(self, window_s: float, min_samples: int) -> None:
         self._window_s, self._min_samples = window_s, min_samples
         self._histories: dict[str, LoadHistory] = {}
+        self._restored: dict[str, LoadHistory] = {}
         self._mixtures: dict[str, mixture.Mixture] = {}
         self._capacities: dict[str, tuple[object, MixtureCapacity | None]] = {}
 
     def restore(self, uid: str, history: LoadHistory) -> None:
-        """Continue from what Prometheus holds of an LLMDeployment, unless more is known already."""
-        present = self._histories.get(uid)
-        if present is None or len(present.rates) < len(history.rates):
-            self._histories[uid] = history
+        """Fill in what Prometheus holds of an LLMDeployment. A bin that was seen here stays as it is."""
+        if self._restored.get(uid) is history:
+            return
+        self._restored[uid] = history
+        present = self._histories.get(uid, LoadHistory(0.0))
+        rates = _by_end(history) | _by_end(present)
+        merged = from_samples(rates, max(history.end_s, present.end_s), HISTORY_BINS)
+        self._histories[uid] = replace(merged, seasons=history.seasons)
 
     def observe(self, uid: str, sample: Sample) -> None:
         """Take a new reading: a bin ends with each full minute."""
@@ -78,7 +83,7 @@ class LoadOutlooks:
     def retain(self, uids: Iterable[str]) -> None:
         """Forget all other LLMDeployments."""
         remaining = set(uids)
-        for by_uid in (self._histories, self._mixtures, self._capacities):
+        for by_uid in (self._histories, self._restored, self._mixtures, self._capacities):
             for uid in by_uid.keys() - remaining:
                 by_uid.pop(uid)
 
@@ -105,6 +110,13 @@ def _capacity_of(intent: Intent, facts: CheckpointFacts, shape: Shape) -> Mixtur
     if isinstance(fitted, Rejection):
         return None
     return MixtureCapacity(fitted.model, fitted.limits, request.prompts, request.answers, intent.objectives)
+
+
+def _by_end(history: LoadHistory) -> dict[float, float]:
+    """Return the rates that are known by the end of their bin."""
+    last = len(history.rates) - 1
+    ends = (history.end_s - (last - place) * history.step_s for place in range(last + 1))
+    return {end: rate for end, rate in zip(ends, history.rates, strict=True) if rate is not None}
 
 
 def _stated(intent: Intent) -> mixture.Mixture | None:

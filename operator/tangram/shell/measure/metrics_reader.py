@@ -22,6 +22,7 @@ from tangram.scaling import (
     metrics_subject,
     sample_from,
 )
+from tangram.shell.measure.history_reader import HistoryReader
 from tangram.shell.measure.prometheus import Prometheus, QueryFailed, QueryUnanswerable
 from tangram.shell.settings import PrometheusSettings
 
@@ -66,6 +67,8 @@ class MetricsReader:
         self._asked_alone: set[str] = set()  # UIDs whose series made queries about others fail
         self._slots = asyncio.Semaphore(CONCURRENCY)
         self._prometheus = Prometheus(settings, transport=transport)
+        self.histories = HistoryReader(self._prometheus, now)
+        self._evaluated_at: float | None = None  # of the last round, by the clock of Prometheus
 
     def reading(self, intent: Intent) -> Reading:
         """Return the latest reading for the present objectives of `intent`."""
@@ -86,6 +89,7 @@ class MetricsReader:
         """Forget all readings."""
         self._readings.clear()
         self._asked_alone.clear()
+        self.histories.clear()
 
     async def read(self, intents: tuple[Intent, ...], pods: Mapping[str, tuple[str, ...]]) -> None:
         """Query the metrics of all `intents`, and forget other readings.
@@ -104,7 +108,14 @@ class MetricsReader:
         except QueryFailed as error:
             self._failed(self._intents, str(error))
             return
+        self._evaluated_at = evaluated_at
         await self._read_fleet(self._subjects(pods), evaluated_at)
+
+    async def read_histories(self) -> None:
+        """Read the load histories that are due, for the LLMDeployments of the last round that succeeded."""
+        if self._evaluated_at is not None:
+            at, self._evaluated_at = self._evaluated_at, None
+            await self.histories.read(self._intents.values(), at)
 
     async def close(self) -> None:
         """Close all connections."""

@@ -58,15 +58,20 @@ class Prometheus:
 
     async def query(self, promql: str, at: float | None) -> bytes:
         """POST a query (proxies cut the long URL of a GET) and return its bounded response."""
+        return await self._post("query", promql, "" if at is None else f"&time={at:.3f}")
+
+    async def query_range(self, promql: str, start: float, end: float, step_s: float) -> bytes:
+        """POST a query for each `step_s` from `start` to `end`, and return its bounded response."""
+        return await self._post("query_range", promql, f"&start={start:.3f}&end={end:.3f}&step={step_s:g}")
+
+    async def _post(self, endpoint: str, promql: str, times: str) -> bytes:
         if self._client is None:
             raise QueryFailed("Prometheus has not been asked yet")
-        form = f"query={percent_encoded(promql)}&timeout={self._settings.timeout_seconds:g}s"
-        if at is not None:
-            form += f"&time={at:.3f}"
+        form = f"query={percent_encoded(promql)}&timeout={self._settings.timeout_seconds:g}s{times}"
         headers = {**self._access.headers, "Content-Type": "application/x-www-form-urlencoded"}
         try:
             async with self._client.stream(
-                "POST", "api/v1/query", content=form.encode(), headers=headers
+                "POST", f"api/v1/{endpoint}", content=form.encode(), headers=headers
             ) as response:
                 return await _bounded_body(response)
         except httpx.HTTPError as error:

@@ -183,6 +183,9 @@ class Scaler:
         """Return what the law knows beside the reading; while replicas move to another shape, nothing."""
         if signal is None or signal.sample is None:
             return None
+        history = None if self.reader is None else self.reader.histories.of(intent.uid)
+        if history is not None:
+            self.outlooks.restore(intent.uid, history)
         self.outlooks.observe(intent.uid, signal.sample)
         shapes = {workload.shape for workload in workloads if workload.replicas}
         counted = self._shapes.get(intent.uid)

@@ -204,6 +204,7 @@ class Operator:
             if self.elector.leading and observed is not None:
                 await reader.read(observed.intents, observed.pod_names)
                 self.loop.mark_dirty()
+                await reader.read_histories()
 
     def _make_loop(self) -> Reconciler:
         settings, guard, heartbeat = self.settings, TermGuard(self.elector), LoopHeartbeat(boot_time())
