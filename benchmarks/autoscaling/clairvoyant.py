@@ -20,7 +20,7 @@ from tangram.simulator.result.run_result import DeploymentResult
 from tangram.simulator.run import SimulationSettings, run
 
 BIN_S = 15.0  # as the rounds of the simulation
-SMOOTHED_BINS = (1, 4)  # over which the load is averaged before it is covered; the cheaper one counts
+SMOOTHED_BINS = (1, 4, 20)  # over which the load is averaged before it is covered; the cheapest one counts
 STOP_S = 15.0  # a draining replica, mean
 LOWEST_FACTOR, HIGHEST_FACTOR, STEPS = 0.4, 2.0, 6
 
@@ -112,8 +112,10 @@ def load(scenario: PreparedScenario) -> list[float]:
 
 
 def smoothed(values: Sequence[float], bins: int) -> list[float]:
-    """Return the mean of each bin and the ones before it: a queue carries work over."""
-    return [math.fsum(values[max(0, end - bins) : end]) / min(bins, end) for end in range(1, len(values) + 1)]
+    """Return the mean of the `bins` bins around each: a queue carries work over."""
+    half, count = bins // 2, len(values)
+    spans = ((max(0, place - half), min(count, place - half + bins)) for place in range(count))
+    return [math.fsum(values[begin:end]) / (end - begin) for begin, end in spans]
 
 
 def _mean_times(times: StartTimes) -> StartTimes:

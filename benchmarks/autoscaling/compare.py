@@ -202,6 +202,26 @@ def on_other_traces(results: Results, scenario: str, law: str, attainment: float
     return OnOtherTraces(knobs[place], bool(reaching), usd, miss, over)
 
 
+@dataclass(frozen=True, slots=True)
+class AtDefault:
+    """A law with the published value of its knob in one scenario."""
+
+    knob: float
+    miss: Mean
+    over_oracle: Mean | None  # cost over the oracle's at the attainment asked for, less 1
+
+
+def at_default(results: Results, scenario: str, law: str, attainment: float) -> AtDefault | None:
+    """Return what a law does as published; None without a default, or without runs."""
+    knob, by_seed = BY_NAME[law].default, results.runs.get((scenario, law))
+    if knob is None or not by_seed:
+        return None
+    chosen = {seed: runs[BY_NAME[law].knobs.index(knob)] for seed, runs in by_seed.items()}
+    miss = mean_of([run.miss for run in chosen.values()])
+    over = _ratio({s: r.usd for s, r in chosen.items()}, _oracle_costs(results, scenario, attainment))
+    return AtDefault(knob, miss, over) if miss else None
+
+
 def _mean_miss(results: Results, scenario: str, law: str, place: int) -> float:
     return statistics.fmean(runs[place].miss for runs in results.runs[scenario, law].values())
 

@@ -58,7 +58,7 @@ SCENARIOS = (
     Scenario("code", CODE, 2, "Qwen3-14B", H100, "3g.40gb", 5000, 200, 10_240, 60),
     Scenario("mooncake", MOONCAKE, 2, "Llama-3.1-8B", H100, WHOLE_GPU, 10_000, 200, 131_072, 60),
     Scenario("day1", DAY1, 3, "Llama-3.1-8B", A100, "2g.20gb", 5000, 150, 8192, 90, seeds=3),
-    Scenario("day3", DAY3, 2, "Qwen3-14B", A100, "3g.40gb", 5000, 150, 16_384, 120, seeds=3),
+    Scenario("day3", DAY3, 1.5, "Llama-3.1-8B", "L4", WHOLE_GPU, 5000, 150, 8192, 120, seeds=3),
     Scenario("reasoning", REASONING, 1.5, "Qwen3-14B", A100, WHOLE_GPU, 5000, 75, 40_960, 90, seeds=3),
 )
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
