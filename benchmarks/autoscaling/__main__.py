@@ -1,10 +1,12 @@
 """Scaling laws at equal attainment, in simulations: published ones, the operator's, and an oracle.
 
     python -m benchmarks.autoscaling [--scenario NAME,…] [--laws NAME,…] [--seeds N] [--hours H] [--processes N] [--out DIR]
+    python -m benchmarks.autoscaling --disturbances
     python -m benchmarks.autoscaling --quick
 
 Runs are kept in DIR/runs.jsonl and are not repeated while the code that decides them is the same: a command that was
-interrupted, or ended by `--hours`, goes on where it was. DIR/report.md and DIR/report.json hold the comparison.
+interrupted, or ended by `--hours`, goes on where it was. DIR/report.md and DIR/report.json hold the comparison, and
+DIR/disturbances.md the days on which something breaks.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.autoscaling import laws, report, runs, scenarios
+from benchmarks.autoscaling import disturbances, laws, report, runs, scenarios
 from benchmarks.autoscaling.compare import collected
 from benchmarks.autoscaling.runs import Record
 
@@ -36,7 +38,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--no-oracle", action="store_true")
     parser.add_argument("--report-only", action="store_true", help="of the runs on file")
     parser.add_argument("--quick", action="store_true", help="ten minutes of one trace, three laws, one seed")
+    parser.add_argument("--disturbances", action="store_true", help="days on which something breaks")
     args = parser.parse_args(arguments)
+    if args.disturbances:
+        return _disturbances(args.laws, args.out)
     chosen = [scenarios.BY_NAME[name] for name in args.scenario or scenarios.BY_NAME]
     names = args.laws or tuple(laws.BY_NAME)
     if args.quick:
@@ -55,6 +60,19 @@ def main(arguments: list[str] | None = None) -> int:
         f"{len(done)} of {len(wanted)} runs, {len(results.failed)} failed; {time.monotonic() - start:.0f} s"
     )
     return int(bool(results.failed))
+
+
+def _disturbances(names: tuple[str, ...] | None, out: Path) -> int:
+    known = disturbances.KNOBS
+    figures = disturbances.run_all(
+        [name for name in names or known if name in known], report=lambda text: print(text, file=sys.stderr)
+    )
+    text = disturbances.markdown(figures)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "disturbances.md").write_text(text)
+    (out / "disturbances.json").write_text(json.dumps(figures, indent=1) + "\n")
+    print(text)
+    return 0
 
 
 def _names(known: dict[str, object]):  # noqa: ANN202

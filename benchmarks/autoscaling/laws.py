@@ -13,24 +13,13 @@ from dataclasses import dataclass, replace
 
 from benchmarks.autoscaling.prepared_scenario import PreparedScenario
 from tangram.fleet import PERCENTILES, Intent
+from tangram.simulator.control.laws_by_name import START_TIME_P90, law_by_name
 from tangram.simulator.control.operator_law import OperatorLaw
-from tangram.simulator.controllers import (
-    AIBrixPodAutoscaler,
-    DynamoLoad,
-    DynamoThroughput,
-    HPAOnQueue,
-    HPAOnUtilisation,
-    KEDAOnPrometheus,
-    KnativePodAutoscaler,
-    LatencySaturation,
-    QueueModel,
-    StaticReplicas,
-    WVASaturation,
-    WVATokens,
-    behind_hpa,
-)
+from tangram.simulator.controllers import StaticReplicas, WVASaturation, behind_hpa
 from tangram.simulator.controllers.controller import Controller
 from tangram.simulator.controllers.hpa import HPAOnDesiredReplicas
+
+OURS = "tangram"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +28,17 @@ class Law:
 
     name: str
     knobs: tuple[float, ...]
-    controller: Callable[[PreparedScenario, float], Controller | HPAOnDesiredReplicas]
     default: float | None = None  # published; None: there is none
+    built: Callable[[PreparedScenario, float], Controller | HPAOnDesiredReplicas] | None = (
+        None  # None: by its name
+    )
     is_static: bool = False
+
+    def controller(self, scenario: PreparedScenario, knob: float) -> Controller | HPAOnDesiredReplicas:
+        """Return the law, new for one run."""
+        if self.built is None:
+            return law_by_name(self.name, scenario.known, knob)
+        return self.built(scenario, knob)
 
     def initial(self, scenario: PreparedScenario, knob: float) -> int | None:
         """Return the replicas at the start; None: those of every other law."""
@@ -50,100 +47,54 @@ class Law:
 
 def static_replicas(scenario: PreparedScenario, knob: float) -> int:
     """Return a fixed number of replicas: `knob` times what the mean load needs."""
-    return max(1, math.ceil(knob * scenario.mean_need))
+    return min(scenario.intent.max_replicas, max(1, math.ceil(knob * scenario.mean_need)))
 
 
 def asking_for(intent: Intent, missed: float) -> Intent:
     """Return the spec that allows this share of misses: with the strictest percentile that does."""
     percentile = max((p for p in PERCENTILES if 1 - p / 100 >= missed - 1e-9), default=min(PERCENTILES))
-    objectives = (
+    ttft, tpot = (
         replace(objective, percentile=percentile) if objective else None
         for objective in (intent.ttft, intent.tpot)
     )
-    ttft, tpot = objectives
     return replace(intent, ttft=ttft, tpot=tpot)
 
 
-OURS = "tangram"
-START_TIME_P90 = 1.3  # over the mean: the law knows the P90 of starts that were measured before
+def _ours(scenario: PreparedScenario, knob: float) -> Controller:
+    known = replace(scenario.known, intent=asking_for(scenario.intent, knob))
+    return law_by_name(OURS, known, knob)
+
+
+def _reactive(scenario: PreparedScenario, _: float) -> Controller:
+    start_s = START_TIME_P90 * scenario.scenario.start_s
+    return OperatorLaw(scenario.intent, lambda _prompt, _answer: None, start_s=start_s)
+
+
+_OF_QUEUE = (20.0, 10.0, 5.0, 2.0, 1.0, 0.5, 0.2, 0.1)
+_OF_CACHE = (0.9, 0.7, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05)
+_OF_SATURATION = (0.9, 0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.15)
 
 LAWS = (
-    Law(
-        OURS,
-        (0.5, 0.3, 0.1, 0.05, 0.02, 0.01, 0.003, 0.001),
-        lambda s, knob: OperatorLaw(
-            asking_for(s.intent, knob), s.capacity_of, knob, start_s=START_TIME_P90 * s.scenario.start_s
-        ),
-        0.01,
-    ),
-    Law(
-        "tangram-reactive",
-        (0.0,),
-        lambda s, _: OperatorLaw(s.intent, lambda _prompt, _answer: None, start_s=s.scenario.start_s),
-    ),
+    Law(OURS, (0.5, 0.3, 0.1, 0.05, 0.02, 0.01, 0.003, 0.001), 0.01, _ours),
+    Law("tangram-reactive", (0.0,), built=_reactive),
     Law(
         "static",
         (0.8, 1.0, 1.25, 1.6, 2.0, 2.5, 3.2, 4.0),
-        lambda s, knob: StaticReplicas(static_replicas(s, knob)),
+        built=lambda scenario, knob: StaticReplicas(static_replicas(scenario, knob)),
         is_static=True,
     ),
-    Law("hpa-queue", (20.0, 10.0, 5.0, 2.0, 1.0, 0.5, 0.2, 0.1), lambda _, knob: HPAOnQueue(knob), 5.0),
-    Law("hpa-kv", (0.9, 0.7, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05), lambda _, knob: HPAOnUtilisation(knob), 0.7),
-    Law(
-        "hpa-running",
-        (0.7, 0.5, 0.35, 0.25, 0.15, 0.1, 0.06, 0.03),
-        lambda s, knob: HPAOnUtilisation(knob, max_running=s.scenario.max_running),
-        0.7,
-    ),
-    Law("keda", (20.0, 10.0, 5.0, 2.0, 1.0, 0.5, 0.2, 0.1), lambda _, knob: KEDAOnPrometheus(knob), 5.0),
-    Law(
-        "knative",
-        (2.0, 1.4, 1.0, 0.7, 0.5, 0.35, 0.25, 0.15),
-        lambda s, knob: KnativePodAutoscaler(s.profile, knob),
-        0.7,
-    ),
-    Law(
-        "aibrix-apa",
-        (0.9, 0.7, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05),
-        lambda _, knob: AIBrixPodAutoscaler(knob),
-        0.5,
-    ),
-    Law("wva-v1", (0.9, 0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.15), lambda _, knob: WVASaturation(knob), 0.8),
-    Law(
-        "wva-v1-hpa",
-        (0.9, 0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.15),
-        lambda _, knob: behind_hpa(WVASaturation(knob)),
-        0.8,
-    ),
-    Law(
-        "wva-v2",
-        (1.2, 1.0, 0.85, 0.7, 0.5, 0.35, 0.25, 0.2),
-        lambda s, knob: WVATokens(s.profile, knob),
-        0.85,
-    ),
-    Law(
-        "queue-model",
-        (1.5, 1.0, 0.7, 0.5, 1 / 3, 0.25, 0.15, 0.1),
-        lambda s, knob: QueueModel(s.profile, knob),
-        1.0,
-    ),
-    Law(
-        "dynamo-throughput",
-        (1.5, 1.0, 0.8, 0.65, 0.5, 0.4, 0.3, 0.2),
-        lambda s, knob: DynamoThroughput(s.profile, knob),
-        1.0,
-    ),
-    Law(
-        "dynamo-load",
-        (1.5, 1.0, 0.7, 0.5, 0.35, 0.25, 0.15, 0.1),
-        lambda s, knob: DynamoLoad(s.profile, knob),
-        1.0,
-    ),
-    Law(
-        "llm-d-slo",
-        (0.9, 0.7, 0.55, 0.4, 0.3, 0.2, 0.12, 0.08),
-        lambda s, knob: LatencySaturation(s.profile, knob),
-        0.55,
-    ),
+    Law("hpa-queue", _OF_QUEUE, 5.0),
+    Law("hpa-kv", _OF_CACHE, 0.7),
+    Law("hpa-running", (0.7, 0.5, 0.35, 0.25, 0.15, 0.1, 0.06, 0.03), 0.7),
+    Law("keda", _OF_QUEUE, 5.0),
+    Law("knative", (2.0, 1.4, 1.0, 0.7, 0.5, 0.35, 0.25, 0.15), 0.7),
+    Law("aibrix-apa", _OF_CACHE, 0.5),
+    Law("wva-v1", _OF_SATURATION, 0.8),
+    Law("wva-v1-hpa", _OF_SATURATION, 0.8, lambda _, knob: behind_hpa(WVASaturation(knob))),
+    Law("wva-v2", (1.2, 1.0, 0.85, 0.7, 0.5, 0.35, 0.25, 0.2), 0.85),
+    Law("queue-model", (1.5, 1.0, 0.7, 0.5, 1 / 3, 0.25, 0.15, 0.1), 1.0),
+    Law("dynamo-throughput", (1.5, 1.0, 0.8, 0.65, 0.5, 0.4, 0.3, 0.2), 1.0),
+    Law("dynamo-load", (1.5, 1.0, 0.7, 0.5, 0.35, 0.25, 0.15, 0.1), 1.0),
+    Law("llm-d-slo", (0.9, 0.7, 0.55, 0.4, 0.3, 0.2, 0.12, 0.08), 0.55),
 )
 BY_NAME = {law.name: law for law in LAWS}

@@ -5,20 +5,18 @@ from __future__ import annotations
 import gzip
 import math
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 
 from benchmarks.autoscaling.scenarios import Scenario
-from tangram.capacity.load.latency import ReplicaUnderLoad
 from tangram.catalog import known_model
 from tangram.catalog.prices import Prices
 from tangram.fleet import WHOLE_GPU, CheckpointFacts, Intent, MIGPolicy, Node, Objective, Traffic
 from tangram.fleet.lengths import MOST_P90, Lengths
-from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
 from tangram.simulator.cluster.engine_setups import EngineSetups
 from tangram.simulator.cluster.start_times import Delay, StartTimes
 from tangram.simulator.cluster.well_known_facts import well_known_facts
-from tangram.simulator.control.operator_law import CapacityOf
-from tangram.simulator.controllers import CapacityFacts, capacity_facts
+from tangram.simulator.control.laws_by_name import LawKnowledge
+from tangram.simulator.controllers import CapacityFacts
 from tangram.simulator.controllers.controller import Controller
 from tangram.simulator.run import SimulatedLLMDeployment
 from tangram.simulator.traffic.resampling import at_rate, resampled, window
@@ -26,7 +24,6 @@ from tangram.simulator.traffic.trace import Trace
 from tangram.simulator.traffic.trace_lines import parse_trace
 
 PERCENTILE = 99  # of both objectives, as the spec has them; results are judged at several attainments
-PERCENTILES = (99, 95, 90, 50)
 MOST_REPLICAS = 64
 GPUS_PER_NODE = 8
 SLICES = {WHOLE_GPU: 1, "3g.40gb": 2, "2g.20gb": 3, "1g.20gb": 4}  # of one GPU that is cut into them
@@ -43,20 +40,29 @@ class PreparedScenario:
     trace: Trace
     nodes: tuple[Node, ...]
     start_times: StartTimes
-    profile: CapacityFacts
-    capacity_of: CapacityOf
-    rates: tuple[tuple[float, float], ...]  # requests per second of one replica by percentile, usual lengths
+    known: LawKnowledge
+
+    @property
+    def profile(self) -> CapacityFacts:
+        """The profile of one replica under the usual lengths."""
+        return self.known.profile
+
+    @property
+    def rates(self) -> tuple[tuple[float, float], ...]:
+        """Requests per second of one replica by percentile, the strictest first, under the usual lengths."""
+        capacity = self.known.capacity(self.known.prompts.mean, self.known.answers.mean)
+        return capacity.rates if capacity else ()
 
     @property
     def mean_need(self) -> float:
         """Replicas that the mean load needs."""
-        return len(self.trace.requests) / self.trace.duration_s / self.rates[0][1]
+        return len(self.trace.requests) / self.trace.duration_s / self.profile.requests_per_second
 
     @property
     def initial_replicas(self) -> int:
         """Replicas for the first five minutes, with a fifth to spare."""
         first = sum(request.arrival_s < SIZED_FOR_S for request in self.trace.requests)
-        return max(1, math.ceil(1.2 * first / SIZED_FOR_S / self.rates[0][1]))
+        return max(1, math.ceil(1.2 * first / SIZED_FOR_S / self.profile.requests_per_second))
 
     def deployment(self, law: Controller, initial: int | None = None) -> SimulatedLLMDeployment:
         """Return the LLMDeployment under a law."""
@@ -109,42 +115,21 @@ def prepared(scenario: Scenario, seed: int) -> PreparedScenario:
     prices = Prices({})
     setup = EngineSetups([(intent, checkpoint)], prices).setup(intent.uid, scenario.shape)
     start_times = _start_times(scenario)
-    profile = capacity_facts(
-        setup.steps,
-        setup.limits,
+    known = LawKnowledge(
+        intent,
+        setup,
         prompts,
         answers,
-        intent.objectives,
-        price_per_hour=prices.required_replica_hour(*scenario.shape.key),
-        start_s=start_times.mean_s,
+        prices.required_replica_hour(*scenario.shape.key),
+        start_times.mean_s,
     )
-
-    @cache
-    def capacity_of(prompt_tokens: float, answer_tokens: float) -> ReplicaCapacity:
-        replica = ReplicaUnderLoad(
-            setup.steps, setup.limits, _scaled(prompts, prompt_tokens), _scaled(answers, answer_tokens)
-        )
-        return ReplicaCapacity(
-            tuple(
-                (p, replica.max_rate(Objective(p, scenario.ttft_ms), Objective(p, scenario.tpot_ms)))
-                for p in PERCENTILES
-            )
-        )
-
-    rates = capacity_of(prompts.mean, answers.mean).rates
-    return PreparedScenario(
-        scenario, intent, checkpoint, trace, _nodes(scenario), start_times, profile, capacity_of, rates
-    )
+    return PreparedScenario(scenario, intent, checkpoint, trace, _nodes(scenario), start_times, known)
 
 
 def _lengths(tokens: list[int]) -> Lengths:
     """Return a lognormal distribution with the mean and, as far as there is one, the P90 of these."""
     mean, p90 = sum(tokens) / len(tokens), sorted(tokens)[int(0.9 * (len(tokens) - 1))]
     return Lengths(mean, min(max(p90, mean), MOST_P90 * mean))
-
-
-def _scaled(lengths: Lengths, mean: float) -> Lengths:
-    return Lengths(mean, mean * lengths.p90 / lengths.mean)
 
 
 def _start_times(scenario: Scenario) -> StartTimes:

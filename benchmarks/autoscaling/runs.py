@@ -192,13 +192,10 @@ def _changes(result: DeploymentResult) -> list[ReplicaCount]:
 
 def code_hash(law: str, scenario: Scenario) -> str:
     """Return a hash of the code that a run of this law depends on, and of its scenario."""
-    if law == ORACLE:
-        made, more = "", (Path(clairvoyant.__file__),)
-    else:
-        code = laws.BY_NAME[law].controller.__code__  # type: ignore[attr-defined]
-        made, more = f"{code.co_code.hex()} {code.co_names} {code.co_consts} {laws.START_TIME_P90}", ()
-    built = _hash_of_code(own=law.startswith(laws.OURS), more=(*more, Path(prepared_scenario.__file__)))
-    text = f"{built} {made} {replace(scenario, trace=Path(scenario.trace.name))} {_hash((scenario.trace,))}"
+    own = law.startswith(laws.OURS)
+    more = (Path(clairvoyant.__file__),) if law == ORACLE else (Path(laws.__file__),) if own else ()
+    built = _hash_of_code(own=own, more=(*more, Path(prepared_scenario.__file__)))
+    text = f"{built} {replace(scenario, trace=Path(scenario.trace.name))} {_hash((scenario.trace,))}"
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 

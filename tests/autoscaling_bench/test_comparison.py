@@ -5,10 +5,11 @@ import math
 
 import pytest
 
-from benchmarks.autoscaling import clairvoyant, compare, laws, runs, scenarios
+from benchmarks.autoscaling import clairvoyant, compare, disturbances, laws, runs, scenarios
 from benchmarks.autoscaling.__main__ import main
 from benchmarks.autoscaling.compare import SweptRun, usd_at
 from benchmarks.autoscaling.prepared_scenario import prepared
+from tangram.simulator.cluster.faults import InjectedFaults, PrometheusOutage
 
 
 def swept(*points):
@@ -119,3 +120,30 @@ def test_the_smoke_compares_three_laws_and_repeats_no_run(tmp_path, capsys):
         costs = [did["usd"] for did in law["by_knob"].values()]
         assert costs == sorted(costs)
     assert "| oracle |" in capsys.readouterr().out
+
+
+def test_a_disturbance_is_what_sets_a_day_apart_from_the_undisturbed_one():
+    short = ((0.0, 4.0), (600.0, 4.0), (1500.0, 8.0))
+    outage = InjectedFaults(outages=(PrometheusOutage(600.0, 1200.0),))
+    days = (
+        disturbances.Disturbance("growth", short),
+        disturbances.Disturbance("outage", short, outage),
+        disturbances.Disturbance("two models", short, nodes=(6,), models=2),
+    )
+
+    figures = disturbances.run_all(["tangram", "llm-d-slo"], days)
+
+    for did in figures["outage"].values():
+        assert (did["blind_actions"], did["blind_scale_downs"]) == (0, 0)
+    assert figures["outage"]["tangram"]["attainment"] < figures["growth"]["tangram"]["attainment"]
+    assert figures["two models"]["tangram"]["attainment"] < figures["growth"]["tangram"]["attainment"]
+    assert "## two models" in disturbances.markdown(figures)
+
+
+@pytest.mark.parametrize(
+    ("missed", "percentile"), [(0.5, 50), (0.3, 50), (0.1, 90), (0.02, 95), (0.01, 99), (0.001, 99)]
+)
+def test_a_spec_asks_for_the_strictest_percentile_that_allows_the_misses(missed, percentile):
+    asked = laws.asking_for(prepared(scenarios.QUICK, 0).intent, missed)
+
+    assert (asked.ttft.percentile, asked.tpot.percentile) == (percentile, percentile)
