@@ -110,13 +110,15 @@ def test_replicas_fall_to_the_highest_recommendation_of_the_window_at_once():
     assert decision.replicas == 2
 
 
-@pytest.mark.parametrize("waiting", [0.0, 5.0])
-def test_without_fresh_metrics_nothing_is_removed(waiting):
+@pytest.mark.parametrize(
+    "changes", [{"age_s": 200.0}, {"age_s": 900.0}, {"targets": 1.0}], ids=["stale", "blind", "thin"]
+)
+def test_without_fresh_metrics_nothing_is_removed(changes):
     memory = ScalingMemory(replicas=9, recommendations=((0, 1),))
-    old = replace(sample(0.5, waiting=waiting), age_s=200.0)
+    reading = replace(sample(0.5), **changes)
 
     for now in range(0, 3600, 15):
-        decision = decided(memory, old, ready=9, now=float(now))
+        decision = decided(memory, reading, ready=9, now=float(now))
         memory = decision.memory
         assert decision.replicas == 9
 
