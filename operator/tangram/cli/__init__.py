@@ -4,6 +4,7 @@
 | --- | --- | --- |
 | `size` | a model, traffic, objectives | shapes that serve, ranked by price; rejected ones |
 | `plan` | files of a fleet | its cheapest layout |
+| `simulate` | files of a fleet, traces of requests | its cost, and the requests that it fails |
 | `explain` | a cluster or files, a name | devices, reasons and alternatives of one LLMDeployment |
 | `snapshot` | a cluster | a file for `plan` and `explain` |
 | `convert` | files of an older form of the API | the same files in the present form |

@@ -18,6 +18,10 @@ _CLUSTER_PACKAGES = {"aiohttp", "kubernetes"}  # needed only by commands that re
 COMMANDS = {
     "size": ("size.command:size_command", "Rank the GPUs and MIG slices that serve a model"),
     "plan": ("plan.command:plan", "Plan which GPUs and slices of a fleet serve each LLMDeployment"),
+    "simulate": (
+        "simulate.command:simulate",
+        "Simulate what a fleet would cost and serve under a trace",
+    ),
     "explain": ("explain.command:explain", "Explain what one LLMDeployment runs on, and why"),
     "snapshot": ("snapshot.command:snapshot", "Save the operator's view of a cluster for tangram plan"),
     "convert": ("convert.command:convert", "Convert files of an older form of the API"),

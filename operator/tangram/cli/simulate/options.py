@@ -1,0 +1,77 @@
+"""Values of the options of `tangram simulate` that are more than a number."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tangram.catalog import InputError
+from tangram.simulator.control.laws_by_name import LAW_NAMES
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+@dataclass(frozen=True, slots=True)
+class LawChoice:
+    """A scaling law by name, with its knob; None: the published default."""
+
+    name: str
+    knob: float | None = None
+
+    def __str__(self) -> str:
+        """Return it as the option has it."""
+        return self.name if self.knob is None else f"{self.name}={self.knob:g}"
+
+
+def law_choice(text: str) -> LawChoice:
+    """Return the law of `--law`: NAME or NAME=KNOB. Raises `InputError`."""
+    name, equals, knob = text.partition("=")
+    if name not in LAW_NAMES:
+        raise InputError("--law", f"{text!r} is none of {', '.join(LAW_NAMES)}")
+    if not equals:
+        if name == "static":
+            raise InputError("--law", "static needs a number of replicas: static=4")
+        return LawChoice(name)
+    value = _number(knob)
+    if value is None or (value <= 0 and name != "static"):
+        raise InputError("--law", f"{knob!r} is no value of the knob of {name}")
+    return LawChoice(name, value)
+
+
+def seconds(text: str | None, option: str) -> float | None:
+    """Return a time: seconds, or a number with the unit s, m, h or d. Raises `InputError`."""
+    if text is None:
+        return None
+    unit = _UNITS.get(text[-1:])
+    value = _number(text if unit is None else text[:-1])
+    if value is None or value < 0:
+        raise InputError(option, f"{text!r} is no time: 90, 90s, 15m, 2h or 1d")
+    return value * (unit or 1.0)
+
+
+def traces_by_name(values: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+    """Return the trace of each LLMDeployment: of `--trace NAME=TRACE`, or the only one of the only one."""
+    chosen: dict[str, str] = {}
+    for value in values:
+        before, equals, after = value.partition("=")
+        name, trace = (before, after) if equals and before in names else ("", value)
+        if not name:
+            if len(names) != 1:
+                there_are = ", ".join(names) or "none"
+                raise InputError(
+                    "--trace", f"{value!r} names none of the LLMDeployments ({there_are}): NAME=TRACE"
+                )
+            name = names[0]
+        if name in chosen:
+            raise InputError("--trace", f"{name} has two traces")
+        if not trace:
+            raise InputError("--trace", f"{value!r} names no trace")
+        chosen[name] = trace
+    return chosen
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

@@ -1,0 +1,164 @@
+"""Draw load, replicas, attainment and cost over time: a PNG, or an HTML page without external resources."""
+
+import html
+import io
+import os
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from tangram.catalog import InputError
+from tangram.cli.simulate.document import replica_figures
+from tangram.cli.simulate.simulation import SimulationOutcome
+from tangram.simulator.result.attainment import WINDOW_S
+from tangram.simulator.result.run_result import DeploymentResult
+
+FORMATS = (".png", ".html")
+_INK, _MUTED, _GRID = "#1a1a19", "#5f5e5b", "#e4e3df"
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#6A3D9A")
+_STYLE = (
+    "body{font:15px/1.5 system-ui,sans-serif;color:#1a1a19;max-width:1000px;margin:2em auto;padding:0 1em}"
+    "svg{width:100%;height:auto}table{border-collapse:collapse}"
+    "th,td{padding:.3em .9em;border-bottom:1px solid #e4e3df;text-align:right}"
+    "th:first-child,td:first-child{text-align:left}"
+)
+
+
+def check_plot(path: Path) -> None:
+    """Raise `InputError` before anything is simulated if the plot cannot be drawn."""
+    if path.suffix.lower() not in FORMATS:
+        raise InputError("--plot", f"{str(path)!r} must end in {' or '.join(FORMATS)}")
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise InputError("--plot", f"cannot write {str(path)!r}")
+    try:
+        import matplotlib.figure  # noqa: F401, PLC0415 - half a second
+    except ImportError:
+        raise InputError("--plot", "needs matplotlib: pip install 'tangram-operator[cli]'") from None
+
+
+def draw(path: Path, outcome: SimulationOutcome) -> None:
+    """Write the plot of the first seed. Raises `InputError` where it cannot be written."""
+    figure = _figure(outcome)
+    try:
+        if path.suffix.lower() == ".html":
+            path.write_text(_page(outcome, _svg(figure)), encoding="utf-8")
+        else:
+            figure.savefig(path, dpi=130, metadata={"Software": None})
+    except (OSError, ValueError) as error:
+        raise InputError("--plot", f"{path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _figure(outcome: SimulationOutcome) -> Any:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    figure: Any = Figure(figsize=(10, 11), facecolor="white")
+    FigureCanvasAgg(figure)
+    load, replicas, attainment, cost = figure.subplots(4, 1, sharex=True)
+    result, loads = outcome.results[0], outcome.loads[0]
+    end_h = result.duration_s / 3600
+    for place, deployment in enumerate(result.deployments):
+        colour = _COLOURS[place % len(_COLOURS)]
+        line = {"color": colour, "linewidth": 1.5}
+        edges = _edges(len(deployment.usd), end_h)
+        per_second = [
+            count / max(1.0, 3600 * (end - begin))
+            for count, begin, end in zip(list(loads.values())[place], edges, edges[1:], strict=False)
+        ]
+        load.stairs(per_second, edges, label=deployment.name, **line)
+        at = [count.at / 3600 for count in deployment.counts] + [end_h]
+        for name, style in (("ordered", "-"), ("ready", ":")):
+            values = [getattr(count, name) for count in deployment.counts]
+            replicas.step(at, [*values, values[-1]], where="post", linestyle=style, **line)
+        middles = [(begin + end) / 2 for begin, end in pairwise(edges)]
+        busy = [
+            (middle, 100 * window.attainment)
+            for middle, window in zip(middles, deployment.attainment.windows, strict=True)
+            if window.requests
+        ]
+        attainment.plot([at for at, _ in busy], [share for _, share in busy], marker=".", **line)
+        cost.plot(edges, list(_running_sum(deployment)), **line)
+    titles = (
+        "requests/s",
+        "replicas: line ordered, dots ready",
+        "requests within both objectives, %",
+        "USD so far",
+    )
+    for axis, title in zip((load, replicas, attainment, cost), titles, strict=True):
+        axis.set_title(title, fontsize=10, color=_INK, loc="left")
+        axis.grid(visible=True, color=_GRID, linewidth=0.7)
+        axis.set_axisbelow(True)
+        axis.tick_params(colors=_MUTED, labelsize=9)
+        for side in axis.spines.values():
+            side.set_color(_GRID)
+    for axis in (load, replicas, cost):
+        axis.set_ylim(bottom=0)
+    cost.set_xlabel("hours", color=_MUTED)
+    cost.set_xlim(0, end_h)
+    for text in load.legend(loc="upper left", fontsize=8.5, frameon=False, labelcolor=_INK).get_texts():
+        text.set_parse_math(False)
+    figure.suptitle(_title(outcome), color=_INK, fontsize=12, x=0.07, ha="left", parse_math=False)
+    figure.subplots_adjust(left=0.07, right=0.98, top=0.93, bottom=0.05, hspace=0.22)
+    return figure
+
+
+def _edges(windows: int, end_h: float) -> list[float]:
+    return [min(end_h, place * WINDOW_S / 3600) for place in range(windows + 1)]
+
+
+def _running_sum(deployment: DeploymentResult) -> Iterator[float]:
+    usd = 0.0
+    yield usd
+    for more in deployment.usd:
+        usd += more
+        yield usd
+
+
+def _title(outcome: SimulationOutcome) -> str:
+    return f"tangram simulate: law {outcome.terms.law}, seed {outcome.terms.seeds[0]}"
+
+
+def _svg(figure: Any) -> str:
+    from matplotlib import rc_context  # noqa: PLC0415
+
+    text = io.StringIO()
+    with rc_context({"svg.hashsalt": "tangram", "svg.fonttype": "path"}):
+        figure.savefig(text, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    whole = text.getvalue()
+    return whole[whole.index("<svg") :]  # without the XML declaration, which HTML does not have
+
+
+def _page(outcome: SimulationOutcome, svg: str) -> str:
+    title = html.escape(_title(outcome))
+    head = (
+        "LLMDeployment",
+        "requests",
+        "within both objectives",
+        "USD",
+        "GPU-hours",
+        "replicas min / mean / max",
+    )
+    rows = [
+        _cells(deployment, outcome.results[0].duration_s) for deployment in outcome.results[0].deployments
+    ]
+    body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return (
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        f"<style>{_STYLE}</style></head><body><h1>{title}</h1><table><thead><tr>"
+        f"{''.join(f'<th>{name}</th>' for name in head)}</tr></thead><tbody>{body}</tbody></table>{svg}"
+        "</body></html>\n"
+    )
+
+
+def _cells(deployment: DeploymentResult, end_s: float) -> tuple[str, ...]:
+    attainment, use = deployment.attainment, deployment.use
+    replicas = replica_figures(deployment.counts, end_s)
+    return (
+        deployment.name,
+        f"{attainment.requests:,}",
+        f"{100 * attainment.share:.2f} %",
+        f"{use.usd:,.2f}",
+        f"{use.gpu_hours:,.2f}",
+        f"{replicas.least} / {replicas.mean:.1f} / {replicas.most}",
+    )

@@ -1,0 +1,316 @@
+"""`tangram simulate`: ten minutes of a packaged trace on a small fleet, in every form of output."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tangram.cli.main import main
+from tangram.simulator.control.laws_by_name import LAW_NAMES
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+FLEET = EXAMPLES / "simulate" / "fleet.yaml"
+CHAT = next(yaml.safe_load_all(FLEET.read_text()))
+CSV = "arrival_s,input_tokens,output_tokens\n"
+
+
+@pytest.fixture
+def simulate(capsys):
+    """Runs the command; returns what it prints."""
+
+    def run(*options, files=(FLEET,), trace="azure2023_conv", to="10m"):
+        argv = ["simulate", *(part for file in files for part in ("-f", str(file)))]
+        argv += ["--trace", trace, *(("--to", to) if to else ()), *map(str, options)]
+        status = main(argv)
+        out, err = capsys.readouterr()
+        assert status == 0, err
+        return out
+
+    return run
+
+
+@pytest.fixture
+def document(simulate):
+    def run(*options, **given):
+        return json.loads(simulate("-o", "json", *options, **given))
+
+    return run
+
+
+def written(folder, name, *documents):
+    file = folder / name
+    file.write_text("---\n".join(yaml.safe_dump(document) for document in documents))
+    return file
+
+
+def deployment(name, **spec):
+    return {**CHAT, "metadata": {"name": name}, "spec": {**CHAT["spec"], **spec}}
+
+
+def inventory(*gpus):
+    return {"apiVersion": CHAT["apiVersion"], "kind": "Inventory", "spec": {"gpus": list(gpus)}}
+
+
+def gpu(name, *owners, **fields):
+    instances = [
+        {"profile": "3g.40gb", "start": 4 * place} | ({"owner": owner} if owner else {})
+        for place, owner in enumerate(owners)
+    ]
+    return {"id": name, "node": "n", "sku": "A100-80GB-SXM", "instances": instances} | fields
+
+
+# -- what it prints ------------------------------------------------------------------------------------------
+
+
+def test_the_table_says_what_it_cost_and_which_requests_it_failed(simulate):
+    out = simulate("--compare")
+
+    assert re.search(
+        r"^chat on A100-80GB-SXM:3g.40gb. Law tangram, 2867 requests in 10:00 min: .* cost \$\d", out
+    )
+    for title in ("BOTH", "WORST 5 MIN TTFT", "GPU-HOURS", "REPLICAS MIN/MEAN/MAX", "RECOVERY"):
+        assert title in out
+    assert re.search(r"^chat would have failed \d+ of 2,867 requests", out, re.MULTILINE)
+    assert re.search(
+        r"^Static, for the busiest five minutes \(\d+ replicas?\): attainment", out, re.MULTILINE
+    )
+    assert re.search(r"^Static, for the mean load \(\d+ replicas?\): attainment", out, re.MULTILINE)
+    assert "Start times are assumed" in out
+
+
+def test_the_document_adds_up(document):
+    found = document()
+
+    (seed,) = found["seeds"]
+    (chat,) = seed["deployments"]
+    assert (found["law"], chat["name"], chat["requests"]) == ("tangram", "chat", 2867)
+    assert found["shapes"] == {"chat": "A100-80GB-SXM:3g.40gb x1"}
+    assert sum(chat["verdicts"].values()) == sum(window["requests"] for window in chat["windows"]) == 2867
+    assert sum(window["usd"] for window in chat["windows"]) == pytest.approx(chat["usd"], rel=1e-5)
+    assert seed["usd"] == chat["usd"] > 0
+    shares = {name: share["share"] for name, share in chat["attainment"].items()}
+    assert 0.5 < shares["joint"] <= min(shares["ttft"], shares["tpot"]) <= 1
+    assert all(share["worst_window"]["share"] <= share["share"] for share in chat["attainment"].values())
+    assert chat["replicas"]["min"] <= chat["replicas"]["mean"] <= chat["replicas"]["max"] <= 16
+
+
+def test_yaml_has_what_json_has(simulate, document):
+    assert yaml.safe_load(simulate("-o", "yaml")) == document()
+
+
+def test_equal_options_give_the_same_bytes(simulate):
+    assert simulate("-o", "json", "--seed", 3) == simulate("-o", "json", "--seed", 3)
+
+
+@pytest.mark.parametrize("law", [name if name != "static" else "static=3" for name in LAW_NAMES])
+def test_every_law_is_there_by_name(document, law):
+    found = document("--law", law, to="6m")
+
+    assert found["law"] == law
+    assert found["seeds"][0]["deployments"][0]["requests"] > 1000
+
+
+def test_a_static_law_keeps_its_number_and_costs_it(document):
+    (chat,) = document("--law", "static=5")["seeds"][0]["deployments"]
+
+    assert chat["replicas"] == {"min": 5, "mean": 5, "max": 5}
+    assert chat["starts"] == 0
+    assert chat["gpu_hours"] == pytest.approx(5 * 0.5 * 600 / 3600, rel=0.01)  # half of the memory each
+
+
+def test_seeds_are_runs_of_their_own_with_resampled_requests(document, simulate):
+    found = document("--seeds", 3, "--law", "static=4", to="6m")["seeds"]
+
+    assert [seed["seed"] for seed in found] == [0, 1, 2]
+    assert len({seed["deployments"][0]["requests"] for seed in found}) > 1
+    assert document("--seed", 2, "--law", "static=4", to="6m")["seeds"] == found[2:]
+    assert re.search(r"would have cost \$[\d.]+ to \$[\d.]+\.", simulate("--seeds", 2, to="6m"))
+
+
+def test_the_comparison_is_with_the_peak_and_with_the_mean(document):
+    found = document("--compare", to="40m")
+
+    peak, mean = found["compared"]
+    assert (peak["sized_for"], mean["sized_for"]) == ("peak", "mean")
+    assert peak["deployments"][0]["replicas"] > mean["deployments"][0]["replicas"]
+    assert peak["usd"] > mean["usd"]
+    assert peak["deployments"][0]["attainment"] > mean["deployments"][0]["attainment"]
+
+
+def test_window_rate_and_duration_choose_the_requests(document):
+    def requests(*options, **given):
+        return document("--law", "static=4", *options, **given)["seeds"][0]["deployments"][0]["requests"]
+
+    whole, first = requests(to="6m"), requests(to="3m")
+    assert whole == first + requests("--from", "180", to="360s")
+    assert requests("--duration", "3m", to="6m") == first
+    assert requests("--rate-factor", 2, to="6m") == 2 * whole
+    assert requests("--rate-factor", 0.5, to="6m") == pytest.approx(whole / 2, rel=0.1)
+
+
+def test_longer_starts_fail_more_requests(document):
+    def failed(seconds):
+        options = "--law", "wva-v1", "--start-seconds", seconds, "--rate-factor", 2
+        return document(*options, to="15m")["seeds"][0]["deployments"][0]
+
+    slow, fast = failed(600), failed(5)
+    assert slow["attainment"]["joint"]["share"] < fast["attainment"]["joint"]["share"]
+
+
+@pytest.mark.parametrize("router", ["random", "round-robin", "least-outstanding"])
+def test_every_router_serves_all_requests(document, router):
+    (chat,) = document("--router", router, "--law", "static=6", to="6m")["seeds"][0]["deployments"]
+
+    assert set(chat["verdicts"]) <= {"attained", "TTFT", "TPOT", "infeasible"}
+
+
+def test_a_bar_shows_on_a_terminal_alone(monkeypatch, simulate, capsys):
+    drawn = []
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr("click._termui_impl.ProgressBar.render_progress", lambda bar: drawn.append(bar.pos))
+
+    simulate(to="6m")
+
+    assert drawn[0] == 0
+    assert drawn[-1] == 1000
+    assert drawn == sorted(drawn)
+
+
+# -- fleets --------------------------------------------------------------------------------------------------
+
+
+def test_each_llmdeployment_has_its_own_trace(document, tmp_path):
+    file = written(tmp_path, "f.yaml", deployment("chat"), deployment("code"))
+    gpus = written(tmp_path, "g.yaml", inventory(*(gpu(f"g{n}", None, None) for n in range(4))))
+
+    found = document(
+        "--trace", "code=azure2023_code", "--law", "static=4", files=(file, gpus), trace="chat=azure2023_conv"
+    )
+
+    chat, code = found["seeds"][0]["deployments"]
+    assert (chat["name"], chat["requests"]) == ("chat", 2867)
+    assert (code["name"], code["replicas"]["max"]) == ("code", 4)
+    assert code["requests"] != chat["requests"]
+    assert found["seeds"][0]["usd"] == pytest.approx(chat["usd"] + code["usd"], rel=1e-5)
+
+
+def test_devices_of_others_stay_held_and_those_without_a_trace_are_named(document, tmp_path):
+    file = written(tmp_path, "f.yaml", deployment("chat"), deployment("other"))
+    held = inventory(gpu("g0", "other", "chat"), gpu("g1", "default/some-pod", None))
+
+    found = document(
+        "--law", "static=4", files=(file, written(tmp_path, "g.yaml", held)), trace="chat=azure2023_conv"
+    )
+
+    changes = found["seeds"][0]["deployments"][0]["replica_changes"]
+    assert max(change["desired"] for change in changes) == 4
+    assert max(change["ready"] for change in changes) == 2
+    assert any("other has no trace: it is left out" in note for note in found["notes"])
+
+
+def test_nodes_and_pods_of_kubectl_are_a_fleet(document, tmp_path):
+    node = {
+        "kind": "Node",
+        "metadata": {"name": "n", "labels": {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}},
+        "status": {"allocatable": {"nvidia.com/gpu": "4"}, "capacity": {"nvidia.com/gpu": "4"}},
+    }
+    pod = {
+        "kind": "Pod",
+        "metadata": {"name": "theirs", "namespace": "default"},
+        "spec": {"nodeName": "n", "containers": [{"resources": {"limits": {"nvidia.com/gpu": "3"}}}]},
+        "status": {"phase": "Running"},
+    }
+    chat = deployment("chat", placement={})
+
+    found = document("--law", "static=2", files=(written(tmp_path, "f.yaml", chat, node, pod),))
+
+    assert found["shapes"] == {"chat": "H100-80GB-SXM:gpu x1"}
+    assert max(c["ready"] for c in found["seeds"][0]["deployments"][0]["replica_changes"]) == 1
+
+
+def test_a_snapshot_is_a_fleet(document):
+    found = document(
+        "--trace",
+        "code=azure2023_code",
+        files=(EXAMPLES / "plan" / "cluster.yaml",),
+        trace="chat=azure2023_conv",
+    )
+
+    assert [d["name"] for d in found["seeds"][0]["deployments"]] == ["chat", "code"]
+    assert found["shapes"]["chat"].startswith("H100-80GB-SXM")
+
+
+def test_prices_of_gpus_and_of_the_user_decide_the_cost(document, tmp_path):
+    def usd(*options, **fields):
+        files = (written(tmp_path, "f.yaml", deployment("chat"), inventory(gpu("g0", None, None, **fields))),)
+        return document("--law", "static=2", *options, files=files, to="6m")["seeds"][0]["usd"]
+
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("A100-80GB-SXM: 10\n")
+
+    assert usd(pricePerGPUHour=4) == pytest.approx(2 * usd(pricePerGPUHour=2), rel=1e-5)
+    assert usd("--prices", prices) == pytest.approx(10 / 4 * usd(pricePerGPUHour=4), rel=1e-5)
+
+
+# -- traces --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_traces_of_the_user_are_csv_or_json_lines(document, tmp_path, suffix):
+    rows = [(3.0 * n, 500 + n, 50) for n in range(100)]
+    keys = ("arrival_s", "input_tokens", "output_tokens")
+    lines = [",".join(map(str, row)) for row in rows]
+    file = tmp_path / f"trace.{suffix}"
+    if suffix == "csv":
+        file.write_text(CSV + "\n".join(lines))
+    else:
+        file.write_text("\n".join(json.dumps(dict(zip(keys, row, strict=True))) for row in rows))
+
+    assert document(trace=str(file), to=None)["seeds"][0]["deployments"][0]["requests"] == 100
+
+
+def test_a_single_request_is_a_trace(document, tmp_path):
+    file = tmp_path / "one.csv"
+    file.write_text(CSV + "0,100,10\n")
+
+    (chat,) = document(trace=str(file), to=None)["seeds"][0]["deployments"]
+
+    assert chat["verdicts"] == {"attained": 1}
+
+
+def test_without_objectives_every_served_request_counts(document, tmp_path):
+    spec = {key: value for key, value in CHAT["spec"].items() if key != "objectives"}
+    file = written(
+        tmp_path, "f.yaml", {**CHAT, "spec": spec}, inventory(*(gpu(f"g{n}", None, None) for n in range(4)))
+    )
+
+    (chat,) = document("--compare", files=(file,), to="6m")["seeds"][0]["deployments"]
+
+    assert chat["attainment"]["joint"]["share"] == 1.0
+
+
+# -- plots ---------------------------------------------------------------------------------------------------
+
+
+def test_a_png_is_drawn(simulate, tmp_path):
+    simulate("--plot", tmp_path / "run.png", to="6m")
+
+    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG\r\n")
+
+
+def test_an_html_page_has_figure_and_table_and_needs_nothing_from_elsewhere(simulate, tmp_path):
+    files = (written(tmp_path, "f.yaml", deployment("chat"), inventory(gpu("g0", None, None))),)
+    for name in ("a.html", "b.html"):
+        simulate("--plot", tmp_path / name, files=files, to="6m")
+
+    page = (tmp_path / "a.html").read_text()
+    assert page.count("<svg") == 1
+    assert "<td>chat</td>" in page
+    assert "<script" not in page
+    references = re.findall(r"""(?:href|src)\s*=\s*["']([^"']*)|url\(([^)]*)\)|@import""", page)
+    assert references
+    assert all((href or url).startswith("#") for href, url in references)
+    assert page == (tmp_path / "b.html").read_text()
