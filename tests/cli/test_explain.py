@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tangram.api.llm_deployment.status import ScalingDecisionStatus
 from tangram.catalog import InputError
 from tangram.cli.cluster import reading
 from tangram.cli.cluster.reading import ObservedCluster
@@ -154,6 +155,32 @@ def test_one_that_cannot_be_planned_is_explained_too(planner, name, reason):
     status, out, _ = explain(planner, document(*HERE), what=f"llmdep/{name}")
     assert status == 0
     assert reason in " ".join(out.split())
+
+
+def test_the_last_decisions_of_the_scaling_law_are_shown(monkeypatch):
+    text = "14 requests/s expected in 90 s, up to 16; 3.1 per replica"
+    decisions = [
+        {
+            "time": "2026-11-27T10:05:00Z",
+            "from": 5,
+            "to": 4,
+            "reason": "LoadFell",
+            "message": f"{text}: 5 -> 4",
+        },
+        {"time": "2026-11-27T09:00:00Z", "from": 3, "to": 5, "reason": "LoadForecast", "message": text},
+    ]
+    statuses = tuple(ScalingDecisionStatus.model_validate(decision) for decision in decisions)
+    cluster = ObservedCluster(seen(), (CHAT, CODE), decisions={CHAT.uid: statuses})
+    monkeypatch.setattr(reading, "read_cluster", lambda _access: cluster)
+
+    _, out, _ = run("explain", "llmdep/chat", "-o", "json")
+    shown = json.loads(out)
+    assert violations(shown, SCHEMA) == []
+    assert shown["scaling"] == decisions
+
+    _, out, _ = run("explain", "llmdep/chat")
+    lines = " ".join(out.split())
+    assert f"scaled 2026-11-27T10:05:00Z 5 -> 4 (LoadFell): {text} 2026-11-27T09:00:00Z 3 -> 5" in lines
 
 
 def with_a_bug_in_demands_of(name, monkeypatch):

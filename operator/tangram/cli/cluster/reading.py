@@ -8,13 +8,14 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
 import yaml
 
+from tangram.api.llm_deployment.status import ScalingDecisionStatus
 from tangram.catalog import InputError
 from tangram.cli.cluster.access import ClusterAccess
 from tangram.cli.cluster.operator_settings import operator_settings
@@ -35,7 +36,12 @@ from tangram.shell.objects.kinds import (
 from tangram.shell.settings import Settings
 from tangram.shell.snapshot.fleet_snapshot import fleet_snapshot
 from tangram.shell.snapshot.intents import parsed_intents
-from tangram.shell.snapshot.recorded_status import recorded_back_offs, recorded_replicas, recorded_variants
+from tangram.shell.snapshot.recorded_status import (
+    recorded_back_offs,
+    recorded_decisions,
+    recorded_replicas,
+    recorded_variants,
+)
 from tangram.shell.watch.mirror import Mirror
 from tangram.shell.watch.mirror_view import MirrorView
 from tangram.shell.watch.mirrors import Mirrors
@@ -52,6 +58,7 @@ class ObservedCluster:
     fleet: FleetSnapshot
     intents: tuple[ParsedIntent, ...]
     notes: tuple[str, ...] = ()  # one per object that could not be read
+    decisions: Mapping[str, tuple[ScalingDecisionStatus, ...]] = field(default_factory=dict)  # by UID
 
 
 def read_cluster(access: ClusterAccess) -> ObservedCluster:
@@ -144,7 +151,10 @@ async def _observed_cluster(client: ApiClient, access: ClusterAccess) -> Observe
     intents = parsed_intents(view, skip, settings.default_priority_class_name)
     fleet = fleet_snapshot(view, settings, now, skip)
     return ObservedCluster(
-        _with_desired_replicas(settings, view, fleet, intents, now), intents, tuple(skipped)
+        _with_desired_replicas(settings, view, fleet, intents, now),
+        intents,
+        tuple(skipped),
+        recorded_decisions(view, skip),
     )
 
 

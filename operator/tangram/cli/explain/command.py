@@ -83,5 +83,5 @@ def _cluster(access: ClusterAccess, facts: dict[str, Architecture]) -> PlanSourc
     models = models_by_uid(cluster.intents, facts)
     return PlanSource(
         without_faulty(snapshot_input(cluster.fleet, cluster.intents, models)),
-        AppliedSnapshot(cluster.fleet, cluster.intents, models),
+        AppliedSnapshot(cluster.fleet, cluster.intents, models, decisions=cluster.decisions),
     )

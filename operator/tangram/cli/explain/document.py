@@ -39,6 +39,11 @@ def explanation_document(
         intent = intents[namespace, name]
         explanation |= {"modelURI": intent.model_uri} if isinstance(intent, Intent) else {}
         explanation["operator"] = _decision(source.cluster, intent, time.time())
+        decisions = source.cluster.decisions.get(intent.uid, ())
+        if decisions:
+            explanation["scaling"] = [
+                decision.model_dump(by_alias=True, mode="json") for decision in decisions
+            ]
     plan = plan_fleet(fleet_input, limits)
     explanation["runsOn"] = _runs_on(plan, demand_id)
     if requirements is not None:

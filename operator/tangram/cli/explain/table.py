@@ -40,6 +40,8 @@ def _lines(explanation: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "runs on", _runs_on(explanation["runsOn"])
     if "operator" in explanation:
         yield "operator", _operator(explanation["operator"])
+    for place, decision in enumerate(explanation.get("scaling", ())):
+        yield "" if place else "scaled", _scaling_decision(decision)
     if "plan" not in explanation:
         return
     plan = explanation["plan"]
@@ -108,6 +110,12 @@ def _operator(decision: Mapping[str, Any]) -> str:
     if placed["reason"] == "WaitingForModel":
         return f"{decision['modelReady']['reason']}: {decision['modelReady']['message']}"
     return f"{placed['reason']}: {placed['message']}"
+
+
+def _scaling_decision(decision: Mapping[str, Any]) -> str:
+    change = f"{decision['from']} -> {decision['to']}"
+    message = decision["message"].removesuffix(f": {change}")
+    return f"{decision['time']} {change} ({decision['reason']}): {message}"
 
 
 def _plan(plan: Mapping[str, Any]) -> str:

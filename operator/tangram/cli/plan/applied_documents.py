@@ -15,6 +15,7 @@ from tangram.api import (
     priority_classes,
     with_priority,
 )
+from tangram.api.llm_deployment.status import ScalingDecisionStatus
 from tangram.capacity.memory.from_facts import architecture_from_facts
 from tangram.catalog import Architecture, InputError
 from tangram.catalog.reading.fields import shortened
@@ -57,6 +58,8 @@ class AppliedSnapshot:
     intents: tuple[ParsedIntent, ...]
     models: Models  # by uid of LLMDeployments without an inspected model
     notes: tuple[str, ...] = ()
+    # The last decisions of the scaling law by uid, where a cluster was read.
+    decisions: Mapping[str, tuple[ScalingDecisionStatus, ...]] = field(default_factory=dict)
 
 
 def with_documents_applied(

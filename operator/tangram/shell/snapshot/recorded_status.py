@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tangram.api import back_offs_from_status, evaluations_from_status, facts_from_status
+from tangram.api.llm_deployment.status import ScalingDecisionStatus, ScalingStatus
 from tangram.fleet import BackOff, CheckpointFacts, EvaluationKey, EvaluationReport, FactsKey
 from tangram.scaling.record import PREDICTED_TPOT
 from tangram.shell.objects.kinds import Object, key_of, uid_of
@@ -30,6 +31,18 @@ def recorded_scaling(view: MirrorView) -> dict[str, dict[str, object]]:
             scaling[PREDICTED_TPOT] = placement[PREDICTED_TPOT]
         recorded[uid_of(obj)] = scaling
     return recorded
+
+
+def recorded_decisions(
+    view: MirrorView, on_skipped: SkipHandler = ignore_skipped
+) -> dict[str, tuple[ScalingDecisionStatus, ...]]:
+    """Return the last decisions of the scaling law that each status records, by UID, the newest first."""
+    recorded = _each_status(
+        view,
+        lambda obj: (uid_of(obj), ScalingStatus.model_validate(_section(_section(obj, "status"), "scaling"))),
+        on_skipped,
+    )
+    return {uid: scaling.decisions for uid, scaling in recorded if scaling.decisions}
 
 
 def recorded_variants(view: MirrorView) -> dict[str, str]:
