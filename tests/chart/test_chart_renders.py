@@ -226,8 +226,13 @@ def test_the_token_of_the_service_account_is_the_one_that_the_kubelet_mounts(hel
 
 @pytest.mark.parametrize(
     "prometheus",
-    [{}, {"url": "https://p"}, {"auth": {"secretName": "p", "tokenKey": "t"}}],
-    ids=["no metrics", "no secret", "a secret without a url"],
+    [
+        {},
+        {"url": "https://p"},
+        {"auth": {"secretName": "p", "tokenKey": "t"}},
+        {"url": "http://p", "auth": None},
+    ],
+    ids=["no metrics", "no secret", "a secret without a url", "values of a chart without prometheus.auth"],
 )
 def test_a_secret_that_is_not_needed_is_not_mounted(helm, prometheus):
     pod = helm.objects({"prometheus": prometheus}).one("Deployment")["spec"]["template"]["spec"]

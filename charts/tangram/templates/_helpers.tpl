@@ -193,7 +193,7 @@ mig-7g.40gb mig-7g.80gb mig-7g.94gb
 {{- fail "prometheus: auth.tokenKey and auth.serviceAccountToken are two tokens; set one." }}
 {{- end }}
 {{- end }}
-{{- if and .auth.caKey (hasPrefix "http://" .url) }}
+{{- if and (.auth).caKey (hasPrefix "http://" .url) }}
 {{- fail "prometheus: auth.caKey needs a url with https://." }}
 {{- end }}
 {{- end }}
