@@ -1,7 +1,7 @@
 """Days on which something breaks: what the operator's law and others do then, beside the same day undisturbed.
 
-Replicas are those of scenario `conv` (Qwen3-32B on an H100); requests are generated with its lengths. Each law has the
-knob with which it keeps 99 % of the requests of that scenario within both objectives, or comes nearest to it.
+Replicas are those of scenario `conv` (Qwen3-32B on an H100); requests are generated with its lengths. Knobs
+were set by hand and are not equally strict: compare a law with its own undisturbed row, not with another law.
 """
 
 from __future__ import annotations
