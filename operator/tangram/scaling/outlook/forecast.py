@@ -29,7 +29,6 @@ SHARPNESS = 8.0  # weight of a base forecast: exp(-SHARPNESS x relative excess o
 PRIOR_DISPERSION, PRIOR_ERROR = 4.0, 0.15
 PRIOR_COUNT = 15.0  # errors that the prior counts as
 
-
 # Quantiles of the load that stand for its distribution, with the probability of each.
 DISTRIBUTION = (
     *((0.05, 0.1), (0.2, 0.2), (0.4, 0.2), (0.6, 0.2), (0.775, 0.15)),
@@ -73,16 +72,15 @@ def forecast(history: LoadHistory, rate: float, *, now: float, horizon_s: float)
     """Return the load `horizon_s` after `now`. `rate` is the one of the last `history.step_s` seconds."""
     steps = max(1, math.ceil(horizon_s / history.step_s - 1e-9))
     floor = _floor(history)
-    last = _filled(history.rates)
     bases: list[BaseForecast] = []
     quantiles: list[tuple[float, ...]] = []
     for margin in _margins(history, steps):
-        level = _predicted_now(margin.name, history, last, rate, now, horizon_s, steps)
+        level = _predicted_now(margin.base, history, rate, now, horizon_s, steps)
         if level is None or not margin.weight:
             continue
         scale = math.sqrt(max(level, floor))
         rates = tuple(max(0.0, level + error * scale) for error in margin.errors)
-        bases.append(BaseForecast(margin.name, margin.weight, level, rates[_JUDGED]))
+        bases.append(BaseForecast(margin.base.name, margin.weight, level, rates[_JUDGED]))
         quantiles.append(rates)
     total = sum(base.weight for base in bases)
     if not total:
@@ -99,8 +97,19 @@ def forecast(history: LoadHistory, rate: float, *, now: float, horizon_s: float)
 
 
 @dataclass(frozen=True, slots=True)
-class _Margin:
+class _Base:
+    """A base forecast of the past, and what it takes to predict once more without the past."""
+
     name: str
+    predictions: Sequence[float | None]  # at each bin, for the horizon
+    average: tuple[float, float] | None = None  # time constant, and the value after the last bin
+    trend: tuple[float, float] | None = None  # level and slope after the last bin
+    season: tuple[float, LoadHistory] | None = None  # period, and the bins of one period ago
+
+
+@dataclass(frozen=True, slots=True)
+class _Margin:
+    base: _Base
     errors: tuple[float, ...]  # quantiles of the errors, in square roots of the prediction
     weight: float
 
@@ -120,21 +129,21 @@ def _margins(history: LoadHistory, steps: int) -> tuple[_Margin, ...]:
     ages = [0.5 ** ((count - 1 - place) * halves) for place in range(count)]
     priors = [_prior(rates[-1] if rates else 0.0, history, quantile) for quantile in _QUANTILES]
     margins, losses = [], []
-    for name, predictions in _base_predictions(history, rates, steps).items():
+    for base in _bases(history, rates, steps):
         errors = []
-        for place, level in enumerate(predictions):
+        for place, level in enumerate(base.predictions):
             target = place + steps
             if level is None or target >= count or history.rates[target] is None:
                 continue
             scale = math.sqrt(max(level, floor))
             errors.append(_Error((rates[target] - level) / scale, ages[target], scale))
         quantiles = _error_quantiles(errors, priors)
-        margins.append((name, quantiles))
+        margins.append((base, quantiles))
         losses.append(_loss(errors, quantiles[_JUDGED], _QUANTILES[_JUDGED]))
     best = min((loss for loss in losses if loss is not None), default=0.0)
     return tuple(
-        _Margin(name, quantiles, _weight(loss, best))
-        for (name, quantiles), loss in zip(margins, losses, strict=True)
+        _Margin(base, quantiles, _weight(loss, best))
+        for (base, quantiles), loss in zip(margins, losses, strict=True)
     )
 
 
@@ -206,47 +215,55 @@ def _filled(rates: Sequence[float | None]) -> list[float]:
     return filled
 
 
-def _base_predictions(
-    history: LoadHistory, rates: Sequence[float], steps: int
-) -> dict[str, list[float | None]]:
-    """Return what each base forecast predicted at each bin for `steps` bins later."""
-    predictions: dict[str, list[float | None]] = {"persistence": list(rates)}
+def _bases(history: LoadHistory, rates: Sequence[float], steps: int) -> list[_Base]:
+    """Return the base forecasts, with what each predicted at each bin for `steps` bins later."""
+    step_s = history.step_s
+    levels = _averages(rates, step_s / AVERAGES_S[0])
+    slopes = _averages(_changes(levels), step_s / TREND_S)
+    ends = [history.end_s - step_s * (len(rates) - 1 - place) for place in range(len(rates))]
+    bases = [_Base("persistence", rates)]
     for seconds in AVERAGES_S:
-        predictions[f"average {seconds:.0f} s"] = list(_averages(rates, history.step_s / seconds))
-    predictions["trend"] = list(_trends(rates, history.step_s, steps))
-    for period_s, season in history.seasons:
-        ends = (history.end_s - history.step_s * (len(rates) - 1 - place) for place in range(len(rates)))
-        predictions[_season(period_s)] = [
-            season.rate_at(end - period_s + steps * history.step_s) for end in ends
-        ]
-    return predictions
+        averages = _averages(rates, step_s / seconds)
+        last = (seconds, averages[-1]) if averages else None
+        bases.append(_Base(f"average {seconds:.0f} s", averages, average=last))
+    trends = [_extrapolated(level, slope, steps) for level, slope in zip(levels, slopes, strict=True)]
+    bases.append(_Base("trend", trends, trend=(levels[-1], slopes[-1]) if rates else None))
+    bases += [
+        _Base(
+            f"season {period_s:.0f} s",
+            [season.rate_at(end - period_s + steps * step_s) for end in ends],
+            season=(period_s, season),
+        )
+        for period_s, season in history.seasons
+    ]
+    return bases
 
 
 def _predicted_now(
-    name: str,
-    history: LoadHistory,
-    rates: Sequence[float],
-    rate: float,
-    now: float,
-    horizon_s: float,
-    steps: int,
+    base: _Base, history: LoadHistory, rate: float, now: float, horizon_s: float, steps: int
 ) -> float | None:
     """Return what a base forecast predicts now, with the rate since the last bin ended."""
-    past = min(max(now - history.end_s, 0.0), history.step_s)
-    if name == "persistence" or not rates:
+    if not history.rates:
         return rate
-    if name == "trend":
-        return _trends([*rates, rate], history.step_s, steps)[-1]
-    if name.startswith("average"):
-        seconds = float(name.split()[1])
+    if base.season is not None:
+        period_s, season = base.season
+        return season.rate_at(now + horizon_s - period_s)
+    if base.trend is not None:
+        level, slope = base.trend
+        risen = _averaged(level, rate, history.step_s / AVERAGES_S[0])
+        return _extrapolated(risen, _averaged(slope, risen - level, history.step_s / TREND_S), steps)
+    if base.average is not None:
+        seconds, average = base.average
+        past = min(max(now - history.end_s, 0.0), history.step_s)
         share = 1 - math.exp(-past / seconds)
-        return (1 - share) * _averages(rates, history.step_s / seconds)[-1] + share * rate
-    period_s, season = next(s for s in history.seasons if _season(s[0]) == name)
-    return season.rate_at(now + horizon_s - period_s)
+        return (1 - share) * average + share * rate
+    return rate
 
 
-def _season(period_s: float) -> str:
-    return f"season {period_s:.0f} s"
+def _averaged(level: float, rate: float, step: float) -> float:
+    """Return an exponential average after one more bin of `step` time constants."""
+    keep = math.exp(-step)
+    return keep * level + (1 - keep) * rate
 
 
 def _averages(rates: Sequence[float], step: float) -> list[float]:
@@ -259,13 +276,11 @@ def _averages(rates: Sequence[float], step: float) -> list[float]:
     return averages
 
 
-def _trends(rates: Sequence[float], step_s: float, steps: int) -> list[float]:
+def _changes(levels: Sequence[float]) -> list[float]:
+    """Return the change of each level against the one before; none of the first."""
+    return [0.0, *(after - before for before, after in pairwise(levels))] if levels else []
+
+
+def _extrapolated(level: float, slope: float, steps: int) -> float:
     """Return level plus slope for `steps` bins, the change bounded to a share of the level."""
-    levels = _averages(rates, step_s / AVERAGES_S[0])
-    if not levels:
-        return []
-    slopes = _averages([0.0, *(after - before for before, after in pairwise(levels))], step_s / TREND_S)
-    return [
-        level + min(max(steps * slope, -MOST_TREND * level), MOST_TREND * level)
-        for level, slope in zip(levels, slopes, strict=True)
-    ]
+    return level + min(max(steps * slope, -MOST_TREND * level), MOST_TREND * level)
