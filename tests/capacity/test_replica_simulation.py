@@ -14,28 +14,8 @@ from tangram.capacity.load.prefix_cache import BLOCK_TOKENS, PrefixCache
 from tangram.capacity.load.replica_simulation import EngineGauges, ReplicaSimulation
 from tangram.capacity.load.simulate import simulate
 from tangram.capacity.load.traffic import SimulatedRequest
+from tests.support.simulated_requests import BLOCK, limits, traffic
 
-BLOCK = 4
-
-
-@st.composite
-def traffic(draw: st.DrawFn) -> list[SimulatedRequest]:
-    """Up to 40 small requests, some of them together."""
-    gaps = st.sampled_from([0.0, 0.0, 0.37, 5.13, 40.9])
-    now, requests = 0.0, []
-    for _ in range(draw(st.integers(1, 40))):
-        now += draw(gaps)
-        requests.append(SimulatedRequest(now, draw(st.integers(1, 60)), draw(st.integers(1, 50))))
-    return requests
-
-
-limits = st.builds(
-    EngineLimits,
-    max_running=st.integers(1, 12),
-    max_batched_tokens=st.integers(1, 64),
-    kv_tokens=st.sampled_from([None, 160, 320]),
-    block_tokens=st.just(BLOCK),
-)
 steps = st.sampled_from(
     [
         LinearSteps(step=1.0),

@@ -42,7 +42,7 @@ def vectors(program: Path, series: dict[str, dict[int, float | str]], queries: l
 
 def _printed(program: Path, series: dict[str, dict[int, float | str]], queries: list[tuple[str, int]],
              path: Path) -> list[str | None]:  # fmt: skip
-    """What promtool prints when it is told to expect no rows; None where there are none."""
+    """What promtool prints of rows where a test expects none; None where there are none."""
     checks = [{"expr": expr, "eval_time": f"{at}s", "exp_samples": []} for expr, at in queries]
     inputs = [{"series": name, "values": _notation(values)} for name, values in series.items()]
     test = {"interval": "1s", "input_series": inputs, "promql_expr_test": checks}
