@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tangram.scaling.recommendations import added, highest, parsed
+from tangram.scaling.recommendations import added, highest
 
 HISTORY = st.lists(st.tuples(st.integers(0, 400), st.integers(0, 50)), min_size=1, max_size=200)
 
@@ -30,24 +30,7 @@ def test_the_staircase_stays_short_and_never_below_the_true_maximum(numbers):
     for window in (10, 100, len(numbers)):
         recent = numbers[-window - 1 :]
         assert highest(staircase, 60.0 * (len(numbers) - 1), 60.0 * window) >= max(recent)
-    assert parsed([list(step) for step in staircase], 10_000) == staircase
 
 
 def test_a_recommendation_of_the_future_of_a_clock_that_was_set_back_is_forgotten():
     assert added(added((), 9, 6000.0), 2, 60.0) == ((1, 2),)
-
-
-def test_nonsense_in_a_status_is_no_recommendation():
-    for nonsense in (
-        None,
-        "12",
-        5,
-        [[1]],
-        [["1", 2]],
-        [[1, -1]],
-        [[2, 3], [1, 2]],
-        [[1, 2], [2, 3]],
-        [[1, True]],
-    ):
-        assert parsed(nonsense, 100) == ()
-    assert parsed([[0, 0]] * 100, 100) == ()

@@ -7,9 +7,9 @@ import pytest
 from tangram.fleet import Objective, Traffic
 from tangram.fleet.lengths import around
 from tangram.scaling import Sample
-from tangram.scaling.outlook.load_history import LoadHistory
+from tangram.scaling.outlook.load_history import MOST_BINS, LoadHistory
 from tangram.scaling.sample import Window
-from tangram.shell.measure.load_outlooks import HISTORY_BINS, LoadOutlooks, OutlookInputs
+from tangram.shell.measure.load_outlooks import LoadOutlooks, OutlookInputs
 from tests.support.fleet import FACTS_8B, intent, shape
 
 CHAT = intent(
@@ -94,7 +94,7 @@ def test_what_was_seen_here_stays_and_yesterday_is_taken_from_prometheus():
 
 def test_histories_are_bounded_and_forgotten():
     outlooks = observed(*(sample(60.0 * minute + 5) for minute in range(1, 600)))
-    assert len(outlooks.outlook(CHAT, shape(), KNOWN).history.rates) == HISTORY_BINS
+    assert len(outlooks.outlook(CHAT, shape(), KNOWN).history.rates) == MOST_BINS
 
     outlooks.retain(())
 

@@ -27,3 +27,9 @@ class Objectives:
 
     ttft: Objective | None = None
     tpot: Objective | None = None
+
+    @property
+    def strictest_percentile(self) -> int:
+        """The higher percentile; the default one without an objective."""
+        percentiles = (objective.percentile for objective in (self.ttft, self.tpot) if objective is not None)
+        return max(percentiles, default=DEFAULT_PERCENTILE)

@@ -80,8 +80,7 @@ def refuted(memory: ScalingMemory, outlook: LoadOutlook, rate: float) -> Scaling
     load = rate / predicted if predicted > 0 else 0.0
     if not 0 < load < memory.trusted_share:
         return memory
-    trusted = max(LEAST_SHARE, _BELOW_MISS * load)
-    return replace(memory, trusted_share=trusted, most_share=_REFUTED_MARGIN * trusted, refuted_load=load)
+    return _distrusted(memory, max(LEAST_SHARE, _BELOW_MISS * load), load)
 
 
 def _is_steady(outlook: LoadOutlook, window: Window) -> bool:
@@ -108,7 +107,7 @@ def _after_misses(
     trusted = capacity.scaled(memory.trusted_share)
     if missed is None or rate < _LEAST_LOAD * trusted.rates[0][1]:
         return None  # some requests miss at any load
-    budget = 1 - max(o.percentile for o in (intent.ttft, intent.tpot) if o) / 100
+    budget = 1 - intent.objectives.strictest_percentile / 100
     if not _is_more(missed, max(budget, trusted.missed_share(rate)), window.requests or 0.0):
         return None
     return _lowered(memory, capacity, rate, missed)
@@ -139,12 +138,12 @@ def _lowered(memory: ScalingMemory, capacity: ReplicaCapacity, rate: float, miss
     if share >= memory.trusted_share:
         return memory
     trusted = memory.trusted_share * (share / memory.trusted_share) ** _DOWN
-    return replace(
-        memory,
-        trusted_share=trusted,
-        most_share=_REFUTED_MARGIN * trusted,
-        refuted_load=rate / capacity.rates[0][1],
-    )
+    return _distrusted(memory, trusted, rate / capacity.rates[0][1])
+
+
+def _distrusted(memory: ScalingMemory, trusted: float, load: float) -> ScalingMemory:
+    """Return `memory` with a lower share, which misses at `load` (over the predicted one) leave."""
+    return replace(memory, trusted_share=trusted, most_share=_REFUTED_MARGIN * trusted, refuted_load=load)
 
 
 def _raised(
@@ -158,18 +157,16 @@ def _raised(
     most = max(missed, 3 * _CORRELATED / max(window.requests or 0.0, 1.0))
     if most >= _MOST_MISSED:
         return memory
-    load = capacity.load_at(most)
-    share = min(MOST_SHARE, rate / load) if load > 0 else MOST_SHARE
-    if memory.most_share is not None:
-        if rate / capacity.rates[0][1] > _REFUTED_MARGIN * memory.refuted_load:
-            memory = replace(memory, most_share=None)
-        else:
-            share = min(share, memory.most_share or share)
+    load, predicted = capacity.load_at(most), capacity.rates[0][1]
+    if rate / predicted > _REFUTED_MARGIN * memory.refuted_load:
+        memory = replace(memory, most_share=None)
+    limit = MOST_SHARE if memory.most_share is None else min(MOST_SHARE, memory.most_share)
+    share = min(limit, rate / load) if load > 0 else limit
     trusted = memory.trusted_share
     if share > trusted:
         trusted *= (share / trusted) ** _UP
-    elif rate >= _NEAR * trusted * capacity.rates[0][1] and evidence.met(intent, window, _BUDGET_LEFT):
-        trusted = min(trusted * (1 + _GROWTH), MOST_SHARE, memory.most_share or MOST_SHARE)
+    elif rate >= _NEAR * trusted * predicted and evidence.met(intent, window, _BUDGET_LEFT):
+        trusted = min(trusted * (1 + _GROWTH), limit)
     return replace(memory, trusted_share=max(trusted, memory.trusted_share))
 
 

@@ -1,8 +1,10 @@
-"""The scaling law: replicas are added on a violation or a lasting queue, and removed singly on lasting proof.
+"""The scaling law: replicas for the load that is forecast, for a violation, or for a lasting queue.
 
 Replicas are added at once, because requests miss their objectives meanwhile, and removed slowly, because a
-replica takes minutes to start again. Ordered replicas count until they are late (`supply`). The load that one
-replica carries is learned from violations (`limits`). Without fresh metrics no replica is removed.
+replica takes minutes to start again: down to the highest of the recent recommendations, or, without a
+forecast, singly on lasting proof. Ordered replicas count until they are late (`supply`). The load that one
+replica carries is predicted and corrected (`feed_forward`), or learned from violations (`limits`). Without
+fresh metrics no replica is removed.
 """
 
 import math
@@ -50,10 +52,10 @@ def decide(
     )
     memory = _remember(memory, params, intent, held, ready, signal, now, outlook)
     need = _need(memory, params, intent, signal, now, outlook)
-    if need is not None and outlook is not None:
-        given = recommendations.added(memory.recommendations, need.replicas, now)
-        memory = replace(memory, recommendations=given)
-    inputs = ScalingInputs(memory, params, intent, held, ready, now, signal, outlook, need)
+    if need is not None:
+        recent = recommendations.added(memory.recommendations, need.replicas, now)
+        memory = replace(memory, recommendations=recent)
+    inputs = ScalingInputs(memory, params, intent, held, ready, now, outlook, need)
     if intent.paused:
         return inputs.order(held, "Paused", "spec.paused is true")
     if intent.replicas is not None:
@@ -64,9 +66,10 @@ def decide(
         return inputs.order(replicas, OUT_OF_BOUNDS, f"spec.scaling allows {bounds}")
     if signal is None:
         return inputs.order(held, "NoMetrics", "no Prometheus is configured")
-    if signal.state in (SignalState.STALE, SignalState.BLIND) or signal.sample is None:
+    sample = signal.recent_sample
+    if sample is None:
         return inputs.order(held, "Blind", f"held at {held}: {signal.message}")
-    return _grow(inputs, signal.sample) or (_shrink(inputs) if need is None else _fall(inputs, need))
+    return _grow(inputs, sample) or (_shrink(inputs) if need is None else _fall(inputs, need))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,6 @@ class ScalingInputs:
     held: int  # desired replicas so far
     ready: int
     now: float
-    signal: Signal | None = None
     outlook: LoadOutlook | None = None
     need: ReplicaNeed | None = None
 
@@ -100,15 +102,22 @@ class ScalingInputs:
             limits.tpot_unreachable(memory, self.intent),
             warning or self._late(),
             self.need,
-            self._recommended(),
+            self.recommended,
         )
 
-    def _recommended(self) -> int | None:
-        if self.need is None or self.outlook is None:
+    @property
+    def down_window_s(self) -> float:
+        """Seconds of recommendations whose maximum bounds a removal."""
+        if self.outlook is None:
+            return self.params.down_after_s
+        return feed_forward.down_window_s(self.memory, self.params, self.outlook)
+
+    @property
+    def recommended(self) -> int | None:
+        """The most that was recommended within the window, the present need among it; None without one."""
+        if self.need is None:
             return None
-        window_s = feed_forward.down_window_s(self.memory, self.params, self.outlook)
-        highest = recommendations.highest(self.memory.recommendations, self.now, window_s)
-        return max(self.need.replicas, highest or 0)
+        return recommendations.highest(self.memory.recommendations, self.now, self.down_window_s)
 
     def with_refuted(self, sample: Sample) -> "ScalingInputs":
         """Return the inputs after objectives were missed with as many replicas as seemed enough."""
@@ -164,8 +173,8 @@ def _remember(
     outlook: LoadOutlook | None,
 ) -> ScalingMemory:
     """Update the timers. Any gap in the evidence restarts them."""
-    sample = signal.sample if signal else None
-    if signal is None or sample is None or signal.state in (SignalState.STALE, SignalState.BLIND):
+    sample = signal.recent_sample if signal else None
+    if signal is None or sample is None:
         return replace(memory, queued_since=None, spare_since=None, stable_since=now)
     if sample.requests is None:  # Prometheus has just started: wider windows are incomplete
         memory = replace(memory, stable_since=now)
@@ -213,12 +222,11 @@ def _need(
     now: float,
     outlook: LoadOutlook | None,
 ) -> ReplicaNeed | None:
-    if outlook is None or signal is None or signal.sample is None:
-        return None
-    if signal.state in (SignalState.STALE, SignalState.BLIND):
+    sample = signal.recent_sample if signal else None
+    if outlook is None or sample is None:
         return None
     queued = memory.queued_since is not None
-    return feed_forward.needed(memory, params, intent, outlook, signal.sample, queued=queued, now=now)
+    return feed_forward.needed(memory, params, intent, outlook, sample, queued=queued, now=now)
 
 
 def _grow(inputs: ScalingInputs, sample: Sample) -> ScalingDecision | None:
@@ -288,14 +296,10 @@ def _shrink(inputs: ScalingInputs) -> ScalingDecision:
 
 def _fall(inputs: ScalingInputs, need: ReplicaNeed) -> ScalingDecision:
     """Order as few replicas as the highest of the recent recommendations if the evidence has lasted."""
-    held, memory, params, outlook = inputs.held, inputs.memory, inputs.params, inputs.outlook
-    assert outlook is not None  # noqa: S101 - a need comes of it
+    held, since = inputs.held, inputs.memory.spare_since
     if held <= inputs.intent.min_replicas or need.replicas >= held:
         return inputs.order(held, "Steady", f"{held} is right: {need.cause}")
-    window_s = feed_forward.down_window_s(memory, params, outlook)
-    least = recommendations.highest(memory.recommendations, inputs.now, window_s)
-    target = max(inputs.intent.min_replicas, held if least is None else least)
-    since = memory.spare_since
-    if target >= held or since is None or inputs.now - since < window_s:
+    target = max(inputs.intent.min_replicas, inputs.recommended or held)
+    if target >= held or since is None or inputs.now - since < inputs.down_window_s:
         return inputs.order(held, "Steady", f"{need.replicas} may do; watching: {need.cause}")
     return inputs.order(target, "LoadFell", f"{need.cause}: {held} -> {target}")

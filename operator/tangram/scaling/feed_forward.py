@@ -4,8 +4,6 @@ What one replica carries is predicted by the capacity model for the present mixt
 that is corrected live (`capacity_correction`).
 """
 
-import math
-
 from tangram.fleet import Intent
 from tangram.scaling.outlook.forecast import Forecast, forecast
 from tangram.scaling.outlook.load_outlook import LoadOutlook, ReplicaNeed
@@ -17,10 +15,10 @@ _DRAIN_S = 60.0  # within which a queue is to be served beside the arrivals
 _LOOP_S = 30.0  # from a change of the load to an order: half a window of rates and one round
 
 
-def horizon_s(memory: ScalingMemory, params: ScalingParams, outlook: LoadOutlook) -> float:
-    """Return how far ahead an order of now takes effect, in seconds."""
+def expected_start_s(memory: ScalingMemory, params: ScalingParams, outlook: LoadOutlook) -> float:
+    """Return the seconds from an order to a ready replica: as pods record it, as measured, or as assumed."""
     start_s = outlook.start_s if outlook.start_s is not None else memory.start_s
-    return (params.start_s if start_s is None else start_s) + _LOOP_S
+    return params.start_s if start_s is None else start_s
 
 
 def needed(
@@ -37,15 +35,16 @@ def needed(
     rate = arrival_rate(sample, params.window_s)
     if rate is None:
         return None
-    load = forecast(outlook.history, rate, now=now, horizon_s=horizon_s(memory, params, outlook))
+    horizon_s = expected_start_s(memory, params, outlook) + _LOOP_S
+    load = forecast(outlook.history, rate, now=now, horizon_s=horizon_s)
     capacity = outlook.capacity.scaled(memory.trusted_share)
     backlog = (sample.waiting or 0.0) / _DRAIN_S if queued else 0.0
-    budget = 1 - _percentile(intent) / 100
-    replicas = _fewest(load, capacity, backlog, budget, intent.max_replicas)
+    percentile = intent.objectives.strictest_percentile
+    replicas = _fewest(load, capacity, backlog, 1 - percentile / 100, intent.max_replicas)
     return ReplicaNeed(
         replicas,
         load,
-        capacity.rate_at(_percentile(intent)),
+        capacity.rate_at(percentile),
         expected_misses(load, capacity, backlog, replicas),
         backlog,
     )
@@ -72,10 +71,6 @@ def _fewest(load: Forecast, capacity: ReplicaCapacity, backlog: float, budget: f
     return low
 
 
-def _percentile(intent: Intent) -> float:
-    return max((o.percentile for o in (intent.ttft, intent.tpot) if o), default=90)
-
-
 def arrival_rate(sample: Sample, window_s: float) -> float | None:
     """Return the requests per second that arrive. First tokens stand in where the engine counts no arrivals.
 
@@ -89,5 +84,4 @@ def arrival_rate(sample: Sample, window_s: float) -> float | None:
 
 def down_window_s(memory: ScalingMemory, params: ScalingParams, outlook: LoadOutlook) -> float:
     """Return the window of recommendations whose maximum bounds a removal."""
-    start_s = horizon_s(memory, params, outlook) - _LOOP_S
-    return max(params.down_after_s, 2 * start_s) if math.isfinite(start_s) else params.down_after_s
+    return max(params.down_after_s, 2 * expected_start_s(memory, params, outlook))

@@ -31,6 +31,11 @@ class Signal:
     min_samples: int = 1
     light: bool = False  # proof that less than one request runs at a time, so that one replica carries all
 
+    @property
+    def recent_sample(self) -> Sample | None:
+        """The sample, None where it is too old to decide anything."""
+        return None if self.state in (SignalState.STALE, SignalState.BLIND) else self.sample
+
 
 def classify(sample: Sample | None, problem: str, *, ready: int, params: ScalingParams, now: float) -> Signal:
     """Classify the last good `sample`; `problem` is why newer readings failed ("" if they did not).

@@ -32,7 +32,6 @@ from tangram.simulator.serving.scraping import Scraper
 from tangram.simulator.traffic.trace import Trace
 
 _REPORTS = 100  # of progress in a run
-_DEFAULT_TARGET = 0.9  # share of requests within the objectives, where an LLMDeployment has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +238,7 @@ class _Run:
             attainment=judged,
             use=use,
             counts=tuple(scaled.counts),
-            violated=violated_periods(judged.windows, _target(intent)),
+            violated=violated_periods(judged.windows, intent.objectives.strictest_percentile / 100),
             reversals_per_day=reversals(scaled.counts) / days if days else 0.0,
             blind_actions=scaled.blind_actions,
             blind_scale_downs=scaled.blind_scale_downs,
@@ -271,9 +270,3 @@ def _initial_replicas(deployment: SimulatedLLMDeployment) -> int:
     least, most = deployment.intent.min_replicas, deployment.intent.max_replicas
     initial = deployment.initial_replicas
     return least if initial is None else min(max(initial, least), most)
-
-
-def _target(intent: Intent) -> float:
-    """Return the share of requests that the stricter objective asks for."""
-    percentiles = [objective.percentile for objective in (intent.ttft, intent.tpot) if objective is not None]
-    return max(percentiles) / 100 if percentiles else _DEFAULT_TARGET

@@ -139,13 +139,9 @@ class LastScale(APIModel):
     reason: Reason = Field(description="The reason in one word.")
 
 
-class ScalingDecisionStatus(APIModel):
+class ScalingDecisionStatus(LastScale):
     """One change of the desired number of replicas, and the calculation behind it."""
 
-    time: Time = Field(description="When it was decided.")
-    from_: Count = Field(alias="from", description="Replicas before.")
-    to: Count = Field(description="Replicas after.")
-    reason: Reason = Field(description="The reason in one word.")
     message: Annotated[str, StringConstraints(max_length=512)] = Field(
         description="The load expected at the horizon, what one replica carries, and the limit that binds."
     )

@@ -7,7 +7,7 @@ from tangram.capacity.sizing import SizingRequest
 from tangram.capacity.sizing.candidate_shapes import TENSOR_PARALLEL
 from tangram.catalog import Architecture, InputError
 from tangram.eligibility.shapes.evaluation_reports import Verdict
-from tangram.fleet import DEFAULT_PERCENTILE, Intent, Lengths, PodNeeds, ShapeKey, Traffic
+from tangram.fleet import Intent, Lengths, PodNeeds, ShapeKey, Traffic
 from tangram.fleet.lengths import around
 
 DEFAULT_TOKENS = 1024 + 256  # of a request without stated lengths, as in `tangram size`
@@ -75,7 +75,6 @@ def sizing_request(intent: Intent, architecture: Architecture) -> SizingRequest:
         longest = min(longest, intent.max_model_len)
     usual = min(DEFAULT_TOKENS, max(2, longest // 2))
     traffic = intent.traffic
-    objectives = [objective for objective in (intent.ttft, intent.tpot) if objective is not None]
     prompts = traffic.input_tokens or around(max(1, int(usual * INPUT_SHARE)))
     answers = traffic.output_tokens or around(max(1, usual - int(usual * INPUT_SHARE)))
     if prompts.mean + answers.mean > longest:
@@ -92,7 +91,7 @@ def sizing_request(intent: Intent, architecture: Architecture) -> SizingRequest:
             ttft_ms=float(intent.ttft.milliseconds) if intent.ttft else None,
             tpot_ms=float(intent.tpot.milliseconds) if intent.tpot else None,
             # The stricter of the two for both: a plan on the safe side.
-            percentile=max((objective.percentile for objective in objectives), default=DEFAULT_PERCENTILE),
+            percentile=intent.objectives.strictest_percentile,
             kv_precision=intent.kv_precision,
             max_model_len=longest,
             max_running=intent.max_running_requests,

@@ -7,7 +7,7 @@ from tangram.eligibility.reasons import Reason
 from tangram.fleet import Intent, Objective
 from tangram.fleet.times import epoch, rfc3339
 from tangram.planner.status.conditions import FALSE, TRUE, UNKNOWN, ConditionInputs, ConditionState
-from tangram.scaling import Sample, Signal, SignalState, Window
+from tangram.scaling import Sample, Signal, Window
 from tangram.scaling.objective_evidence import narrowest, violations
 from tangram.scaling.queries import TPOT_BUCKETS, TTFT_BUCKETS, snap
 
@@ -29,9 +29,10 @@ def slo_met(inputs: ConditionInputs) -> ConditionState:
         return ConditionState(UNKNOWN, Reason.NO_OBJECTIVE, "spec.objectives is empty")
     if signal is None:
         return ConditionState(UNKNOWN, Reason.METRICS_MISSING, "the operator has no prometheus.url")
-    if signal.state in (SignalState.STALE, SignalState.BLIND) or signal.sample is None:
+    sample = signal.recent_sample
+    if sample is None:
         return ConditionState(UNKNOWN, signal.reason, signal.message)
-    return _assess(intent, signal, signal.sample, inputs.scale.unreachable if inputs.scale else "")
+    return _assess(intent, signal, sample, inputs.scale.unreachable if inputs.scale else "")
 
 
 def steady(new: ConditionState, old: Mapping[str, Any] | None, generation: int, now: float) -> ConditionState:
@@ -54,9 +55,10 @@ def slo_block(inputs: ConditionInputs, old: Mapping[str, Any] | None, now: float
     signal = inputs.signal
     if signal is None or not isinstance(inputs.intent, Intent):
         return dict(old) if old else None
-    if signal.sample is None or signal.state in (SignalState.STALE, SignalState.BLIND):
+    sample = signal.recent_sample
+    if sample is None:
         return dict(old) if old else None
-    new = _numbers(inputs.intent, signal, signal.sample, now)
+    new = _numbers(inputs.intent, signal, sample, now)
     if old is None:
         return new
     age = now - epoch(old["time"])

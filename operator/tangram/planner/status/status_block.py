@@ -289,23 +289,17 @@ def _scaling(
     decisions = previous.get("decisions")
     decisions = list(decisions) if isinstance(decisions, list) else []
     if scale.replicas != scale.previous:
-        decisions.insert(0, _scaling_decision(scale))
+        decisions.insert(0, _change(scale) | {"message": scale.message[:_MAX_DECISION_CHARS]})
     if decisions:
         block["decisions"] = decisions[:_MAX_DECISIONS]
     return block or None
 
 
-def _scaling_decision(scale: ScalingDecision) -> dict[str, Any]:
-    return {
-        "time": rfc3339(scale.at),
-        "from": scale.previous,
-        "to": scale.replicas,
-        "reason": scale.reason,
-        "message": scale.message[:_MAX_DECISION_CHARS],
-    }
-
-
 def _last_scale(scale: ScalingDecision | None, previous_status: Mapping[str, Any]) -> dict[str, Any] | None:
     if scale is None or scale.replicas == scale.previous:
         return previous_status.get("lastScale")
+    return _change(scale)
+
+
+def _change(scale: ScalingDecision) -> dict[str, Any]:
     return {"time": rfc3339(scale.at), "from": scale.previous, "to": scale.replicas, "reason": scale.reason}

@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 STEP_S = 60.0  # length of a bin; at least four scrapes
+MOST_BINS = 240  # four hours
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,7 @@ class LoadHistory:
     step_s: float = STEP_S
     # By period in seconds (a day, a week): the bins that end that long before `end_s`, and those that
     # followed them.
-    seasons: tuple[tuple[float, "LoadHistory"], ...] = field(default=(), compare=True)
+    seasons: tuple[tuple[float, "LoadHistory"], ...] = ()
 
     def rate_at(self, end_s: float) -> float | None:
         """Return the rate of the bin that ends at `end_s` or just after, None if it is unknown."""
@@ -24,7 +25,7 @@ class LoadHistory:
         return self.rates[place] if 0 <= place < len(self.rates) else None
 
 
-def extended(history: LoadHistory, rate: float | None, end_s: float, most: int) -> LoadHistory:
+def extended(history: LoadHistory, rate: float | None, end_s: float, most: int = MOST_BINS) -> LoadHistory:
     """Return `history` with the bin that ends at `end_s`; bins between are gaps. At most `most` bins stay."""
     missing = round((end_s - history.end_s) / history.step_s) - 1
     if missing < 0:

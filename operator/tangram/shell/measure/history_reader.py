@@ -11,14 +11,13 @@ from typing import Any
 from pydantic_core import from_json
 
 from tangram.fleet import Intent
-from tangram.scaling.outlook.load_history import STEP_S, LoadHistory, from_samples
+from tangram.scaling.outlook.load_history import MOST_BINS, STEP_S, LoadHistory, from_samples
 from tangram.scaling.queries import for_history
 from tangram.scaling.sample import MOST_REQUESTS
 from tangram.shell.measure.prometheus import Prometheus, QueryFailed
 
 log = logging.getLogger(__name__)
 
-BINS = 240  # four hours
 AHEAD_S = 7200.0  # of yesterday, after the time of day that it is now
 SEASONS_S = (86_400.0, 604_800.0)
 AGAIN_S = 3600.0  # until it is read again: the coming hours of yesterday move on
@@ -62,11 +61,11 @@ class HistoryReader:
     async def _read_one(self, intent: Intent, evaluated_at: float) -> LoadHistory:
         end_s = math.floor(evaluated_at / STEP_S) * STEP_S
         promql = for_history(intent.namespace, intent.served_name, intent.name, STEP_S)
-        recent = await self._range(promql, end_s, BINS)
+        recent = await self._range(promql, end_s, MOST_BINS)
         seasons = []
         for period_s in SEASONS_S:
             last_s = end_s - period_s + AHEAD_S
-            season = await self._range(promql, last_s, BINS + round(AHEAD_S / STEP_S))
+            season = await self._range(promql, last_s, MOST_BINS + round(AHEAD_S / STEP_S))
             if any(rate is not None for rate in season.rates):
                 seasons.append((period_s, season))
         return LoadHistory(end_s, recent.rates, STEP_S, tuple(seasons))

@@ -12,13 +12,12 @@ from tangram.eligibility.shapes.bundled_engine import on_bundled_engine
 from tangram.eligibility.shapes.serving_requirements import UNLOADED_RPS, requirements_of
 from tangram.fleet import CheckpointFacts, Intent, Shape
 from tangram.scaling import Sample
+from tangram.scaling.feed_forward import arrival_rate
 from tangram.scaling.outlook import mixture
-from tangram.scaling.outlook.load_history import LoadHistory, extended, from_samples
+from tangram.scaling.outlook.load_history import MOST_BINS, LoadHistory, extended, from_samples
 from tangram.scaling.outlook.load_outlook import LoadOutlook
 from tangram.scaling.outlook.mixture_capacity import MixtureCapacity
-
-HISTORY_BINS = 240  # four hours
-StartTimes = Mapping[tuple[str, Shape], float]
+from tangram.shell.snapshot.start_times import StartTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +45,17 @@ class LoadOutlooks:
         self._restored[uid] = history
         present = self._histories.get(uid, LoadHistory(0.0))
         rates = _by_end(history) | _by_end(present)
-        merged = from_samples(rates, max(history.end_s, present.end_s), HISTORY_BINS)
+        merged = from_samples(rates, max(history.end_s, present.end_s), MOST_BINS)
         self._histories[uid] = replace(merged, seasons=history.seasons)
 
     def observe(self, uid: str, sample: Sample) -> None:
         """Take a new reading: a bin ends with each full minute."""
-        rate = sample.arrived if sample.arrived is not None else sample.requests
         present = self._histories.get(uid) or LoadHistory(0.0)
         end_s = math.floor(sample.at / present.step_s) * present.step_s
         if end_s > present.end_s:
-            per_second = None if rate is None else rate / self._window_s
             if not present.rates:
                 present = replace(present, end_s=end_s - present.step_s)
-            self._histories[uid] = extended(present, per_second, end_s, HISTORY_BINS)
+            self._histories[uid] = extended(present, arrival_rate(sample, self._window_s), end_s)
         measured = sample.mixture(self._window_s, self._min_samples)
         if measured is not None:
             self._mixtures[uid] = measured

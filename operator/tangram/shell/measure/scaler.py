@@ -95,12 +95,7 @@ class Scaler:
                 self._restore_shape(intent.uid, owned, variants or {})
                 self._memories[intent.uid] = recalled((memories or {}).get(intent.uid, {}))
             decide_one = partial(
-                self._decide_one,
-                intent,
-                owned,
-                recorded.get(intent.uid),
-                now,
-                outlook_inputs or OutlookInputs(),
+                self._decide_one, intent, owned, recorded.get(intent.uid), now, outlook_inputs
             )
             result = decide_one() if faults is None else faults.run("scale", name, intent.uid, decide_one)
             if result is not None:

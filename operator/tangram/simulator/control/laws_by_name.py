@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tangram.catalog import InputError
-from tangram.fleet import Intent, Lengths
+from tangram.fleet import Intent, Lengths, replicas_for
 from tangram.scaling.outlook.mixture_capacity import MixtureCapacity
 from tangram.simulator.cluster.engine_setups import EngineSetup
 from tangram.simulator.control.operator_law import OperatorLaw
@@ -29,7 +29,7 @@ from tangram.simulator.controllers import (
     capacity_facts,
 )
 
-START_TIME_P90 = 1.3  # over the mean: the operator's law is told the P90 of starts
+START_TIME_P90 = 1.3  # over the mean: the operator's law forecasts over the P90 of starts
 
 
 @dataclass(frozen=True)
@@ -70,18 +70,20 @@ class LawKnowledge:
 
     def replicas_for(self, requests_per_second: float) -> int:
         """Return the fewest replicas that carry a rate within the objectives, at least one."""
-        return max(1, -int(-requests_per_second // self.profile.requests_per_second))
+        return max(1, replicas_for(requests_per_second, self.profile.requests_per_second))
 
 
-def _operator_law(known: LawKnowledge, knob: float | None) -> Controller:
-    traffic = replace(known.intent.traffic, input_tokens=known.prompts, output_tokens=known.answers)
-    intent = replace(known.intent, traffic=traffic)
-    return OperatorLaw(intent, known.capacity, knob, start_s=START_TIME_P90 * known.start_s)
+def _operator_law(knowledge: LawKnowledge, knob: float | None) -> Controller:
+    traffic = replace(
+        knowledge.intent.traffic, input_tokens=knowledge.prompts, output_tokens=knowledge.answers
+    )
+    intent = replace(knowledge.intent, traffic=traffic)
+    return OperatorLaw(intent, knowledge.capacity, knob, start_s=START_TIME_P90 * knowledge.start_s)
 
 
-def _static(known: LawKnowledge, knob: float | None) -> Controller:
-    if knob is None or knob != int(knob) or not 0 <= knob <= known.intent.max_replicas:
-        most = known.intent.max_replicas
+def _static(knowledge: LawKnowledge, knob: float | None) -> Controller:
+    if knob is None or knob != int(knob) or not 0 <= knob <= knowledge.intent.max_replicas:
+        most = knowledge.intent.max_replicas
         raise InputError("static", f"needs a number of replicas up to {most}, the most that are allowed")
     return StaticReplicas(knob)
 
@@ -91,11 +93,11 @@ def _of_metrics(law: Callable[..., Controller]) -> Callable[[LawKnowledge, float
 
 
 def _of_profile(law: Callable[..., Controller]) -> Callable[[LawKnowledge, float | None], Controller]:
-    return lambda known, knob: law(known.profile) if knob is None else law(known.profile, knob)
+    return lambda knowledge, knob: law(knowledge.profile) if knob is None else law(knowledge.profile, knob)
 
 
-def _hpa_on_running(known: LawKnowledge, knob: float | None) -> Controller:
-    most = known.engine.limits.max_running
+def _hpa_on_running(knowledge: LawKnowledge, knob: float | None) -> Controller:
+    most = knowledge.engine.limits.max_running
     return HPAOnUtilisation(max_running=most) if knob is None else HPAOnUtilisation(knob, max_running=most)
 
 
@@ -118,8 +120,8 @@ _LAWS: Mapping[str, Callable[[LawKnowledge, float | None], Controller]] = {
 LAW_NAMES = tuple(_LAWS)
 
 
-def law_by_name(name: str, known: LawKnowledge, knob: float | None = None) -> Controller:
+def law_by_name(name: str, knowledge: LawKnowledge, knob: float | None = None) -> Controller:
     """Return a law, new for one run; `knob` None: its published default. Raises `InputError`."""
     if name not in _LAWS:
         raise InputError("law", f"{name!r} is none of {', '.join(LAW_NAMES)}")
-    return _LAWS[name](known, knob)
+    return _LAWS[name](knowledge, knob)

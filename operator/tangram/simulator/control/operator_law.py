@@ -1,9 +1,13 @@
-"""The scaling law of the operator, run as the operator runs it: the same readings, history and memory."""
+"""The scaling law of the operator, on simulated readings.
+
+History and mixture are made here, not by the operator's `LoadOutlooks`: the mean lengths are those of ten
+minutes, the operator's of five, and before the first scrape no arrival is zero arrivals.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
 
-from tangram.fleet import DEFAULT_PERCENTILE, Intent, Objective
+from tangram.fleet import Intent, Objective
 from tangram.scaling import (
     RejectedSample,
     Sample,
@@ -17,16 +21,13 @@ from tangram.scaling.outlook import mixture
 from tangram.scaling.outlook.load_history import LoadHistory, extended
 from tangram.scaling.outlook.load_outlook import LoadOutlook
 from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
+from tangram.scaling.queries import ANSWER_LENGTH, PROMPT_LENGTH, RECEIVED
 from tangram.simulator.controllers.controller import ControllerView
 from tangram.simulator.metrics import PrometheusDown, read_sample
-
-ARRIVED = "tangram:requests_received_total"
-_HISTORY_BINS = 240
 
 CapacityOf = Callable[[float, float], ReplicaCapacity | None]
 """Takes mean tokens of prompts and of answers; returns what one replica carries of them, None: unknown."""
 
-_PROMPTS, _ANSWERS = "vllm:request_prompt_tokens", "vllm:request_generation_tokens"
 _MIXTURE_S = 600.0  # window of the mean lengths
 
 
@@ -46,9 +47,7 @@ class OperatorLaw:
     ) -> None:
         """`start_s`: P90 of start times that were measured before; None: the law measures."""
         self.params = params or ScalingParams(60.0, 15.0, 30.0, 300.0)
-        objectives = [objective for objective in (intent.ttft, intent.tpot) if objective]
-        strictest = max((objective.percentile for objective in objectives), default=DEFAULT_PERCENTILE)
-        self.knob = 1 - strictest / 100 if knob is None else knob
+        self.knob = 1 - intent.objectives.strictest_percentile / 100 if knob is None else knob
         self.interval_s = 15.0
         self.decisions: list[ScalingDecision] = []
         self._intent = intent if knob is None else _within(intent, knob)
@@ -93,7 +92,7 @@ class OperatorLaw:
             return "Prometheus does not answer"
         if isinstance(reading, RejectedSample):
             return reading.reason
-        arrived = sum(view.metrics.increase(ARRIVED, self.params.window_s).values())
+        arrived = sum(view.metrics.increase(RECEIVED, self.params.window_s).values())
         self._sample = replace(reading, arrived=arrived)
         return ""
 
@@ -102,9 +101,9 @@ class OperatorLaw:
         end_s = view.now // step_s * step_s
         if end_s <= self._history.end_s or end_s != view.now:
             return
-        arrived = view.metrics.increase(ARRIVED, step_s)
+        arrived = view.metrics.increase(RECEIVED, step_s)
         rate = sum(arrived.values()) / step_s if arrived else None
-        self._history = extended(self._history, rate, end_s, _HISTORY_BINS)
+        self._history = extended(self._history, rate, end_s)
 
     def _outlook(self, view: ControllerView) -> LoadOutlook | None:
         capacity = self._capacity_of(*self._measured_mixture(view))
@@ -113,7 +112,7 @@ class OperatorLaw:
     def _measured_mixture(self, view: ControllerView) -> mixture.Mixture:
         """Return the mean tokens of prompts and of answers; those of the spec while none are counted."""
         try:
-            prompt, answer = self._mean(view, _PROMPTS), self._mean(view, _ANSWERS)
+            prompt, answer = self._mean(view, PROMPT_LENGTH), self._mean(view, ANSWER_LENGTH)
         except PrometheusDown:
             return self._mixture
         if prompt is not None and answer is not None:
