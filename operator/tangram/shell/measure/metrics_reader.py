@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -59,16 +60,19 @@ class MetricsReader:
         settings: PrometheusSettings,
         *,
         now: Callable[[], float],
+        clock: Callable[[], float] = time.monotonic,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self._settings, self._now = settings, now
+        self._settings, self._now, self._clock = settings, now, clock
         self._readings: dict[str, Reading] = {}
         self._intents: dict[str, Intent] = {}  # those of the present round, by UID
         self._asked_alone: set[str] = set()  # UIDs whose series made queries about others fail
         self._slots = asyncio.Semaphore(CONCURRENCY)
         self._prometheus = Prometheus(settings, transport=transport)
-        self.histories = HistoryReader(self._prometheus, now)
-        self._evaluated_at: float | None = None  # of the last round, by the clock of Prometheus
+        self.histories = HistoryReader(
+            Prometheus(settings, transport=transport), clock=clock, server_time=self.server_time
+        )
+        self._ahead_s: float | None = None  # of the clock of Prometheus; None: it did not answer last time
 
     def reading(self, intent: Intent) -> Reading:
         """Return the latest reading for the present objectives of `intent`."""
@@ -84,6 +88,10 @@ class MetricsReader:
     def newest_at(self) -> float | None:
         """Return when the newest good sample was taken, in seconds since the epoch."""
         return max((r.sample.at for r in self._readings.values() if r.sample and not r.problem), default=None)
+
+    def server_time(self) -> float | None:
+        """Return the present time of Prometheus, None if it did not answer in the last round."""
+        return None if self._ahead_s is None else self._clock() + self._ahead_s
 
     def clear(self) -> None:
         """Forget all readings."""
@@ -104,22 +112,18 @@ class MetricsReader:
             return
         try:
             await self._prometheus.refresh()
-            evaluated_at = await self._server_time()
+            evaluated_at = await self._ask_time()
         except QueryFailed as error:
+            self._ahead_s = None
             self._failed(self._intents, str(error))
             return
-        self._evaluated_at = evaluated_at
+        self._ahead_s = evaluated_at - self._clock()
         await self._read_fleet(self._subjects(pods), evaluated_at)
-
-    async def read_histories(self) -> None:
-        """Read the load histories that are due, for the LLMDeployments of the last round that succeeded."""
-        if self._evaluated_at is not None:
-            at, self._evaluated_at = self._evaluated_at, None
-            await self.histories.read(self._intents.values(), at)
 
     async def close(self) -> None:
         """Close all connections."""
         await self._prometheus.close()
+        await self.histories.close()
 
     def _subjects(self, pods: Mapping[str, tuple[str, ...]]) -> list[MetricsSubject]:
         subjects = []
@@ -132,7 +136,7 @@ class MetricsReader:
                 )
         return subjects
 
-    async def _server_time(self) -> float:
+    async def _ask_time(self) -> float:
         """Return the time of the Prometheus server, at which all queries are evaluated.
 
         The clock of the operator may be ahead, so that the newest samples would look stale, or behind, so

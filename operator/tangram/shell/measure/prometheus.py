@@ -1,5 +1,6 @@
 """Instant queries to the HTTP API of a Prometheus: bounded in time and size, never redirected."""
 
+import asyncio
 import re
 import ssl
 from urllib.parse import quote
@@ -69,11 +70,18 @@ class Prometheus:
             raise QueryFailed("Prometheus has not been asked yet")
         form = f"query={percent_encoded(promql)}&timeout={self._settings.timeout_seconds:g}s{times}"
         headers = {**self._access.headers, "Content-Type": "application/x-www-form-urlencoded"}
+        timeout_s = self._settings.timeout_seconds
         try:
-            async with self._client.stream(
-                "POST", f"api/v1/{endpoint}", content=form.encode(), headers=headers
-            ) as response:
+            # The client's own timeout begins anew with every byte: a body that trickles would have no end.
+            async with (
+                asyncio.timeout(timeout_s),
+                self._client.stream(
+                    "POST", f"api/v1/{endpoint}", content=form.encode(), headers=headers
+                ) as response,
+            ):
                 return await _bounded_body(response)
+        except TimeoutError as error:
+            raise QueryFailed(f"Prometheus did not answer within {timeout_s:g} s") from error
         except httpx.HTTPError as error:
             raise QueryFailed(_unreachable(error)) from error
 

@@ -16,6 +16,7 @@ from aiohttp import web
 
 import tangram
 from tangram.credentials import Credentials
+from tangram.fleet import Intent
 from tangram.partition.mig_manager.decision import MIGManagerTimes
 from tangram.repartition import RepartitionLimits
 from tangram.shell.api_server.client import ApiClient
@@ -99,7 +100,7 @@ class Operator:
         )
         is_enabled = settings.partition.enabled
         self.mirrors = Mirrors(settings.watch_namespaces, new_mirror, partition=is_enabled)
-        self.reader = MetricsReader(settings.prometheus, now=time.time) if settings.prometheus else None
+        self.reader = self._make_reader()
         self.plan_worker = PlanWorker(settings.plan_deadline_seconds)
         self.recommendation_worker = RecommendationWorker(settings.advice.deadline_seconds)
         self.fleet_plan_mirror = new_mirror(
@@ -124,6 +125,7 @@ class Operator:
         self._spawn("recommendations", self.loop.recommendations.run())
         if self.reader is not None:
             self._spawn("metrics reader", self._read_metrics(self.reader))
+            self._spawn("load histories", self.reader.histories.run(self._led_llm_deployments))
 
     async def stop(self) -> None:
         """Stop all tasks, then release the Lease, then free everything else."""
@@ -204,7 +206,15 @@ class Operator:
             if self.elector.leading and observed is not None:
                 await reader.read(observed.intents, observed.pod_names)
                 self.loop.mark_dirty()
-                await reader.read_histories()
+
+    def _led_llm_deployments(self) -> tuple[Intent, ...]:
+        """Return the LLMDeployments that this operator decides about, none while another one leads."""
+        observed = self.loop.observation
+        return observed.intents if self.elector.leading and observed is not None else ()
+
+    def _make_reader(self) -> MetricsReader | None:
+        prometheus = self.settings.prometheus
+        return MetricsReader(prometheus, now=time.time, clock=boot_time) if prometheus else None
 
     def _make_loop(self) -> Reconciler:
         settings, guard, heartbeat = self.settings, TermGuard(self.elector), LoopHeartbeat(boot_time())
