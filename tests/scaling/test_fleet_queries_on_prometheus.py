@@ -16,7 +16,8 @@ END_S = 1560
 BOTH = Objectives(Objective(90, 1000), Objective(95, 60))
 
 # Of two LLMDeployments with one served name; one whose pods still have another's name; one of another
-# namespace; one without objectives; one with other edges; one without pods; one that no Prometheus scrapes.
+# namespace; one without objectives; one with other edges; one of an engine that exports current and previous
+# names; one without pods; one that no Prometheus scrapes.
 SUBJECTS = {
     "twin-a": metrics_subject("twin-a", "ns", "m/twin", ("a-1-x", "a-1-y"), BOTH),
     "twin-b": metrics_subject("twin-b", "ns", "m/twin", ("b-1-x", "b-2-z"), BOTH),
@@ -28,14 +29,18 @@ SUBJECTS = {
         "strict", "ns", 'm/"q\\', ("s.t-1-x", "s.t-1-y"), Objectives(Objective(99, 700), Objective(90, 9))
     ),
     "ttft-only": metrics_subject("ttft-only", "ns", "m/t", ("t-1-x",), Objectives(Objective(90, 2500))),
+    "both-names": metrics_subject("both-names", "ns", "m/both", ("v-1-x",), BOTH),
     "no-pods": metrics_subject("no-pods", "ns", "m/none", (), BOTH),
     "not-scraped": metrics_subject("not-scraped", "ns", "m/not", ("n-1-x",), BOTH),
 }
 INSTANTS = (20, 70, 400, 905, 940, 1500)
 
 
-def page(rng, labels, *, decimal=False, counts_arrivals=True, begin=0, end=END_S):
-    """Series of one scraped page with random counters, every 15 s from `begin` to `end`."""
+def page(rng, labels, *, decimal=False, counts_arrivals=True, begin=0, end=END_S, names="current"):
+    """Series of one scraped page with random counters, every 15 s from `begin` to `end`.
+
+    `names`: "previous" is a version of the engine before metrics were renamed, "both" one in between.
+    """
     times = range(begin, end, 15)
     made = {}
 
@@ -66,7 +71,10 @@ def page(rng, labels, *, decimal=False, counts_arrivals=True, begin=0, end=END_S
             le = "+Inf" if edge == float("inf") else str(edge) if decimal else f"{edge:g}"
             put(f"{name}_bucket", f',le="{le}"', total)
         put(f"{name}_count", "", total)
-    return made
+    renamed = dict(made)
+    for current, previous in queries.PREVIOUS_NAMES.items():
+        renamed = {name.replace(current, previous): values for name, values in renamed.items()}
+    return {"current": made, "previous": renamed, "both": made | renamed}[names]
 
 
 def scraped_fleet():
@@ -80,7 +88,7 @@ def scraped_fleet():
     fleet = page(rng, f'{twice},job="annotations"') | page(rng, f'{twice},job="monitor"')
     for engine in (0, 1):
         fleet |= page(rng, labels("ns", "m/twin", "a-1-y", f'engine="{engine}"'), decimal=True)
-    fleet |= page(rng, labels("ns", "m/twin", "b-1-x"), end=900)
+    fleet |= page(rng, labels("ns", "m/twin", "b-1-x"), end=900, names="previous")
     fleet |= page(rng, labels("ns", "m/twin", "b-2-z"), begin=600)
     fleet |= page(rng, labels("ns", "m/old", "r-1-old"))
     fleet |= page(rng, labels("ns", "m/new", "r-2-new"))
@@ -90,6 +98,8 @@ def scraped_fleet():
     fleet |= page(rng, labels("ns", 'm/"q\\', "s.t-1-x"))
     fleet |= page(rng, labels("ns", 'm/"q\\', "s.t-1-y"), counts_arrivals=False, end=600)
     fleet |= page(rng, labels("ns", "m/t", "t-1-x"))
+    for job in ("annotations", "monitor"):
+        fleet |= page(rng, labels("ns", "m/both", "v-1-x", f'job="{job}"'), names="both")
     fleet |= page(rng, labels("ns", "m/t", "t-1-forged"))  # not a replica
     return fleet | page(rng, labels("ns", "m/t", "h-1-x"))  # a replica of another
 

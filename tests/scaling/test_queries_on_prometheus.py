@@ -40,8 +40,11 @@ def promtool():
     return run
 
 
-def pod(name, labels=OURS, *, decimal=False, per_scrape=10):
-    """An engine that observes `per_scrape` requests per 15 s, nine tenths of them at or below the edge."""
+def pod(name, labels=OURS, *, decimal=False, per_scrape=10, names="current"):
+    """An engine that observes `per_scrape` requests per 15 s, nine tenths of them at or below the edge.
+
+    `names`: "previous" is a version before the metrics were renamed and before TPOT, "both" one in between.
+    """
     made = []
     for metric, edge in HISTOGRAMS.items():
         le = f"{edge}.0" if decimal and "." not in edge else edge
@@ -51,6 +54,11 @@ def pod(name, labels=OURS, *, decimal=False, per_scrape=10):
     made.append((f'{queries.RUNNING}{{{labels},pod="{name}"}}', "4x20"))
     made.append((f'{queries.WAITING}{{{labels},pod="{name}"}}', "2x20"))
     made.append((f'{queries.KV_USAGE}{{{labels},pod="{name}"}}', "0.25x20"))
+    if names == "previous":
+        made = [(series, values) for series, values in made if not series.startswith(queries.TPOT)]
+    for current, previous in queries.PREVIOUS_NAMES.items():
+        renamed = [(series.replace(current, previous), values) for series, values in made]
+        made = {"current": made, "previous": renamed, "both": [*dict(made + renamed).items()]}[names]
     return [{"series": series, "values": values} for series, values in made]
 
 
@@ -80,6 +88,19 @@ SITUATIONS = {
         {name: 2 * value if name in SUMS else value for name, value in ONE_POD.items()},
     ),
     "a page elsewhere that claims our namespace and model": ([*pod("a"), *pod("forged")], ONE_POD),
+    "an engine with the names of previous versions": (
+        pod("a", names="previous"),
+        ONE_POD | {"tpot_attainment": None},
+    ),
+    "an engine that exports both names": (pod("a", names="both"), ONE_POD),
+    "an engine that exports both names, scraped by two jobs": (
+        pod("a", f'{OURS},job="annotations"', names="both") + pod("a", f'{OURS},job="monitor"', names="both"),
+        ONE_POD,
+    ),
+    "two versions of the engine side by side": (
+        [*pod("a", names="previous"), *pod("b", per_scrape=30)],
+        {"targets": 2, "kv_usage": 0.5, "requests": 160, "itl_attainment": 0.9, "tpot_attainment": 0.9},
+    ),
     "a pod without a request": (
         pod("a", per_scrape=0),
         {"targets": 1, "requests": 0}

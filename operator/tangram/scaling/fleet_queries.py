@@ -29,6 +29,7 @@ from tangram.scaling.queries import (
     TTFT_BUCKETS,
     WAITING,
     any_of,
+    by_any_name,
     duration,
     le_pattern,
     snap,
@@ -38,7 +39,7 @@ from tangram.scaling.sample import AT_WINDOW
 
 # Of the text of a query: its body, percent-encoded, is to stay below 64 KiB, which proxies often allow.
 MOST_CHARS = 48 << 10
-_TERM_CHARS = 400  # at most, beside the names of pods
+_TERM_CHARS = 500  # at most, beside the names of pods
 _POD = "namespace, model_name, pod"
 _GROUP = "namespace, model_name, replica_set"
 
@@ -85,6 +86,15 @@ class _Term:
     field: str
     rows: Callable[[str], str]  # the expression, from a regular expression for names of pods
     pods: tuple[str, ...]  # regular expressions, each of which matches some of the pods
+
+
+@dataclass(frozen=True, slots=True)
+class _Counter:
+    """A counter, or one of those that a histogram consists of."""
+
+    metric: str
+    suffix: str = ""
+    edge: str = ""  # of a bucket, as a regular expression
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,57 +171,60 @@ def _terms(select: _Selection, window_s: float) -> Iterator[_Term]:
 def _terms_over_window(suffix: str, select: _Selection, window_s: float) -> Iterator[_Term]:
     """Yield the terms of the fields of one window; the names of fields end with `suffix`."""
     yield _mean(f"running_mean{suffix}", RUNNING, select.all, window_s)
-    yield _without(f"pods_without_arrived{suffix}", f"{TTFT}_count", RECEIVED, select.all, window_s)
+    first_tokens, arrived = _Counter(TTFT, "_count"), _Counter(RECEIVED)
+    yield _without(f"pods_without_arrived{suffix}", first_tokens, arrived, select.all, window_s)
     for field, metric in (
-        ("requests", f"{TTFT}_count"),
-        ("arrived", RECEIVED),
-        ("rejected", REJECTED),
-        ("prompt_tokens_sum", f"{PROMPT_LENGTH}_sum"),
-        ("prompt_tokens_count", f"{PROMPT_LENGTH}_count"),
-        ("answer_tokens_sum", f"{ANSWER_LENGTH}_sum"),
-        ("answer_tokens_count", f"{ANSWER_LENGTH}_count"),
+        ("requests", first_tokens),
+        ("arrived", arrived),
+        ("rejected", _Counter(REJECTED)),
+        ("prompt_tokens_sum", _Counter(PROMPT_LENGTH, "_sum")),
+        ("prompt_tokens_count", _Counter(PROMPT_LENGTH, "_count")),
+        ("answer_tokens_sum", _Counter(ANSWER_LENGTH, "_sum")),
+        ("answer_tokens_count", _Counter(ANSWER_LENGTH, "_count")),
     ):
-        yield _increase(f"{field}{suffix}", metric, "", select.all, window_s)
-    yield _increase(f"tpot_count{suffix}", f"{TPOT}_count", "", select.with_tpot, window_s)
-    yield _increase(f"itl_count{suffix}", f"{ITL}_count", "", select.with_tpot, window_s)
+        yield _increase(f"{field}{suffix}", metric, select.all, window_s)
+    yield _increase(f"tpot_count{suffix}", _Counter(TPOT, "_count"), select.with_tpot, window_s)
+    yield _increase(f"itl_count{suffix}", _Counter(ITL, "_count"), select.with_tpot, window_s)
     for edge, pods in select.by_ttft_edge:
-        yield _increase(f"ttft_good{suffix}", f"{TTFT}_bucket", edge, pods, window_s)
+        yield _increase(f"ttft_good{suffix}", _Counter(TTFT, "_bucket", edge), pods, window_s)
     for edge, pods in select.by_tpot_edge:
-        yield _increase(f"tpot_good{suffix}", f"{TPOT}_bucket", edge, pods, window_s)
-        yield _increase(f"itl_good{suffix}", f"{ITL}_bucket", edge, pods, window_s)
+        yield _increase(f"tpot_good{suffix}", _Counter(TPOT, "_bucket", edge), pods, window_s)
+        yield _increase(f"itl_good{suffix}", _Counter(ITL, "_bucket", edge), pods, window_s)
 
 
 def _mean(field: str, metric: str, pods: tuple[str, ...], window_s: float) -> _Term:
     window = duration(window_s)
-    return _Term(
-        field,
-        lambda pods: _by_group("sum", _page(f'avg_over_time({metric}{{pod=~"{pods}"}}[{window}])')),
-        pods,
-    )
-
-
-def _increase(field: str, metric: str, edge: str, pods: tuple[str, ...], window_s: float) -> _Term:
-    within_page = ("reason",) if metric == REJECTED else ()
-    return _Term(
-        field,
-        lambda pods: _by_group("sum", _page(_increases(metric, pods, window_s, edge), *within_page)),
-        pods,
-    )
-
-
-def _without(field: str, metric: str, other: str, pods: tuple[str, ...], window_s: float) -> _Term:
-    """Return the number of pods that export `metric` but not `other`; usually no rows."""
 
     def rows(pods: str) -> str:
-        having, others = _increases(metric, pods, window_s), _increases(other, pods, window_s)
+        return by_any_name(metric, lambda name: f'avg_over_time({name}{{pod=~"{pods}"}}[{window}])')
+
+    return _Term(field, lambda pods: _by_group("sum", _page(rows(pods))), pods)
+
+
+def _increase(field: str, counter: _Counter, pods: tuple[str, ...], window_s: float) -> _Term:
+    within_page = ("reason",) if counter.metric == REJECTED else ()
+    return _Term(
+        field,
+        lambda pods: _by_group("sum", _page(_increases(counter, pods, window_s), *within_page)),
+        pods,
+    )
+
+
+def _without(field: str, counter: _Counter, other: _Counter, pods: tuple[str, ...], window_s: float) -> _Term:
+    """Return the number of pods that export `counter` but not `other`; usually no rows."""
+
+    def rows(pods: str) -> str:
+        having, others = _increases(counter, pods, window_s), _increases(other, pods, window_s)
         return _count(f"max by ({_POD}) ({having}) unless on ({_POD}) max by ({_POD}) ({others})")
 
     return _Term(field, rows, pods)
 
 
-def _increases(metric: str, pods: str, window_s: float, edge: str = "") -> str:
-    bucket = f',le=~"{edge}"' if edge else ""
-    return f'increase({metric}{{pod=~"{pods}"{bucket}}}[{duration(window_s)}])'
+def _increases(counter: _Counter, pods: str, window_s: float) -> str:
+    selected = f'pod=~"{pods}"' + (f',le=~"{counter.edge}"' if counter.edge else "")
+    return by_any_name(
+        counter.metric, lambda name: f"increase({name}{counter.suffix}{{{selected}}}[{duration(window_s)}])"
+    )
 
 
 def _page(expression: str, *within_page: str) -> str:

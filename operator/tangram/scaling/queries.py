@@ -7,6 +7,9 @@ to one value per pod and engine (`max by`) before it is summed over pods. A seri
 the name of a pod that the API server shows as a replica: where scrapes honour labels, a page in any namespace
 can claim ours.
 
+Where vLLM renamed a metric, both names are read, so that two versions of the engine may serve side by side. A
+version that exports both counts once: `or` leaves out what differs in the name alone, which no rate keeps.
+
 Attainment is queried at a bucket edge: then it is exact, without interpolation, and adds up over pods.
 Engines have fixed buckets, so an objective between two edges is checked at the lower one (stricter), and the
 status shows which.
@@ -14,7 +17,7 @@ status shows which.
 
 import re
 from bisect import bisect_right
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from tangram.fleet import Objectives
 from tangram.scaling.sample import AT_WINDOW
@@ -29,6 +32,13 @@ RECEIVED = "tangram:requests_received_total"  # counted when the headers of a re
 REJECTED = "tangram:requests_rejected_total"  # before any token, by reason
 PROMPT_LENGTH = "vllm:request_prompt_tokens"  # one observation per finished request
 ANSWER_LENGTH = "vllm:request_generation_tokens"
+
+# What vLLM called a metric before: until 0.8 the KV cache, which 0.9 exports by both names, and until 0.10
+# the latency of a token, which 0.11 exports by both names. No version before 0.11 has TPOT.
+PREVIOUS_NAMES: Mapping[str, str] = {
+    KV_USAGE: "vllm:gpu_cache_usage_perc",
+    ITL: "vllm:time_per_output_token_seconds",
+}
 
 # Beside the window, the same ratios over windows longer by these factors, for traffic of which the window
 # holds too few requests; none is longer than _LONGEST_WINDOW_S, unless the window is.
@@ -78,7 +88,9 @@ def for_deployment(
         "age_s": f"time() - max(timestamp({running}))",
         "waiting": _sum(f"{WAITING}{{{labels}}}"),
         "running": _sum(running),
-        "kv_usage": _sum(f"avg_over_time({KV_USAGE}{{{labels}}}[{duration(window_s)}])"),
+        "kv_usage": _sum(
+            by_any_name(KV_USAGE, lambda name: f"avg_over_time({name}{{{labels}}}[{duration(window_s)}])")
+        ),
     }
     queries |= _over_window(labels, objectives, window_s)
     if objectives.ttft:
@@ -119,6 +131,13 @@ def _over_window(labels: str, objectives: Objectives, window_s: float) -> dict[s
     return queries
 
 
+def by_any_name(metric: str, expression_of: Callable[[str], str]) -> str:
+    """Return the expression of a metric, or of the name that previous versions of the engine export."""
+    previous = PREVIOUS_NAMES.get(metric)
+    current = expression_of(metric)
+    return current if previous is None else f"{current} or {expression_of(previous)}"
+
+
 def duration(seconds: float) -> str:
     """Return a window as PromQL writes it: whole seconds, at least one."""
     return f"{max(1, round(seconds))}s"
@@ -145,8 +164,12 @@ def _sum(expression: str, *more: str) -> str:
 
 def _attainment(metric: str, labels: str, edge_s: float, window: str) -> str:
     """Share of observations at or below `edge_s`; an empty vector, never 0/0, without observations."""
-    good = _sum(f'rate({metric}_bucket{{{labels},le=~"{le_pattern(edge_s)}"}}[{window}])')
-    return f"{good} / ({_sum(f'rate({metric}_count{{{labels}}}[{window}])')} > 0)"
+
+    def rates(suffix: str, more: str = "") -> str:
+        return _sum(by_any_name(metric, lambda name: f"rate({name}{suffix}{{{labels}{more}}}[{window}])"))
+
+    good = rates("_bucket", f',le=~"{le_pattern(edge_s)}"')
+    return f"{good} / ({rates('_count')} > 0)"
 
 
 def _quantile(metric: str, labels: str, percentile: int, window_s: float) -> str:
