@@ -8,9 +8,10 @@ from e2e.cluster import packages
 from e2e.cluster.base import ClusterError
 from tangram.fleet import Objective, Objectives
 from tangram.scaling import queries
-from tangram.simulator.metrics import EnginePage, MetricsView, SimulatedPrometheus
+from tangram.scaling.scrapes import MetricsView
+from tangram.scaling.scrapes.reading import query_results
+from tangram.simulator.metrics import EnginePage, SimulatedPrometheus
 from tangram.simulator.metrics.page_layout import ANSWER_LENGTH, PROMPT_LENGTH, series_labels
-from tangram.simulator.metrics.reading import query_results
 from tests.support import promtool_answers
 
 PODS = ("steady", "restarted", "silent", "removed", "late")

@@ -11,6 +11,7 @@ from tangram.catalog import InputError
 from tangram.catalog.prices import Prices
 from tangram.fleet import FleetSnapshot, Objective, Plan, Pool
 from tangram.planner import plan
+from tangram.scaling.scrapes import read_sample
 from tangram.simulator.cluster.engine_setups import EngineSetups
 from tangram.simulator.cluster.faults import (
     CrashLoop,
@@ -22,7 +23,6 @@ from tangram.simulator.cluster.faults import (
 from tangram.simulator.cluster.start_times import Delay, StartTimes
 from tangram.simulator.control import fleet_planner
 from tangram.simulator.controllers.controller import ControllerView
-from tangram.simulator.metrics import read_sample
 from tangram.simulator.run import SimulationSettings, run, shapes_at_start
 from tangram.simulator.serving.gateway import Router
 from tangram.simulator.traffic.resampling import window

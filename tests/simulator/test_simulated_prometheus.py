@@ -6,14 +6,9 @@ import pytest
 
 from tangram.fleet import Objective, Objectives
 from tangram.scaling import Sample, queries
-from tangram.simulator.metrics import (
-    EnginePage,
-    MetricsView,
-    PrometheusDown,
-    SimulatedPrometheus,
-    read_sample,
-)
-from tangram.simulator.metrics.histogram_quantile import histogram_quantile
+from tangram.scaling.scrapes import MetricsView, read_sample
+from tangram.scaling.scrapes.histogram_quantile import histogram_quantile
+from tangram.simulator.metrics import EnginePage, PrometheusDown, SimulatedPrometheus
 from tangram.simulator.metrics.page_layout import EDGES, GENERATION_TOKENS, PROMPT_TOKENS, RECEIVED
 
 BOTH = Objectives(Objective(90, 1000), Objective(95, 60))

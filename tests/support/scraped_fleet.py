@@ -1,8 +1,9 @@
 """Engines with pages that a test sets, scraped every 15 s, and what a scaling law reads of them."""
 
 from tangram.fleet import Objective, Objectives
+from tangram.scaling.scrapes import MetricsView
 from tangram.simulator.controllers import CapacityFacts, ControllerView
-from tangram.simulator.metrics import EnginePage, MetricsView, SimulatedPrometheus
+from tangram.simulator.metrics import EnginePage, SimulatedPrometheus
 
 FACTS = CapacityFacts(
     requests_per_second=2.0,

@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tangram.fleet import Intent
+from tangram.scaling.scrapes import MetricsView
 from tangram.simulator.cluster.cluster import SimulatedCluster
 from tangram.simulator.cluster.event_queue import EventQueue
 from tangram.simulator.cluster.simulated_pod import SimulatedPod
 from tangram.simulator.control.fleet_planner import FleetPlanner
 from tangram.simulator.controllers.controller import Controller, ControllerView
-from tangram.simulator.metrics import MetricsView, PrometheusDown, SimulatedPrometheus
+from tangram.simulator.metrics import PrometheusDown, SimulatedPrometheus
 
 REMEMBERED_S = 3600.0  # queries reach back no further: pods that ended earlier are not asked about
 

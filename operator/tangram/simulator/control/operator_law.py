@@ -22,8 +22,9 @@ from tangram.scaling.outlook.load_history import LoadHistory, extended
 from tangram.scaling.outlook.load_outlook import LoadOutlook
 from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
 from tangram.scaling.queries import ANSWER_LENGTH, PROMPT_LENGTH, RECEIVED
+from tangram.scaling.scrapes import read_sample
 from tangram.simulator.controllers.controller import ControllerView
-from tangram.simulator.metrics import PrometheusDown, read_sample
+from tangram.simulator.metrics import PrometheusDown
 
 CapacityOf = Callable[[float, float], ReplicaCapacity | None]
 """Takes mean tokens of prompts and of answers; returns what one replica carries of them, None: unknown."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tangram.fleet import Objectives
-from tangram.simulator.metrics import MetricsView
+from tangram.scaling.scrapes import MetricsView
 
 
 @dataclass(frozen=True, slots=True)

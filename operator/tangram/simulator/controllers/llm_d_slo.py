@@ -15,11 +15,12 @@ import math
 from collections import deque
 
 from tangram.scaling.queries import TPOT, TTFT
+from tangram.scaling.scrapes import MetricsView
+from tangram.scaling.scrapes.histogram_quantile import histogram_quantile
 from tangram.simulator.controllers import hpa_behavior
 from tangram.simulator.controllers.controller import CapacityFacts, ControllerView
 from tangram.simulator.controllers.hpa_behavior import HPABehavior, HPAStabilizer
-from tangram.simulator.metrics import MetricsView, PrometheusDown
-from tangram.simulator.metrics.histogram_quantile import histogram_quantile
+from tangram.simulator.metrics import PrometheusDown
 from tangram.simulator.metrics.page_layout import EDGES
 
 _QUANTILE = 0.9

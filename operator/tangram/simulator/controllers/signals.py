@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from tangram.simulator.metrics import MetricsView
+from tangram.scaling.scrapes import MetricsView
 
 
 def total(values: Mapping[str, float]) -> float | None:

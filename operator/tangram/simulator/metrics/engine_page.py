@@ -4,7 +4,8 @@ from bisect import bisect_left
 from itertools import accumulate
 
 from tangram.scaling.queries import ITL, TPOT, TTFT
-from tangram.simulator.metrics.page_layout import ANSWER_LENGTH, E2E, EDGES, PROMPT_LENGTH, Row
+from tangram.scaling.scrapes import Row
+from tangram.simulator.metrics.page_layout import ANSWER_LENGTH, E2E, EDGES, PROMPT_LENGTH
 
 
 class EnginePage:

@@ -1,23 +1,13 @@
-"""Which value stands where in a scrape: one flat row of gauges, counters and histograms.
+"""Which value stands where in a scrape of a simulated engine.
 
 Names and buckets are the engine's own: vLLM's, as `tangram.scaling.queries` asks for them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from tangram.scaling import queries
-from tangram.scaling.queries import (
-    ITL,
-    KV_USAGE,
-    RUNNING,
-    TPOT,
-    TPOT_BUCKETS,
-    TTFT,
-    TTFT_BUCKETS,
-    WAITING,
-)
-
-Row = Sequence[float]
+from tangram.scaling.queries import ITL, TPOT, TPOT_BUCKETS, TTFT, TTFT_BUCKETS
+from tangram.scaling.scrapes.page_layout import GAUGES, PageLayout
 
 PROMPT_TOKENS = "vllm:prompt_tokens_total"
 GENERATION_TOKENS = "vllm:generation_tokens_total"
@@ -38,8 +28,6 @@ LENGTH_BUCKETS = tuple(
     if digit * 10**power <= _LONGEST_CONTEXT
 )
 
-GAUGES = (RUNNING, WAITING, KV_USAGE)
-COUNTERS = (RECEIVED, REJECTED, PROMPT_TOKENS, GENERATION_TOKENS, SUCCESS)
 EDGES: Mapping[str, tuple[float, ...]] = {
     TTFT: TTFT_BUCKETS,
     ITL: TPOT_BUCKETS,
@@ -49,35 +37,14 @@ EDGES: Mapping[str, tuple[float, ...]] = {
     ANSWER_LENGTH: LENGTH_BUCKETS,
 }
 
-
-def _columns() -> tuple[dict[str, int], dict[str, int]]:
-    """Return the column of each plain series, and of the first bucket of each histogram.
-
-    A histogram has a column for each edge, one for +Inf, which is its count, and one for its sum.
-    """
-    plain = {name: column for column, name in enumerate((*GAUGES, *COUNTERS))}
-    first_bucket = {}
-    column = len(plain)
-    for name, edges in EDGES.items():
-        first_bucket[name] = column
-        plain[f"{name}_count"] = column + len(edges)
-        plain[f"{name}_sum"] = column + len(edges) + 1
-        column += len(edges) + 2
-    return plain, first_bucket
-
-
-COLUMN, FIRST_BUCKET = _columns()
-
-
-def bucket_column(histogram: str, edge: float) -> int:
-    """Return the column of the bucket whose upper bound is `edge`; raise `ValueError` if there is none."""
-    return FIRST_BUCKET[histogram] + EDGES[histogram].index(edge)
+SIMULATED_PAGE = PageLayout(GAUGES, (RECEIVED, REJECTED, PROMPT_TOKENS, GENERATION_TOKENS, SUCCESS), EDGES)
 
 
 def series_labels() -> list[tuple[str, str]]:
     """Return the name of the series in each column, and its `le` ("" for a series that is no bucket)."""
-    labels = {column: (name, "") for name, column in COLUMN.items() if not name.endswith("_count")}
-    for name, column in FIRST_BUCKET.items():
+    names = (name for name in SIMULATED_PAGE.columns if not name.endswith("_count"))
+    labels = {SIMULATED_PAGE.column(name): (name, "") for name in names}
+    for name, column in SIMULATED_PAGE.first_bucket.items():
         for position, edge in enumerate((*EDGES[name], float("inf"))):
             labels[column + position] = (f"{name}_bucket", "+Inf" if edge == float("inf") else f"{edge:g}")
     return [labels[column] for column in range(len(labels))]

@@ -1,35 +1,48 @@
-"""The stored scrapes of one pod: times, values, staleness markers and restarts of the container."""
+"""The stored scrapes of one target: times, values, staleness markers and restarts of the process."""
 
 from bisect import bisect_left, bisect_right
 
-from tangram.simulator.metrics.page_layout import Row
+from tangram.scaling.scrapes.page_layout import Row
+
+_NONE: frozenset[int] = frozenset()
 
 
 class ScrapedTarget:
-    """The series of one pod. All have the same times, because one scrape yields all of them."""
+    """The series of one target. All have the same times, because one scrape yields all of them."""
 
     __slots__ = (
-        *("_page", "end_ms", "end_visible_ms", "last_ms", "markers_ms", "restarts_ms", "rows", "times_ms"),
+        *("_process", "absent", "end_ms", "end_visible_ms", "last_ms", "markers_ms", "restarts_ms", "rows"),
+        *("sparse", "times_ms"),
     )
 
     def __init__(self) -> None:
         self.times_ms: list[int] = []
         self.rows: list[Row] = []
+        self.absent: frozenset[int] = _NONE  # columns that no page had
+        self.sparse: frozenset[int] = _NONE  # columns that some pages had, and others not
         self.last_ms = 0  # when it was scraped last, with or without success
         self.markers_ms: list[int] = []  # first failed scrapes after a successful one, as staleness markers
         self.restarts_ms: list[int] = []  # first scrapes of processes that followed another one
         self.end_ms: int | None = None  # staleness marker of a target that was removed
         self.end_visible_ms = 0  # from then on the marker is stored
-        self._page: object = None
+        self._process: object = None
 
-    def append(self, at_ms: int, page: object, row: Row) -> None:
-        """Store a scrape of `page`; another page is another process. Raise `ValueError` if it is too old."""
+    def append(self, at_ms: int, process: object, row: Row, absent: frozenset[int] = _NONE) -> None:
+        """Store a scrape of `process`, whose page lacks the columns `absent`.
+
+        Raises `ValueError` if it is too old.
+        """
         if self.times_ms:
             if at_ms <= self.times_ms[-1]:
                 raise ValueError("scrapes of one target are stored in the order of their times")
-            if page is not self._page:
+            if process is not self._process:
                 self.restarts_ms.append(at_ms)
-        self._page = page
+            if absent != self.absent:
+                self.sparse |= absent ^ self.absent
+                self.absent &= absent
+        else:
+            self.absent = absent
+        self._process = process
         self.times_ms.append(at_ms)
         self.rows.append(row)
         self.last_ms = at_ms
@@ -60,7 +73,7 @@ class ScrapedTarget:
         return bisect_right(self.times_ms, after_ms), bisect_right(self.times_ms, at_ms)
 
     def restarted(self, after_ms: int, at_ms: int) -> bool:
-        """Return whether a container restarted between scrapes at these times."""
+        """Return whether another process followed between scrapes at these times."""
         restarts = self.restarts_ms
         return bool(restarts) and bisect_right(restarts, after_ms) < bisect_right(restarts, at_ms)
 

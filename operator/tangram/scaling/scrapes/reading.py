@@ -1,17 +1,18 @@
-"""The `Sample` that the operator would read: what `tangram.scaling.queries.for_deployment` returns.
+"""The `Sample` of an LLMDeployment from scrapes: what `tangram.scaling.queries.for_deployment` returns.
 
 Each page is scraped once here, so the queries' `max by (pod, engine)` changes nothing.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 
 from tangram.fleet import Objectives
-from tangram.scaling import RejectedSample, Sample, queries, sample_from
-from tangram.scaling.sample import AT_WINDOW
-from tangram.simulator.metrics.histogram_quantile import histogram_quantile
-from tangram.simulator.metrics.metrics_view import MetricsView
-from tangram.simulator.metrics.page_layout import EDGES
-from tangram.simulator.metrics.range_selection import RangeSelection
+from tangram.scaling import queries
+from tangram.scaling.sample import AT_WINDOW, RejectedSample, Sample, sample_from
+from tangram.scaling.scrapes.histogram_quantile import histogram_quantile
+from tangram.scaling.scrapes.metrics_view import MetricsView
+from tangram.scaling.scrapes.range_selection import RangeSelection
+from tangram.scaling.scrapes.scrape_store import ENGINE_MARK
 
 
 def read_sample(
@@ -19,7 +20,7 @@ def read_sample(
 ) -> Sample | RejectedSample:
     """Return what the operator's queries give now; `quantiles`: with `ttft_s` and `tpot_s`, for display.
 
-    Raises `PrometheusDown` in an outage.
+    Raises where the store of the view does.
     """
     return sample_from(query_results(view, objectives, window_s, quantiles=quantiles), view.at)
 
@@ -31,7 +32,7 @@ def query_results(
     running = view.instant(queries.RUNNING)
     window = view.over(_whole(window_s))
     results: dict[str, float | str | None] = {
-        "targets": len(running) or None,
+        "targets": len(_pods(running)) or None,
         "age_s": view.at - max(view.timestamp(queries.RUNNING).values()) if running else None,
         "waiting": _sum(view.instant(queries.WAITING)),
         "running": _sum(running),
@@ -39,9 +40,9 @@ def query_results(
     }
     results |= _over_window(window, objectives)
     if quantiles and objectives.ttft:
-        results["ttft_s"] = _quantile(window, queries.TTFT, objectives.ttft.percentile)
+        results["ttft_s"] = _quantile(view, window, queries.TTFT, objectives.ttft.percentile)
     if quantiles and objectives.tpot:
-        results["tpot_s"] = _quantile(window, queries.TPOT, objectives.tpot.percentile)
+        results["tpot_s"] = _quantile(view, window, queries.TPOT, objectives.tpot.percentile)
     for wider_s in queries.wider_windows(window_s):
         fields = _over_window(view.over(_whole(wider_s)), objectives)
         results |= {f"{name}{AT_WINDOW}{wider_s}": value for name, value in fields.items()}
@@ -51,7 +52,7 @@ def query_results(
 def _over_window(window: RangeSelection, objectives: Objectives) -> dict[str, float | None]:
     first_tokens = window.increase(f"{queries.TTFT}_count")
     received = window.increase(queries.RECEIVED)
-    counted = first_tokens.keys() <= received.keys()  # else a sum would be too low
+    counted = _pods(first_tokens) <= _pods(received)  # else a sum would be too low
     results = {
         "running_mean": _sum(window.avg_over_time(queries.RUNNING)),
         "requests": _sum(first_tokens),
@@ -80,12 +81,27 @@ def _mean(window: RangeSelection, histogram: str) -> float | None:
     return total / count if total is not None and count is not None and count > 0 else None
 
 
-def _quantile(window: RangeSelection, histogram: str, percentile: int) -> float | None:
-    by_pod = window.buckets(histogram).values()
-    if not by_pod:
+def _quantile(view: MetricsView, window: RangeSelection, histogram: str, percentile: int) -> float | None:
+    """Return the quantile over all targets. Each bucket is summed over the targets that have it."""
+    by_target = window.buckets(histogram).values()
+    if not by_target:
         return None
-    totals = [sum(counts) for counts in zip(*by_pod, strict=True)]
-    return histogram_quantile(percentile / 100, EDGES[histogram], totals)
+    totals = [_present(counts) for counts in zip(*by_target, strict=True)]
+    edges = view.edges(histogram)
+    known = [(edge, total) for edge, total in zip(edges, totals, strict=False) if total is not None]
+    if not known or totals[-1] is None:
+        return math.nan
+    counts = [*(total for _, total in known), totals[-1]]
+    return histogram_quantile(percentile / 100, [edge for edge, _ in known], counts)
+
+
+def _present(counts: Iterable[float]) -> float | None:
+    values = [count for count in counts if not math.isnan(count)]
+    return sum(values) if values else None
+
+
+def _pods(keys: Iterable[str]) -> set[str]:
+    return {key.partition(ENGINE_MARK)[0] for key in keys}
 
 
 def _sum(values: Mapping[str, float]) -> float | None:

@@ -1,43 +1,47 @@
-"""What a scaling law may ask Prometheus: about the pods of its LLMDeployment, at one instant."""
+"""What may be asked about the pods of an LLMDeployment, at one instant."""
 
 from collections.abc import Collection
 
-from tangram.simulator.metrics.prometheus import SimulatedPrometheus
-from tangram.simulator.metrics.range_selection import RangeSelection
+from tangram.scaling.scrapes.range_selection import RangeSelection
+from tangram.scaling.scrapes.scrape_store import ScrapeStore
 
 
 class MetricsView:
-    """A simulated Prometheus, for some pods at one instant. Each method raises `PrometheusDown` in an outage.
+    """The scrapes of some targets at one instant. A method raises where the store does (`ScrapeStore.check`).
 
-    Results are by pod; a pod without the series is not in them.
+    Results are by target; one without the series is not in them.
     """
 
-    __slots__ = ("_prometheus", "_selections", "at", "pods")
+    __slots__ = ("_selections", "_store", "at", "keys")
 
-    def __init__(self, prometheus: SimulatedPrometheus, pods: Collection[str], at: float) -> None:
-        self.pods = tuple(pods)
+    def __init__(self, store: ScrapeStore, keys: Collection[str], at: float) -> None:
+        self.keys = tuple(keys)
         self.at = round(at, 3)  # queries have milliseconds
-        self._prometheus = prometheus
+        self._store = store
         self._selections: dict[float, RangeSelection] = {}
 
     @property
     def scrape_interval_s(self) -> float:
         """Return the seconds between two scrapes."""
-        return self._prometheus.scrape_interval_s
+        return self._store.scrape_interval_s
+
+    def edges(self, histogram: str) -> tuple[float, ...]:
+        """Return the upper bounds of the buckets of a histogram, without +Inf."""
+        return self._store.layout.edges[histogram]
 
     def instant(self, metric: str) -> dict[str, float]:
         """Return the newest values of a series."""
-        return self._prometheus.instant(metric, self.at, self.pods)
+        return self._store.instant(metric, self.at, self.keys)
 
     def timestamp(self, metric: str) -> dict[str, float]:
         """Return the times of the newest values of a series."""
-        return self._prometheus.timestamp(metric, self.at, self.pods)
+        return self._store.timestamp(metric, self.at, self.keys)
 
     def over(self, window_s: float) -> RangeSelection:
         """Return the scrapes within the window that ends now."""
         selection = self._selections.get(window_s)
         if selection is None:
-            selection = self._prometheus.select(window_s, self.at, self.pods)
+            selection = self._store.select(window_s, self.at, self.keys)
             self._selections[window_s] = selection
         return selection
 

@@ -1,0 +1,80 @@
+"""Which value stands where in a scrape: one flat row of gauges, counters and histograms."""
+
+from collections.abc import Mapping, Sequence
+
+from tangram.scaling.queries import (
+    ANSWER_LENGTH,
+    ITL,
+    KV_USAGE,
+    PROMPT_LENGTH,
+    RECEIVED,
+    REJECTED,
+    RUNNING,
+    TPOT,
+    TPOT_BUCKETS,
+    TTFT,
+    TTFT_BUCKETS,
+    WAITING,
+)
+
+Row = Sequence[float]
+"""The values of one scrape; NaN where the page lacks the series."""
+
+
+class PageLayout:
+    """The columns of a row. A metric whose series differ in a label of the page has a column for each.
+
+    A histogram has a column for each edge, one for +Inf, which is its count, and one for its sum. Without
+    edges it has a count and a sum.
+    """
+
+    __slots__ = ("columns", "edges", "first_bucket", "width")
+
+    def __init__(
+        self,
+        gauges: Sequence[str],
+        counters: Sequence[str],
+        edges: Mapping[str, tuple[float, ...]],
+        series_of: Mapping[str, int] | None = None,
+    ) -> None:
+        """`edges`: the upper bounds of each histogram; `series_of`: columns of a counter, where not one."""
+        self.edges = edges
+        self.columns: dict[str, tuple[int, ...]] = {}  # of each plain series
+        self.first_bucket: dict[str, int] = {}  # the column of the first bucket of each histogram
+        column = 0
+        for name in (*gauges, *counters):
+            series = (series_of or {}).get(name, 1)
+            self.columns[name] = tuple(range(column, column + series))
+            column += series
+        for name, bounds in edges.items():
+            self.first_bucket[name] = column
+            self.columns[f"{name}_count"] = (column + len(bounds),)
+            self.columns[f"{name}_sum"] = (column + len(bounds) + 1,)
+            column += len(bounds) + 2
+        self.width = column
+
+    def column(self, name: str) -> int:
+        """Return the column of a metric with one series. Raises KeyError if there is none."""
+        (column,) = self.columns[name]
+        return column
+
+    def bucket_column(self, histogram: str, edge: float) -> int:
+        """Return the column of the bucket that ends at `edge`; raise `ValueError` if there is none."""
+        return self.first_bucket[histogram] + self.edges[histogram].index(edge)
+
+    def bucket_columns(self, histogram: str) -> range:
+        """Return the columns of all buckets, +Inf last."""
+        first = self.first_bucket[histogram]
+        return range(first, first + len(self.edges[histogram]) + 1)
+
+
+MOST_REASONS = 16  # for which an engine refuses requests: ours has eleven
+GAUGES = (RUNNING, WAITING, KV_USAGE)
+
+READ_BY_OPERATOR = PageLayout(
+    gauges=GAUGES,
+    counters=(RECEIVED, REJECTED),
+    edges={TTFT: TTFT_BUCKETS, ITL: TPOT_BUCKETS, TPOT: TPOT_BUCKETS, PROMPT_LENGTH: (), ANSWER_LENGTH: ()},
+    series_of={REJECTED: MOST_REASONS},
+)
+"""What the operator's queries ask for."""
