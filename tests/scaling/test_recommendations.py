@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tangram.scaling.recommendations import added, highest
+from tangram.scaling.outlook.recommendations import added, highest
 
 HISTORY = st.lists(st.tuples(st.integers(0, 400), st.integers(0, 50)), min_size=1, max_size=200)
 

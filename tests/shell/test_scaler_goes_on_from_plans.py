@@ -45,7 +45,7 @@ def test_a_restarted_operator_continues_from_the_recorded_status():
     cluster = Cluster(snapshot(node("b", mig_1g_10gb=7)), (m,))
     first = Scaler(PARAMS, None)
     rounds(cluster, first, 2)
-    learned = replace(first._memories[m.uid], violated_rate=1.5, written_off=1)
+    learned = replace(first._states[m.uid].memory, violated_rate=1.5, written_off=1)
     recorded = record(learned)
     new_plan = plan(cluster.observed, cluster.intents, NOW)
     predicted = new_plan.decisions[0].predicted_tpot_ms
@@ -65,10 +65,11 @@ def test_the_learned_load_of_one_shape_is_not_used_for_another():
     cluster = Cluster(snapshot(node("b", mig_1g_10gb=7)), (m,))
     scaler = Scaler(PARAMS, None)
     rounds(cluster, scaler, 2)
-    scaler._memories[m.uid] = replace(scaler._memories[m.uid], violated_rate=1.5)
+    state = scaler._states[m.uid]
+    scaler._states[m.uid] = replace(state, memory=replace(state.memory, violated_rate=1.5))
     other = replace(cluster.observed.workloads[0], shape=shape())
     moved = replace(plan(cluster.observed, cluster.intents, NOW).decisions[0], shape=other.shape)
 
     scaler.adopt((moved,), (other,))
 
-    assert scaler._memories[m.uid].violated_rate is None
+    assert scaler._states[m.uid].memory.violated_rate is None

@@ -11,9 +11,10 @@ import math
 from dataclasses import dataclass, replace
 
 from tangram.fleet import Intent
-from tangram.scaling import capacity_correction, feed_forward, limits, recommendations
+from tangram.scaling import capacity_correction, feed_forward, limits
 from tangram.scaling import objective_evidence as evidence
 from tangram.scaling import ordered_replicas as supply
+from tangram.scaling.outlook import recommendations
 from tangram.scaling.outlook.load_outlook import LoadOutlook, ReplicaNeed
 from tangram.scaling.sample import Sample
 from tangram.scaling.signal import Signal, SignalState

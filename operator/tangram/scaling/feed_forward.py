@@ -11,6 +11,7 @@ from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
 from tangram.scaling.sample import Sample
 from tangram.scaling.state import ScalingMemory, ScalingParams
 
+MOST_REPLICAS = 10_000  # that are ever recommended
 _DRAIN_S = 60.0  # within which a queue is to be served beside the arrivals
 _LOOP_S = 30.0  # from a change of the load to an order: half a window of rates and one round
 
@@ -40,7 +41,7 @@ def needed(
     capacity = outlook.capacity.scaled(memory.trusted_share)
     backlog = (sample.waiting or 0.0) / _DRAIN_S if queued else 0.0
     percentile = intent.objectives.strictest_percentile
-    replicas = _fewest(load, capacity, backlog, 1 - percentile / 100, intent.max_replicas)
+    replicas = _fewest(load, capacity, backlog, 1 - percentile / 100)
     return ReplicaNeed(
         replicas,
         load,
@@ -59,9 +60,11 @@ def expected_misses(load: Forecast, capacity: ReplicaCapacity, backlog: float, r
     return missed / arriving if arriving > 0 else capacity.missed_share(backlog / replicas)
 
 
-def _fewest(load: Forecast, capacity: ReplicaCapacity, backlog: float, budget: float, most: int) -> int:
-    """Return the fewest replicas whose expected misses the error budget allows, at most one beyond `most`."""
-    low, high = 1, max(1, most) + 1
+def _fewest(load: Forecast, capacity: ReplicaCapacity, backlog: float, budget: float) -> int:
+    """Return the fewest replicas whose expected misses the error budget allows, at most `MOST_REPLICAS`."""
+    low, high = 1, 1
+    while high < MOST_REPLICAS and expected_misses(load, capacity, backlog, high) > budget:
+        low, high = high + 1, min(2 * high, MOST_REPLICAS)
     while low < high:
         middle = (low + high) // 2
         if expected_misses(load, capacity, backlog, middle) <= budget:

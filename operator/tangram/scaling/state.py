@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from tangram.scaling.outlook.load_history import LEAST_HISTORY_S, MOST_HISTORY_S, STEP_S
 from tangram.scaling.outlook.load_outlook import ReplicaNeed
-from tangram.scaling.recommendations import Recommendations
+from tangram.scaling.outlook.recommendations import Recommendations
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +21,7 @@ class ScalingParams:
     # concurrency at which the objectives were last violated (or of what it may run at a time).
     down_load: float = 0.7
     start_s: float = 200.0  # expected time from an order to a ready replica, until one was measured
-    error_budget: float | None = (
-        None  # share of requests that may miss; None: that of the strictest objective
-    )
+    history_s: float = MOST_HISTORY_S  # how far back loads are remembered
 
     def __post_init__(self) -> None:
         times = (self.window_s, self.scrape_interval_s, self.down_after_s, self.blind_after_s, self.start_s)
@@ -32,6 +31,13 @@ class ScalingParams:
             raise ValueError("upAfterSeconds must be 0 or more, downLoad in (0, 1], minSamples 1 or more")
         if self.window_s < 4 * self.scrape_interval_s:
             raise ValueError("windowSeconds must be at least 4 scrapeIntervalSeconds, or rates have gaps")
+        if not LEAST_HISTORY_S <= self.history_s <= MOST_HISTORY_S:
+            raise ValueError(f"historySeconds must be from {LEAST_HISTORY_S:.0f} to {MOST_HISTORY_S:.0f}")
+
+    @property
+    def history_bins(self) -> int:
+        """Bins of loads that are remembered."""
+        return round(self.history_s / STEP_S)
 
 
 @dataclass(frozen=True, slots=True)

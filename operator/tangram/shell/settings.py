@@ -22,6 +22,7 @@ from tangram.api.common.values import NAME_PATTERN
 from tangram.catalog.reading import yaml_text
 from tangram.fleet import PodNeeds
 from tangram.fleet.quantity import parse_quantity
+from tangram.scaling.outlook.load_history import LEAST_HISTORY_S, MOST_HISTORY_S
 from tangram.shell.query_headers import MAX_HEADERS, header_problem, is_secret
 
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -117,6 +118,8 @@ class ScalingSettings(_Section):
     """A replica is removed only if each remaining one would have at most this part of the load at which
     objectives were last violated.
     """
+    history_seconds: Annotated[float, Field(ge=LEAST_HISTORY_S, le=MOST_HISTORY_S)] = MOST_HISTORY_S
+    """How far back loads count for the forecast: a burst within that time may come again."""
 
 
 class SchedulingSettings(_Section):

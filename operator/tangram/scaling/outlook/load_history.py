@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 STEP_S = 60.0  # length of a bin; at least four scrapes
 MOST_BINS = 240  # four hours
+LEAST_HISTORY_S, MOST_HISTORY_S = 2 * STEP_S, MOST_BINS * STEP_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +42,16 @@ def from_samples(
     """Return the history of `bins` bins up to `end_s` from rates by the end of their bin."""
     ends = (end_s - step_s * back for back in range(bins - 1, -1, -1))
     return LoadHistory(end_s, tuple(samples.get(end) for end in ends), step_s)
+
+
+def merged(observed: LoadHistory, stored: LoadHistory, most: int = MOST_BINS) -> LoadHistory:
+    """Return what Prometheus held, where it was not seen: a bin that was seen stays as it is."""
+    rates = _by_end(stored) | _by_end(observed)
+    return replace(from_samples(rates, max(stored.end_s, observed.end_s), most), seasons=stored.seasons)
+
+
+def _by_end(history: LoadHistory) -> dict[float, float]:
+    """Return the rates that are known by the end of their bin."""
+    last = len(history.rates) - 1
+    ends = (history.end_s - (last - place) * history.step_s for place in range(last + 1))
+    return {end: rate for end, rate in zip(ends, history.rates, strict=True) if rate is not None}

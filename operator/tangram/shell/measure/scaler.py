@@ -1,26 +1,17 @@
-"""Run the scaling law (`tangram.scaling`) for each LLMDeployment, and keep its memory between rounds."""
+"""Run the scaling law (`tangram.scaling`) for each LLMDeployment, and keep its state between rounds."""
 
 import json
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from tangram.fleet import Decision, Intent, Shape, Workload
-from tangram.scaling import (
-    ScalingDecision,
-    ScalingMemory,
-    ScalingParams,
-    Signal,
-    classify,
-    decide,
-    forget_learned,
-    recalled,
-)
-from tangram.scaling.outlook.load_outlook import LoadOutlook
+from tangram.scaling import ScalingDecision, ScalingParams, Signal, classify, recalled
+from tangram.scaling.law import Law, LawObservation, LawState, after_plan
 from tangram.shell.measure.fault_log import FaultLog
-from tangram.shell.measure.load_outlooks import LoadOutlooks, OutlookInputs
 from tangram.shell.measure.metrics_reader import MetricsReader
+from tangram.shell.measure.predicted_capacities import CapacityInputs, PredictedCapacities
 from tangram.shell.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -45,22 +36,18 @@ def params_of(settings: Settings) -> ScalingParams:
         min_samples=scaling.min_samples,
         blind_after_s=scaling.blind_after_seconds,
         down_load=scaling.down_load,
+        history_s=scaling.history_seconds,
     )
 
 
 @dataclass(slots=True)
 class Scaler:
-    """The law with its memory, by UID of the LLMDeployment."""
+    """The law with its states, by UID of the LLMDeployment."""
 
     params: ScalingParams
     reader: MetricsReader | None
-    outlooks: LoadOutlooks = field(init=False)
-    _memories: dict[str, ScalingMemory] = field(default_factory=dict)
-    _shapes: dict[str, Shape] = field(default_factory=dict)  # whose replicas the memories count
-
-    def __post_init__(self) -> None:
-        """Begin without any history."""
-        self.outlooks = LoadOutlooks(self.params.window_s, self.params.min_samples)
+    capacities: PredictedCapacities = field(default_factory=PredictedCapacities)
+    _states: dict[str, LawState] = field(default_factory=dict)
 
     def decide(
         self,
@@ -71,31 +58,31 @@ class Scaler:
         variants: Mapping[str, str] | None = None,
         faults: FaultLog | None = None,
         memories: Mapping[str, Mapping[str, object]] | None = None,
-        outlook_inputs: OutlookInputs | None = None,
+        capacity_inputs: CapacityInputs | None = None,
     ) -> Mapping[str, ScalingResult]:
         """Return how many replicas each LLMDeployment needs now, by UID.
 
         An operator that has just started continues from statuses: `recorded` replicas, the `variants` of the
         shape that they count, and `memories` of what the law has learned. If the law raises for an
         LLMDeployment, `faults` record it, and the result lacks it. Capacities are predicted from
-        `outlook_inputs`.
+        `capacity_inputs`.
         """
-        outlook_inputs = outlook_inputs or OutlookInputs()
-        self.outlooks.retain(intent.uid for intent in intents)
-        for uid in self._memories.keys() - {intent.uid for intent in intents}:
-            del self._memories[uid]
-            self._shapes.pop(uid, None)
+        capacity_inputs = capacity_inputs or CapacityInputs()
+        uids = {intent.uid for intent in intents}
+        self.capacities.retain(uids)
+        for uid in self._states.keys() - uids:
+            del self._states[uid]
         by_owner: dict[str, list[Workload]] = {}
         for workload in workloads:
             by_owner.setdefault(workload.owner_uid, []).append(workload)
         results: dict[str, ScalingResult] = {}
         for intent in intents:
             owned, name = by_owner.get(intent.uid, []), f"{intent.namespace}/{intent.name}"
-            if intent.uid not in self._memories:
-                self._restore_shape(intent.uid, owned, variants or {})
-                self._memories[intent.uid] = recalled((memories or {}).get(intent.uid, {}))
+            if intent.uid not in self._states:
+                shape = _shape_of(owned, (variants or {}).get(intent.uid))
+                self._states[intent.uid] = LawState(recalled((memories or {}).get(intent.uid, {})), shape)
             decide_one = partial(
-                self._decide_one, intent, owned, recorded.get(intent.uid), now, outlook_inputs
+                self._decide_one, intent, owned, recorded.get(intent.uid), now, capacity_inputs
             )
             result = decide_one() if faults is None else faults.run("scale", name, intent.uid, decide_one)
             if result is not None:
@@ -104,44 +91,22 @@ class Scaler:
 
     def counted_shapes(self) -> tuple[tuple[str, Shape], ...]:
         """Return the shape whose replicas the law counts, by UID, where there is one."""
-        return tuple(sorted(self._shapes.items()))
+        return tuple(sorted((uid, state.shape) for uid, state in self._states.items() if state.shape))
 
     def adopt(self, decisions: Iterable[Decision], workloads: Iterable[Workload]) -> None:
-        """Continue from the numbers of a plan: the replicas for expected traffic, or those of a new shape
-        that serve the load of the old one. `workloads` are those that the plan is based on.
-
-        Until a move to another shape is over the law counts replicas of the old one: the move may fail.
-        """
+        """Continue from the numbers of a plan. `workloads` are those that the plan is based on."""
         runs_on: dict[str, set[Shape]] = {}
         for workload in workloads:
             runs_on.setdefault(workload.owner_uid, set()).add(workload.shape)
         for decision in decisions:
-            uid, shape = decision.owner_uid, decision.shape
-            memory, shapes = self._memories.get(uid), runs_on.get(uid, set())
-            if shape is None or memory is None:
-                continue
-            moved = shapes == {shape} or (not shapes and decision.placed > 0)
-            if not moved and self._shapes.get(uid) != shape:
-                continue
-            if self._shapes.get(uid) not in (None, shape):
-                memory = forget_learned(memory)
-            self._shapes[uid] = shape
-            memory = replace(memory, idle_tpot_ms=decision.predicted_tpot_ms)
-            self._memories[uid] = memory
-            if memory.replicas != decision.desired:
-                self._memories[uid] = replace(memory, replicas=decision.desired, spare_since=None)
-
-    def _restore_shape(self, uid: str, workloads: list[Workload], variants: Mapping[str, str]) -> None:
-        """Restore the shape whose replicas a status counts, if there is a Deployment of it."""
-        shapes = [w.shape for w in workloads if w.shape.variant == variants.get(uid)]
-        if shapes:
-            self._shapes[uid] = shapes[0]
+            uid = decision.owner_uid
+            if uid in self._states:
+                self._states[uid] = after_plan(self._states[uid], decision, frozenset(runs_on.get(uid, ())))
 
     def clear(self) -> None:
         """Forget everything, at the start of a term: another operator may have acted."""
-        self._memories.clear()
-        self._shapes.clear()
-        self.outlooks.clear()
+        self._states.clear()
+        self.capacities.retain(())
         if self.reader is not None:
             self.reader.clear()
 
@@ -151,47 +116,40 @@ class Scaler:
         workloads: list[Workload],
         recorded: int | None,
         now: float,
-        outlook_inputs: OutlookInputs,
+        capacity_inputs: CapacityInputs,
     ) -> ScalingResult:
         ready = sum(workload.ready for workload in workloads)
         running = max((workload.replicas for workload in workloads), default=0)
-        signal = self._signal(intent, ready, now)
-        decision = decide(
-            self._memories.get(intent.uid, ScalingMemory()),
-            params=self.params,
-            intent=intent,
-            current=running if recorded is None else recorded,
-            ready=ready,
-            signal=signal,
-            now=now,
-            existing=sum(workload.replicas for workload in workloads),
-            outlook=self._outlook(intent, workloads, signal, outlook_inputs),
-        )
-        self._memories[intent.uid] = decision.memory
-        if decision.replicas != decision.previous:
-            log.info("scaling %s", json.dumps(_log_record(intent, signal, decision)))
-        return ScalingResult(signal, decision)
-
-    def _outlook(
-        self, intent: Intent, workloads: list[Workload], signal: Signal | None, outlook_inputs: OutlookInputs
-    ) -> LoadOutlook | None:
-        """Return what the law knows beside the reading; while replicas move to another shape, nothing."""
-        if signal is None or signal.sample is None:
-            return None
-        history = None if self.reader is None else self.reader.histories.of(intent.uid)
-        if history is not None:
-            self.outlooks.restore(intent.uid, history)
-        self.outlooks.observe(intent.uid, signal.sample)
-        shapes = {workload.shape for workload in workloads if workload.replicas}
-        counted = self._shapes.get(intent.uid)
+        shapes = frozenset(workload.shape for workload in workloads if workload.replicas)
         shape = next(iter(shapes)) if len(shapes) == 1 else None
-        return None if counted not in (None, shape) else self.outlooks.outlook(intent, shape, outlook_inputs)
+        observation = LawObservation(
+            now,
+            intent,
+            self._signal(intent, ready, now),
+            ready=ready,
+            existing=sum(workload.replicas for workload in workloads),
+            current=running if recorded is None else recorded,
+            shapes=shapes,
+            capacity_of=None if shape is None else self.capacities.of(intent, shape, capacity_inputs),
+            start_s=None if shape is None else capacity_inputs.start_s.get((intent.uid, shape)),
+            stored=None if self.reader is None else self.reader.histories.of(intent.uid),
+        )
+        state, decision = Law(self.params).step(self._states.get(intent.uid, LawState()), observation)
+        self._states[intent.uid] = state
+        if decision.replicas != decision.previous:
+            log.info("scaling %s", json.dumps(_log_record(intent, observation.signal, decision)))
+        return ScalingResult(observation.signal, decision)
 
     def _signal(self, intent: Intent, ready: int, now: float) -> Signal | None:
         if self.reader is None:
             return None
         reading = self.reader.reading(intent)
         return classify(reading.sample, reading.problem, ready=ready, params=self.params, now=now)
+
+
+def _shape_of(workloads: Iterable[Workload], variant: str | None) -> Shape | None:
+    """Return the shape whose replicas a status counts, if there is a Deployment of it."""
+    return next((workload.shape for workload in workloads if workload.shape.variant == variant), None)
 
 
 def _log_record(intent: Intent, signal: Signal | None, decision: ScalingDecision) -> dict[str, object]:

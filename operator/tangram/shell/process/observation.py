@@ -20,7 +20,7 @@ from tangram.fleet import (
 from tangram.planner.jobs.inspections import key_of
 from tangram.planner.observe.free_capacity import may_use
 from tangram.shell.measure.fault_log import FaultLog, display_name
-from tangram.shell.measure.load_outlooks import OutlookInputs
+from tangram.shell.measure.predicted_capacities import CapacityInputs
 from tangram.shell.measure.scaler import Scaler, ScalingResult
 from tangram.shell.objects.kinds import Object
 from tangram.shell.settings import Settings
@@ -85,7 +85,7 @@ class Observer:
             recorded_variants(view),
             self.faults,
             recorded_scaling(view),
-            OutlookInputs(_facts_of(intents, observed), start_times(view)),
+            CapacityInputs(_facts_of(intents, observed), start_times(view)),
         )
         back_offs_by_uid = recorded_back_offs(view, self.record_unreadable) | (back_offs or {})
         snapshot = replace(

@@ -78,7 +78,8 @@ def _operator_law(knowledge: LawKnowledge, knob: float | None) -> Controller:
         knowledge.intent.traffic, input_tokens=knowledge.prompts, output_tokens=knowledge.answers
     )
     intent = replace(knowledge.intent, traffic=traffic)
-    return OperatorLaw(intent, knowledge.capacity, knob, start_s=START_TIME_P90 * knowledge.start_s)
+    start_s = START_TIME_P90 * knowledge.start_s
+    return OperatorLaw(intent, knowledge.capacity, knob, shape=knowledge.engine.shape, start_s=start_s)
 
 
 def _static(knowledge: LawKnowledge, knob: float | None) -> Controller:

@@ -1,0 +1,169 @@
+"""Loads by the minute, lengths and a predicted capacity: what a step of the law knows beside a reading."""
+
+from dataclasses import replace
+
+import pytest
+
+from tangram.fleet import Objective, Traffic
+from tangram.fleet.lengths import around
+from tangram.scaling import Sample, ScalingParams, classify
+from tangram.scaling.law import Law, LawObservation, LawState
+from tangram.scaling.outlook.load_history import MOST_BINS, LoadHistory
+from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
+from tangram.scaling.sample import Window
+from tests.support.fleet import intent, shape
+
+BEFORE = LawState()
+PARAMS = ScalingParams(window_s=60.0, scrape_interval_s=15.0, up_after_s=30.0, down_after_s=300.0)
+LAW = Law(PARAMS)
+CHAT = intent(
+    ttft=Objective(90, 1000),
+    tpot=Objective(90, 50),
+    traffic=Traffic(None, around(700), around(150)),
+    max_replicas=40,
+)
+
+
+def capacity(prompt, answer):
+    """Return a capacity in inverse proportion to the tokens of a request: 5 requests/s of 850."""
+    rate = 4250 / (prompt + answer)
+    return ReplicaCapacity(((99, 0.8 * rate), (95, 0.9 * rate), (90, rate), (50, 1.2 * rate)))
+
+
+def sample(at, arrived=600.0, prompt=None, answer=None):
+    wider = Window(300.0, 3000.0, prompt_tokens_mean=prompt, answer_tokens_mean=answer)
+    return Sample(
+        at=at,
+        targets=4,
+        age_s=5.0,
+        waiting=0.0,
+        running=2.0,
+        running_mean=2.0,
+        requests=arrived,
+        arrived=arrived,
+        wider=(wider,),
+    )
+
+
+def observation(reading, **changes):
+    signal = classify(reading, "", ready=4, params=PARAMS, now=reading.at)
+    seen = LawObservation(
+        reading.at,
+        CHAT,
+        signal,
+        ready=4,
+        existing=4,
+        current=4,
+        shapes=frozenset({shape()}),
+        capacity_of=capacity,
+        start_s=80.0,
+    )
+    return replace(seen, **changes)
+
+
+def after(*readings, law=LAW, state=BEFORE, **changes):
+    """Return state and decision after these readings."""
+    decision = None
+    for reading in readings:
+        state, decision = law.step(state, observation(reading, **changes))
+    return state, decision
+
+
+def test_a_bin_ends_with_each_full_minute():
+    state, _ = after(sample(630.0), sample(645.0), sample(661.0, 1200.0), sample(851.0, 60.0))
+
+    assert state.history.rates == (10.0, 20.0, None, None, 1.0)
+    assert state.history.end_s == 840.0
+
+
+def test_without_an_arrival_counter_first_tokens_stand_in():
+    state, _ = after(replace(sample(630.0), arrived=None, requests=300.0))
+
+    assert state.history.rates == (5.0,)
+
+
+def test_longer_requests_need_more_replicas():
+    _, short = after(sample(630.0, prompt=500.0, answer=100.0))
+    _, long = after(sample(630.0, prompt=2000.0, answer=400.0))
+
+    assert long.need.replicas > 2 * short.need.replicas
+    assert short.need.load.horizon_s > 80.0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"shapes": frozenset()},
+        {"shapes": frozenset({shape(), shape(sku="H200-141GB-SXM")})},
+        {"capacity_of": None},
+        {"capacity_of": lambda _prompt, _answer: None},
+        {"intent": replace(CHAT, traffic=Traffic())},
+    ],
+    ids=["no replica", "two shapes", "no checkpoint", "no objective", "no lengths"],
+)
+def test_what_cannot_be_predicted_leaves_the_law_to_what_it_measures(changes):
+    _, predicted = after(sample(630.0))
+    _, decision = after(sample(630.0), **changes)
+
+    assert predicted.need is not None
+    assert decision.need is None
+
+
+def test_replicas_that_move_to_another_shape_are_not_predicted():
+    _, decision = after(sample(630.0), state=LawState(shape=shape(sku="H200-141GB-SXM")))
+
+    assert decision.need is None
+
+
+def test_a_history_from_prometheus_is_continued():
+    state, _ = after(sample(661.0), stored=LoadHistory(600.0, (1.0, 2.0)))
+
+    assert state.history.rates[-3:] == (1.0, 2.0, 10.0)
+    assert set(state.history.rates[:-3]) == {None}
+
+
+def test_what_was_seen_stays_and_yesterday_is_taken_from_prometheus():
+    seen, _ = after(sample(601.0), sample(661.0))
+    yesterday = LoadHistory(7200.0, (4.0,) * 60)
+
+    stored = LoadHistory(660.0, (1.0, 2.0, 3.0), seasons=((86_400.0, yesterday),))
+    state, _ = after(sample(662.0), state=seen, stored=stored)
+
+    assert state.history.rates[-3:] == (1.0, 10.0, 10.0)
+    assert state.history.seasons == ((86_400.0, yesterday),)
+
+
+@pytest.mark.parametrize("bins", [2, MOST_BINS])
+def test_loads_are_remembered_as_long_as_the_settings_say(bins):
+    law = Law(replace(PARAMS, history_s=60.0 * bins))
+
+    state, _ = after(*(sample(60.0 * minute + 5) for minute in range(1, 600)), law=law)
+    restored, _ = after(sample(600.0), law=law, stored=LoadHistory(540.0, (1.0,) * 240))
+
+    assert len(state.history.rates) == len(restored.history.rates) == bins
+
+
+def test_a_burst_is_forgotten_with_the_history_that_holds_it():
+    burst = (sample(600.0 + 15 * step, 6000.0) for step in range(8))
+    idle = tuple(sample(720.0 + 15 * step, 0.0) for step in range(40))
+    state, decision = after(*burst, *idle, law=Law(replace(PARAMS, history_s=120.0)))
+
+    assert decision.need.replicas == 1
+    assert state.history.rates == (0.0, 0.0)
+
+
+def test_equal_states_and_observations_give_equal_decisions():
+    state, _ = after(sample(601.0), sample(661.0))
+
+    assert LAW.step(state, observation(sample(700.0))) == LAW.step(state, observation(sample(700.0)))
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_the_recommendation_beside_a_set_number_is_what_the_load_needs(number):
+    chosen = replace(CHAT, replicas=number, min_replicas=number, max_replicas=number)
+    _, free = after(sample(630.0, 6000.0))
+
+    _, decision = after(sample(630.0, 6000.0), intent=chosen)
+
+    assert decision.replicas == number
+    assert decision.recommended == free.need.replicas > 20
