@@ -68,7 +68,9 @@ class Prometheus:
     async def _post(self, endpoint: str, promql: str, times: str) -> bytes:
         if self._client is None:
             raise QueryFailed("Prometheus has not been asked yet")
-        form = f"query={percent_encoded(promql)}&timeout={self._settings.timeout_seconds:g}s{times}"
+        # In whole milliseconds: Prometheus refuses durations such as 2.5s.
+        timeout_ms = max(1, round(self._settings.timeout_seconds * 1000))
+        form = f"query={percent_encoded(promql)}&timeout={timeout_ms}ms{times}"
         headers = {**self._access.headers, "Content-Type": "application/x-www-form-urlencoded"}
         timeout_s = self._settings.timeout_seconds
         try:
