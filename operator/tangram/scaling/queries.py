@@ -80,7 +80,7 @@ def for_deployment(
     They define what the fields mean; `fleet_queries` asks for the same of many LLMDeployments at once.
     `pods` are the names of its replicas' pods. A name with `@N` is a field of the window of N seconds.
     """
-    labels = f'namespace="{_quote(namespace)}",model_name="{_quote(served_name)}",pod=~"{any_of(pods)}"'
+    labels = f'namespace="{quoted(namespace)}",model_name="{quoted(served_name)}",pod=~"{any_of(pods)}"'
     running = f"{RUNNING}{{{labels}}}"
     queries = {
         # A failed scrape ends its series, so the series that are there are the engines that answer.
@@ -146,15 +146,38 @@ def duration(seconds: float) -> str:
 def for_history(namespace: str, served_name: str, name: str, step_s: float) -> str:
     """Return the query for arrivals per second over the last `step_s`, for a range of times.
 
-    `name` is that of the LLMDeployment: its pods of the past, which the API server no longer shows, are known
-    by the beginning of their names. First tokens stand in where no arrivals are counted.
+    First tokens stand in where no arrivals are counted.
     """
-    labels = f'namespace="{_quote(namespace)}",model_name="{_quote(served_name)}",pod=~"{_quote(name)}-.+"'
+    labels = past_and_present(namespace, served_name, name)
     window = duration(step_s)
     arrived, first_tokens = (
         _sum(f"increase({metric}{{{labels}}}[{window}])") for metric in (RECEIVED, f"{TTFT}_count")
     )
     return f"({arrived} or {first_tokens}) / {step_s:g}"
+
+
+def past_and_present(namespace: str, served_name: str, name: str) -> str:
+    """Return the label matchers of an LLMDeployment's series, those of its pods of the past included.
+
+    `name` is that of the LLMDeployment: pods that the API server no longer shows are known by the beginning
+    of their names.
+    """
+    return ",".join(
+        (
+            f'namespace="{quoted(namespace)}"',
+            f'model_name="{quoted(served_name)}"',
+            f'pod=~"{any_of((name,))}-.+"',
+        )
+    )
+
+
+def observed_rates(metric: str, labels: str, edge_s: float, window: str) -> tuple[str, str]:
+    """Return the observations of a histogram per second: those at or below `edge_s`, and all of them."""
+
+    def rates(suffix: str, more: str = "") -> str:
+        return _sum(by_any_name(metric, lambda name: f"rate({name}{suffix}{{{labels}{more}}}[{window}])"))
+
+    return rates("_bucket", f',le=~"{le_pattern(edge_s)}"'), rates("_count")
 
 
 def _sum(expression: str, *more: str) -> str:
@@ -164,12 +187,8 @@ def _sum(expression: str, *more: str) -> str:
 
 def _attainment(metric: str, labels: str, edge_s: float, window: str) -> str:
     """Share of observations at or below `edge_s`; an empty vector, never 0/0, without observations."""
-
-    def rates(suffix: str, more: str = "") -> str:
-        return _sum(by_any_name(metric, lambda name: f"rate({name}{suffix}{{{labels}{more}}}[{window}])"))
-
-    good = rates("_bucket", f',le=~"{le_pattern(edge_s)}"')
-    return f"{good} / ({rates('_count')} > 0)"
+    good, all_observed = observed_rates(metric, labels, edge_s, window)
+    return f"{good} / ({all_observed} > 0)"
 
 
 def _quantile(metric: str, labels: str, percentile: int, window_s: float) -> str:
@@ -181,7 +200,7 @@ def _quantile(metric: str, labels: str, percentile: int, window_s: float) -> str
 
 def any_of(pods: Collection[str]) -> str:
     """Return a regular expression, quoted for PromQL, for names of `pods`; without pods it matches none."""
-    return _quote("|".join(re.escape(pod).replace("\\-", "-") for pod in sorted(pods)) or "-")
+    return quoted("|".join(re.escape(pod).replace("\\-", "-") for pod in sorted(pods)) or "-")
 
 
 def le_pattern(edge_s: float) -> str:
@@ -194,6 +213,6 @@ def le_pattern(edge_s: float) -> str:
     return f"{text}|{text}\\\\.0" if "." not in text else text.replace(".", "\\\\.")
 
 
-def _quote(text: str) -> str:
+def quoted(text: str) -> str:
     """Escape a label value for a double-quoted PromQL string."""
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
