@@ -9,6 +9,7 @@ import yaml
 
 from tangram.fleet import Shape
 from tangram.fleet.labels import OWNER_LABEL
+from tangram.shell.objects import burn_rate_rules
 from tangram.shell.objects.engine_pod import engine_labels
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,7 +85,14 @@ def test_labels_of_pods_that_dashboards_show_are_carried_and_copied(helm):
 
 def test_no_runbook_is_left_of_an_alert_that_is_no_more():
     pages = {path.stem for path in (ROOT / "docs" / "runbooks").glob("Tangram*.md")}
-    assert pages == {alert["alert"] for alert in ALERTS}
+    assert pages == {*(alert["alert"] for alert in ALERTS), burn_rate_rules.ALERT}
+
+
+def test_the_missed_objective_gives_way_to_a_record_of_the_llm_deployments_own_rules():
+    (missed,) = (alert for alert in ALERTS if alert["alert"] == "TangramSLOMissed")
+    assert missed["expr"].endswith(
+        f"unless on (namespace, llmdeployment, objective) {burn_rate_rules.MISSES}"
+    )
 
 
 def test_rules_ask_for_metrics_that_exist():

@@ -69,7 +69,12 @@ EVERYTHING = {
     "serviceAccount": {"name": "op", "annotations": {"a": "b"}},
     "serviceMonitor": {"enabled": True, "labels": {"release": "kps"}, "interval": "10s"},
     "podMonitor": {"enabled": True, "labels": {"release": "kps"}},
-    "prometheusRule": {"enabled": True, "runbookBaseURL": "https://wiki.example.com/tangram/"},
+    "prometheusRule": {
+        "enabled": True,
+        "perLLMDeployment": True,
+        "labels": {"release": "kps"},
+        "runbookBaseURL": "https://wiki.example.com/tangram/",
+    },
     "dashboards": {"enabled": True, "annotations": {"folder": "LLM"}},
     "resources": {"requests": {"cpu": 1}, "limits": {"memory": "2Gi"}},
     "nodeSelector": {"pool": "system"},
@@ -368,6 +373,22 @@ def test_runbook_links_begin_with_what_was_asked(helm):
     assert all(link.startswith("https://wiki.example.com/tangram/Tangram") for link in links)
 
 
+def test_the_operator_is_told_how_prometheus_selects_its_rules(helm, tmp_path):
+    def settings(values):
+        path = tmp_path / "config.yaml"
+        config = next(one for one in helm.objects(values).of("ConfigMap") if "config.yaml" in one["data"])
+        path.write_text(config["data"]["config.yaml"])
+        return load_settings(path).prometheus_rules
+
+    assert not settings({}).enabled
+    assert not settings({"prometheusRule": {"enabled": True}}).enabled
+    told = settings(EVERYTHING)
+    assert (told.enabled, told.labels) == (True, {"release": "kps"})
+    assert told.runbook_base_url == "https://wiki.example.com/tangram/"
+    alone = helm.objects({"prometheusRule": {"perLLMDeployment": True}})
+    assert not alone.of("PrometheusRule")
+
+
 def test_notes_tell_the_next_command_and_what_is_missing(helm, tmp_path):
     # helm prints notes only on an install; so a copy of the chart renders them as a template.
     chart = tmp_path / "tangram"
@@ -392,6 +413,13 @@ def test_notes_tell_the_next_command_and_what_is_missing(helm, tmp_path):
     assert "REMOVES" in notes(crds={"keep": False})
     assert "-n team-a" in notes(watchNamespaces=["team-a"])
     assert "gpunodes" not in bare
+    rules = notes(prometheusRule={"perLLMDeployment": True})
+    assert "kubectl get prometheusrules -A" in rules
+    assert "NOTE: prometheusRule.labels is empty" in rules
+    labelled = notes(prometheusRule={"perLLMDeployment": True, "labels": {"release": "kps"}})
+    assert 'with the labels {"release":"kps"}' in labelled
+    assert "NOTE: prometheusRule.labels" not in labelled
+    assert "prometheusrules" not in bare
     agents = notes(agent={"enabled": True, "namespace": "agents"})
     assert "kubectl -n agents rollout status daemonset/t-tangram-agent\n  kubectl get gpunodes" in agents
     assert "NOTE: gpuPools is empty" in agents

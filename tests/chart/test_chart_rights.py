@@ -29,6 +29,9 @@ NEEDED = {
     ("coordination.k8s.io", "leases"): {"create", "get", "update"},
 }
 
+# With prometheusRule.perLLMDeployment, beside those.
+RULES = {("monitoring.coreos.com", "prometheusrules"): {"get", "list", "watch", "create", "patch", "delete"}}
+
 
 def rights(objects, *names):
     granted: dict = {}
@@ -46,8 +49,18 @@ def test_the_operator_has_exactly_the_rights_it_needs(helm):
     assert rights(helm.objects(), *bound) == NEEDED
 
 
+def test_rules_beside_llm_deployments_take_rights_on_prometheus_rules_and_no_others(helm):
+    objects = helm.objects({"prometheusRule": {"perLLMDeployment": True}, "watchNamespaces": ["team-a"]})
+    assert rights(objects, "tangram-fleet", "tangram-workloads", "tangram-lease") == NEEDED | RULES
+    assert rights(objects, "tangram-workloads").keys() >= RULES.keys()  # which is bound in team-a alone
+
+
 def test_no_rule_has_a_wildcard_or_touches_secrets(helm):
-    both = {"agent": {"enabled": True}, "partition": {"enabled": True}}
+    both = {
+        "agent": {"enabled": True},
+        "partition": {"enabled": True},
+        "prometheusRule": {"perLLMDeployment": True},
+    }
     for values in ({}, {"watchNamespaces": ["a"]}, both):
         objects = helm.objects(values)
         for one in (*objects.of("ClusterRole"), *objects.of("Role")):
@@ -136,7 +149,9 @@ def test_people_get_llmdeployments_with_the_clusters_own_roles(helm):
 def test_every_kind_that_the_operator_speaks_of_has_a_rule(helm):
     """A new kind without a rule would fail only in a real cluster: fail here instead."""
     spoken = {(kind.group, kind.plural) for kind in vars(kinds).values() if isinstance(kind, kinds.Kind)}
-    assert spoken == {(group, resource) for group, resource in NEEDED | PARTITION if "/" not in resource} | {
+    assert spoken == {
+        (group, resource) for group, resource in NEEDED | PARTITION | RULES if "/" not in resource
+    } | {
         ("nvidia.com", "clusterpolicies"),
         ("", "configmaps"),
     }

@@ -27,12 +27,12 @@ PLURALS = {
 }
 
 
-def roles_of_the_chart(namespace: str) -> list[dict[str, Any]]:
+def roles_of_the_chart(namespace: str, *more: str) -> list[dict[str, Any]]:
     from pathlib import Path
 
     from e2e.cluster.binaries import need
 
-    values = ["--set", "image.registry=tangram.local", "--set", f"watchNamespaces={{{namespace}}}"]
+    values = ["--set", "image.registry=tangram.local", "--set", f"watchNamespaces={{{namespace}}}", *more]
     command = [str(need("helm")), "template", namespace, "charts/tangram", "--namespace", namespace, *values]
     root = Path(__file__).parents[2]
     rendered = subprocess.run(command, check=True, capture_output=True, cwd=root, text=True).stdout

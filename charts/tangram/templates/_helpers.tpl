@@ -265,6 +265,12 @@ nodeRemoval: {{ .Values.engine.nodeRemoval }}
 {{- if .Values.prometheus.url }}
 prometheus: {{ include "tangram.prometheus" . }}
 {{- end }}
+{{- if .Values.prometheusRule.perLLMDeployment }}
+prometheusRules:
+  enabled: true
+  labels: {{ toJson .Values.prometheusRule.labels }}
+  runbookBaseURL: {{ .Values.prometheusRule.runbookBaseURL | quote }}
+{{- end }}
 scaling: {{ toJson .Values.scaling }}
 scheduling: {{ toJson .Values.scheduling }}
 {{- with .Values.prices }}

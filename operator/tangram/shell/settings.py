@@ -17,7 +17,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from tangram.api.common.labels import LONGEST_LABEL, LONGEST_NAME
+from tangram.api.common.labels import LONGEST_LABEL, LONGEST_NAME, is_label_key, is_label_value
 from tangram.api.common.values import NAME_PATTERN
 from tangram.catalog.reading import yaml_text
 from tangram.fleet import PodNeeds
@@ -25,6 +25,7 @@ from tangram.fleet.quantity import parse_quantity
 from tangram.scaling.outlook.load_history import LEAST_HISTORY_S, MOST_HISTORY_S
 from tangram.shell.query_headers import MAX_HEADERS, header_problem, is_secret
 
+MOST_RULE_LABELS = 16
 Port = Annotated[int, Field(ge=1, le=65535)]
 
 
@@ -101,6 +102,25 @@ class PrometheusSettings(_Section):
                 "windowSeconds must be at least 4 times scrapeIntervalSeconds: rates would have gaps"
             )
         return self
+
+
+class PrometheusRuleSettings(_Section):
+    """The PrometheusRule of each LLMDeployment with objectives, for a Prometheus Operator."""
+
+    enabled: StrictBool = False
+    """Whether they are written: the chart then grants the rights to."""
+    labels: dict[str, str] = Field(default_factory=dict, max_length=MOST_RULE_LABELS)
+    """Labels by which a Prometheus selects them, for example {release: kube-prometheus-stack}."""
+    runbook_base_url: str = Field(default="docs/runbooks", alias="runbookBaseURL", min_length=1)
+    """Prefix of runbook links."""
+
+    @field_validator("labels")
+    @classmethod
+    def _are_labels(cls, value: dict[str, str]) -> dict[str, str]:
+        for key, text in value.items():
+            if not is_label_key(key) or not is_label_value(text):
+                raise ValueError(f"{key}: {text!r} is no label")
+        return value
 
 
 class ScalingSettings(_Section):
@@ -248,6 +268,8 @@ class Settings(_Section):
     """Whether Cluster Autoscaler and Karpenter may remove nodes with engine pods."""
     prometheus: PrometheusSettings | None = None
     """The source of metrics; null: no automatic scaling."""
+    prometheus_rules: PrometheusRuleSettings = PrometheusRuleSettings()
+    """Alerts on the objectives of each LLMDeployment."""
     scaling: ScalingSettings = ScalingSettings()
     """How fast the number of replicas follows the signal."""
     scheduling: SchedulingSettings = SchedulingSettings()

@@ -84,6 +84,8 @@ PRIORITY_CLASSES = Kind("scheduling.k8s.io", "v1", "priorityclasses", "PriorityC
 # Quota of Kueue: its amounts count for pods that it admits, by the labels of nodes.
 CLUSTER_QUEUES = Kind("kueue.x-k8s.io", "v1beta1", "clusterqueues", "ClusterQueue", namespaced=False)
 RESOURCE_FLAVORS = Kind("kueue.x-k8s.io", "v1beta1", "resourceflavors", "ResourceFlavor", namespaced=False)
+# Of the Prometheus Operator, where it is installed.
+PROMETHEUS_RULES = Kind("monitoring.coreos.com", "v1", "prometheusrules", "PrometheusRule")
 JOBS = Kind("batch", "v1", "jobs", "Job")
 LEASES = Kind("coordination.k8s.io", "v1", "leases", "Lease")
 EVENTS = Kind("events.k8s.io", "v1", "events", "Event")

@@ -18,6 +18,7 @@ _MERGE_KEYS = {
     "ownerReferences": "uid",
     "imagePullSecrets": "name",
     "topologySpreadConstraints": "topologyKey",
+    "groups": "name",  # of a PrometheusRule
 }
 
 

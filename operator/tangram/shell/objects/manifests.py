@@ -1,4 +1,5 @@
-"""Manifests of the Deployments, the Service and the Jobs of an LLMDeployment. Pure; values in canonical form.
+"""Manifests of the objects that an LLMDeployment owns: Deployments, Service, Jobs, PrometheusRule. Pure;
+values in canonical form.
 
 An author of LLMDeployments controls no image, no command, no host path and no security setting: these come
 from the operator's settings, and the API validates names before they arrive here.
@@ -11,11 +12,12 @@ from dataclasses import asdict
 from tangram.fleet import ApplyDeployment, EvaluationKey, FactsKey, Intent, Shape, StartEvaluation
 from tangram.fleet.labels import COMPONENT_LABEL, MANAGED_BY, MANAGED_BY_LABEL, OWNER_LABEL
 from tangram.shell.objects import kinds
+from tangram.shell.objects.burn_rate_rules import rule_group
 from tangram.shell.objects.engine_pod import START_DEADLINE_S, engine_template
 from tangram.shell.objects.job_pods import REJECTED, evaluate_pod, inspect_pod
 from tangram.shell.objects.job_results import evaluation_annotation
 from tangram.shell.objects.kinds import Identity, Kind, Object
-from tangram.shell.settings import Settings
+from tangram.shell.settings import PrometheusRuleSettings, Settings
 
 INSPECT_DEADLINE_S = 600
 EVALUATE_DEADLINE_S = 3600  # reads the largest checkpoints twice, from a slow disk
@@ -78,6 +80,15 @@ def deployment(intent: Intent, action: ApplyDeployment, settings: Settings) -> O
         "template": template,
     }
     return _object(kinds.DEPLOYMENTS, owner, deployment_name(owner.name, shape), selected, annotations, spec)
+
+
+def prometheus_rule(intent: Intent, settings: PrometheusRuleSettings) -> Object:
+    """Return the PrometheusRule of an LLMDeployment that has an objective."""
+    owner = owner_identity(intent)
+    # The operator finds its objects by its own labels: no setting replaces them.
+    labels = settings.labels | _labels(owner, "alerts")
+    spec = {"groups": [rule_group(intent, settings.runbook_base_url)]}
+    return _object(kinds.PROMETHEUS_RULES, owner, owner.name, labels, {}, spec)
 
 
 def inspect_job(owner: Identity, key: FactsKey, settings: Settings, priority_class_name: str = "") -> Object:

@@ -46,6 +46,7 @@ from tangram.shell.watch.expectations import Expectations
 from tangram.shell.watch.mirror import Mirror, MirrorSource
 from tangram.shell.watch.mirrors import Mirrors
 from tangram.shell.write.action_writer import ActionWriter
+from tangram.shell.write.alert_rules import AlertRules, rule_sources
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +108,10 @@ class Operator:
             MirrorSource(FLEET_PLANS, kept_fields.fleet_plan, optional=True),
             changed=self._fleet_plans_changed,
         )
+        self.rule_mirrors = tuple(
+            new_mirror(source, changed=self._rules_changed)
+            for source in rule_sources(settings.watch_namespaces, settings.prometheus_rules)
+        )
         self.loop = self._make_loop()
 
     async def start(self) -> None:
@@ -123,6 +128,8 @@ class Operator:
         self._spawn("events", self.loop.reporter.events.run())
         self._spawn("mirror of fleetplans", self.fleet_plan_mirror.run())
         self._spawn("recommendations", self.loop.recommendations.run())
+        if self.loop.alert_rules is not None:
+            self._spawn("alert rules", self.loop.alert_rules.run())
         if self.reader is not None:
             self._spawn("metrics reader", self._read_metrics(self.reader))
             self._spawn("load histories", self.reader.histories.run(self._led_llm_deployments))
@@ -165,7 +172,7 @@ class Operator:
         metrics.last_plan.set(float("nan") if planned is None else boot_time() - planned)
         newest = self.reader.newest_at() if self.reader else None
         metrics.last_fresh_metric.set(float("nan") if newest is None else time.time() - newest)
-        for mirror in (*self.mirrors.all, self.fleet_plan_mirror):
+        for mirror in (*self.mirrors.all, self.fleet_plan_mirror, *self.rule_mirrors):
             metrics.watch_age.labels(mirror.source.kind.plural).set(mirror.age_s)
 
     def _changed(self) -> None:
@@ -175,6 +182,10 @@ class Operator:
         self.loop.recommendations.wake()
         if self.settings.partition.enabled:  # consent, and the operator's own writes
             self.loop.mark_dirty()
+
+    def _rules_changed(self) -> None:
+        if self.loop.alert_rules is not None:
+            self.loop.alert_rules.wake()
 
     def _leadership(self, leading: bool) -> None:
         self.loop.leadership(leading)
@@ -259,6 +270,19 @@ class Operator:
             heartbeat=heartbeat,
             executor=self._make_executor(guard, expectations) if settings.partition.enabled else None,
             managed=self._make_managed_layouts(guard, faults),
+            alert_rules=self._make_alert_rules(faults),
+        )
+
+    def _make_alert_rules(self, faults: FaultLog) -> AlertRules | None:
+        if not self.settings.prometheus_rules.enabled:
+            return None
+        return AlertRules(
+            self.client,
+            self.rule_mirrors,
+            self.settings.prometheus_rules,
+            boot_time,
+            changed=self._changed,
+            failed=faults.record,
         )
 
     def _make_managed_layouts(self, guard: TermGuard, faults: FaultLog) -> ManagedLayouts | None:

@@ -6,6 +6,7 @@ the planner leaves it as it is.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from tangram.fleet import (
     BackOff,
@@ -39,6 +40,8 @@ from tangram.shell.snapshot.start_times import start_times
 from tangram.shell.snapshot.workloads import engine_pod_names
 from tangram.shell.watch.mirror_view import MirrorView
 
+NO_WARNINGS: Mapping[str, str] = MappingProxyType({})
+
 
 @dataclass(frozen=True, slots=True)
 class Observation:
@@ -69,10 +72,14 @@ class Observer:
         problems: Iterable[WriteProblem] = (),
         evaluation_problems: Iterable[WriteProblem] = (),
         back_offs: dict[str, tuple[BackOff, ...]] | None = None,
+        warnings: Mapping[str, str] = NO_WARNINGS,
     ) -> Observation:
-        """Return what the mirrors show. `back_offs`, by UID, are newer than those in statuses."""
+        """Return what the mirrors show. `back_offs`, by UID, are newer than those in statuses. `warnings`, by
+        UID, are added to those about specs.
+        """
         view = without_broken_objects(view, self.record_unreadable)
         readable = parsed_intents(view, self.record_unreadable, self.settings.default_priority_class_name)
+        readable = tuple(_warned(intent, warnings) for intent in readable)
         parsed = (*readable, *unreadable_intents(view, readable, self.faults.faults))
         intents = tuple(intent for intent in parsed if isinstance(intent, Intent))
         pod_names = engine_pod_names(view)
@@ -106,6 +113,12 @@ class Observer:
         """Record an object that cannot be read as a fault of the LLMDeployment that it belongs to."""
         uid = "" if isinstance(error, DuplicateUID) else llm_deployment_uid(obj)
         self.faults.record("read", display_name(obj), uid, error)
+
+
+def _warned(intent: ParsedIntent, warnings: Mapping[str, str]) -> ParsedIntent:
+    if not isinstance(intent, Intent) or intent.uid not in warnings:
+        return intent
+    return replace(intent, warnings=(*intent.warnings, warnings[intent.uid]))
 
 
 def _facts_of(intents: Iterable[Intent], snapshot: FleetSnapshot) -> dict[str, CheckpointFacts]:

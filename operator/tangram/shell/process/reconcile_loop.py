@@ -20,7 +20,7 @@ from tangram.shell.measure.fault_log import FaultLog
 from tangram.shell.measure.metrics import OperatorMetrics
 from tangram.shell.mig_manager.managed_layouts import ManagedLayouts
 from tangram.shell.objects.kinds import uid_of
-from tangram.shell.process.observation import Observation, Observer, with_unplanned
+from tangram.shell.process.observation import NO_WARNINGS, Observation, Observer, with_unplanned
 from tangram.shell.process.recommendation_loop import RecommendationLoop
 from tangram.shell.process.round_report import RoundReporter
 from tangram.shell.repartition.executor import Executor
@@ -28,6 +28,7 @@ from tangram.shell.report.status_writer import status_retry_key
 from tangram.shell.watch.expectations import OWN_WRITE_TIMEOUT_S, Expectations
 from tangram.shell.watch.mirrors import Mirrors
 from tangram.shell.write.action_writer import ActionWriter, evaluation_retry_key
+from tangram.shell.write.alert_rules import AlertRules
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ class Reconciler:
     heartbeat: LoopHeartbeat
     executor: Executor | None = None  # None: MIG layouts are only recommended
     managed: ManagedLayouts | None = None  # None: none are changed through mig-manager
+    alert_rules: AlertRules | None = None  # None: no PrometheusRule is written
     observation: Observation | None = None  # of the last round
     _dirty: asyncio.Event = field(default_factory=asyncio.Event)
     _back_offs: dict[str, tuple[BackOff, ...]] = field(default_factory=dict)  # by UID; statuses may lag
@@ -82,6 +84,8 @@ class Reconciler:
         if not leading:
             self.metrics.clear_fleet()
             self.recommendations.stop_leading()
+            if self.alert_rules is not None:
+                self.alert_rules.stop_leading()
         self.mark_dirty()
 
     async def run(self) -> None:
@@ -162,6 +166,7 @@ class Reconciler:
             self.writer.problems.values(),
             self.writer.evaluation_problems.values(),
             self._back_offs,
+            self.alert_rules.problems if self.alert_rules is not None else NO_WARNINGS,
         )
         self._forget_deleted(observed)
         repartition = None
@@ -186,6 +191,8 @@ class Reconciler:
             await self.executor.perform(repartition)
             await self._change_managed(observed)
         await self.reporter.report(observed, plan)
+        if self.alert_rules is not None:
+            self.alert_rules.offer(observed.intents, self.guard.bound())
         if self.writer.problems != problems or self.writer.unfinished or self.reporter.statuses.unfinished:
             self.mark_dirty()  # the next round reports refusals and writes what is left
         return True

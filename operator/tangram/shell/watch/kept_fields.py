@@ -4,6 +4,7 @@ Each function takes an object from the API server and returns the kept part, Non
 """
 
 import sys
+from collections.abc import Callable, Collection
 from typing import Any
 
 from tangram.api.common.priority import PRIORITY_CLASS_LABEL
@@ -56,6 +57,16 @@ def owned_object(obj: Object) -> Object | None:
     """Keep a Deployment, Service or Job of an LLMDeployment: the metadata that the operator writes, and the
     spec, unless it is far larger than a rendered one.
     """
+    return _owned(obj, OUR_LABELS)
+
+
+def prometheus_rule(label_keys: Collection[str]) -> Callable[[Object], Object | None]:
+    """Return what keeps the same of a PrometheusRule, with labels that the operator's settings name."""
+    kept = OUR_LABELS.union(label_keys)
+    return lambda obj: _owned(obj, kept)
+
+
+def _owned(obj: Object, label_keys: Collection[str]) -> Object | None:
     if not is_controlled_by(obj, LLM_DEPLOYMENTS):
         return None
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
@@ -63,7 +74,7 @@ def owned_object(obj: Object) -> Object | None:
         **{key: obj[key] for key in ("apiVersion", "kind") if key in obj},
         "metadata": _meta(obj, "generation", "creationTimestamp")
         | {
-            "labels": {k: v for k, v in labels_of(obj).items() if k in OUR_LABELS},
+            "labels": {k: v for k, v in labels_of(obj).items() if k in label_keys},
             "annotations": _annotations(obj),
             "ownerReferences": [controller_of(obj)],
         },

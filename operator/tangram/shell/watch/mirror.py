@@ -78,6 +78,7 @@ class Mirror:
         self._synced = asyncio.Event()
         self._relist_requested = asyncio.Event()
         self._advanced = asyncio.Condition()
+        self.forbidden = False  # whether the last LIST of an optional kind was refused for lack of rights
         self._unavailable = ""  # why an optional kind is not copied, as it was logged
 
     @property
@@ -165,12 +166,14 @@ class Mirror:
         began = self._clock()
         listing = await self._listing()
         self._listed_at = began
-        if self._unavailable:
+        returned = self.unavailable
+        if returned:
             log.info("mirror of %s: available again", self.source)
-            self._unavailable = ""
+            self._unavailable, self.forbidden = "", False
         self.lists += 1
         self._relist_requested.clear()
-        await self._apply_change(self.store.replace(listing.items, as_version(listing.resource_version)))
+        changed = self.store.replace(listing.items, as_version(listing.resource_version))
+        await self._apply_change(changed or returned)
 
     async def _listing(self) -> Listing:
         source = self.source
@@ -199,6 +202,7 @@ class Mirror:
         if self._unavailable != str(error):
             self._unavailable = str(error)
             log.warning("mirror of %s: unavailable, continuing without it: %s", self.source, error)
+        self.forbidden = error.status == 403
         self._relist_requested.clear()
         return error.status == 404 and self.store.replace([], self.store.version)
 

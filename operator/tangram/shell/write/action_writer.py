@@ -66,7 +66,9 @@ class ActionWriter:
     )  # by UID, then part: what the manifest was rendered from, and the manifest
 
     def __post_init__(self) -> None:
-        self._objects = ObjectWriter(self.client, self.guard, self.mirrors, self.expectations, self.clock)
+        self._objects = ObjectWriter(
+            self.client, self.guard, self.mirrors.store, self.expectations, self.clock
+        )
 
     async def perform(
         self, actions: tuple[Action, ...], intents: Mapping[str, Intent], workloads: Iterable[Workload] = ()

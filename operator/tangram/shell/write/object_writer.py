@@ -27,7 +27,7 @@ from tangram.shell.objects.kinds import (
 from tangram.shell.objects.manifest_match import up_to_date
 from tangram.shell.objects.pod_priority import keep_live_class
 from tangram.shell.watch.expectations import Expectations
-from tangram.shell.watch.mirrors import Mirrors
+from tangram.shell.watch.store import Store
 from tangram.shell.write.refusals import NameTaken
 
 log = logging.getLogger(__name__)
@@ -41,13 +41,13 @@ class ObjectWriter:
 
     client: ApiClient
     guard: Guard
-    mirrors: Mirrors
+    mirror_of: Callable[[Kind, str], Store]  # the copy of a kind in a namespace
     expectations: Expectations
     clock: Callable[[], float]
 
     async def ensure(self, kind: Kind, rendered: Object, live: Mapping[str, Object] | None = None) -> None:
         """Make the object as `rendered`. An object of `live` (by UID) takes precedence over its mirror."""
-        mirrored = self.mirrors.store(kind, rendered["metadata"]["namespace"]).get(key_of(rendered))
+        mirrored = self.mirror_of(kind, rendered["metadata"]["namespace"]).get(key_of(rendered))
         if mirrored is None:
             await self._create(kind, rendered)
         else:
@@ -55,7 +55,7 @@ class ObjectWriter:
 
     async def start(self, job: Object) -> None:
         """Create a Job. One of another LLMDeployment serves as well: its name says what it computes."""
-        live = self.mirrors.store(JOBS, job["metadata"]["namespace"]).get(key_of(job))
+        live = self.mirror_of(JOBS, job["metadata"]["namespace"]).get(key_of(job))
         if live is None:
             try:
                 created = await self.client.create(JOBS, job, manager=WORKLOADS, guard=self.guard)
@@ -71,11 +71,11 @@ class ObjectWriter:
 
     async def finish(self, action: FinishInspection | FinishEvaluation) -> None:
         """Delete a Job, unless its LLMDeployment has a change that the mirror does not show yet."""
-        job = self.mirrors.store(JOBS, action.namespace).get((action.namespace, action.name))
+        job = self.mirror_of(JOBS, action.namespace).get((action.namespace, action.name))
         owner = owner_of(job) if job else None
         if owner is not None:
             live = await self.client.get(LLM_DEPLOYMENTS, owner.namespace, owner.name)
-            mirrored = self.mirrors.store(LLM_DEPLOYMENTS, owner.namespace).get(owner[:2])
+            mirrored = self.mirror_of(LLM_DEPLOYMENTS, owner.namespace).get(owner[:2])
             if live is not None and (mirrored is None or _generation(mirrored) != _generation(live)):
                 self.expectations.expect_write(LLM_DEPLOYMENTS, live, self.clock())
                 return
@@ -85,13 +85,16 @@ class ObjectWriter:
         self, kind: Kind, action: RemoveDeployment | FinishInspection | FinishEvaluation, live: Object | None
     ) -> None:
         """Delete `live` in exactly this version, if it is the object that `action` names."""
-        if live is None or not _is_target(action, live):
-            return
+        if live is not None and _is_target(action, live):
+            await self.delete(kind, live)
+
+    async def delete(self, kind: Kind, live: Object) -> None:
+        """Delete `live` in exactly this version."""
         try:
             await self.client.delete(
                 kind,
-                *(action.namespace, action.name),
-                uid=action.uid,
+                *key_of(live),
+                uid=uid_of(live),
                 resource_version=live["metadata"].get("resourceVersion"),
                 guard=self.guard,
             )
@@ -99,7 +102,7 @@ class ObjectWriter:
             if error.status == 409:
                 return  # changed since it was read: the next round decides again
             raise
-        self.expectations.expect_deletion(kind, (action.namespace, action.name), action.uid, self.clock())
+        self.expectations.expect_deletion(kind, key_of(live), uid_of(live), self.clock())
 
     async def scale_down(self, action: ScaleDeployment, live: Object | None) -> None:
         """Lower the replicas of `live` in exactly this version, if it is the object that `action` names."""
@@ -165,7 +168,7 @@ class ObjectWriter:
         """Say whether pods of a PriorityClass are admitted and preempt no others. True while PriorityClasses
         are not listed.
         """
-        store = self.mirrors.store(PRIORITY_CLASSES, "")
+        store = self.mirror_of(PRIORITY_CLASSES, "")
         priority_class = store.get(("", class_name))
         return not store.listed or (
             priority_class is not None and not parse_priority_class(priority_class).preempts
