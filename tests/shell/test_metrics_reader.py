@@ -275,6 +275,39 @@ async def test_queries_select_only_series_of_the_pods_of_replicas() -> None:
     await metrics_reader.close()
 
 
+@pytest.mark.parametrize(
+    ("intent", "pods", "expected"),
+    [
+        (INTENT, ("chat-1-a", "chat-1-c"), "chat-1-a|chat-1-c"),
+        (replace(INTENT, ttft=Objective(90, 250)), PODS["u"], r'le=~"0\\.25"'),
+    ],
+    ids=["other pods", "another objective"],
+)
+async def test_a_change_is_asked_about_in_the_next_round(
+    intent: Intent, pods: tuple[str, ...], expected: str
+) -> None:
+    queries: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        queries.append(asked(request))
+        return healthy(request)
+
+    prometheus = Prometheus()
+    prometheus.answer = answer
+    metrics_reader = reader(prometheus)
+    await metrics_reader.read((INTENT,), PODS)
+    await metrics_reader.read((INTENT,), PODS)
+    half = len(queries) // 2
+    assert queries[:half] == queries[half:]
+    assert expected not in "".join(queries)
+
+    queries.clear()
+    await metrics_reader.read((intent,), {"u": pods})
+
+    assert expected in "".join(queries)
+    await metrics_reader.close()
+
+
 async def test_the_number_of_queries_does_not_grow_with_the_llmdeployments() -> None:
     few, many = Prometheus(), Prometheus()
     intents = tuple(replace(INTENT, uid=f"u{n}", served_name=f"m{n}") for n in range(40))

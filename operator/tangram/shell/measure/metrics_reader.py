@@ -66,6 +66,7 @@ class MetricsReader:
         self._settings, self._now, self._clock = settings, now, clock
         self._readings: dict[str, Reading] = {}
         self._intents: dict[str, Intent] = {}  # those of the present round, by UID
+        self._built: dict[tuple[MetricsSubject, ...], tuple[FleetQuery, ...]] = {}  # of the last round
         self._asked_alone: set[str] = set()  # UIDs whose series made queries about others fail
         self._slots = asyncio.Semaphore(CONCURRENCY)
         self._prometheus = Prometheus(settings, transport=transport)
@@ -97,6 +98,7 @@ class MetricsReader:
         """Forget all readings."""
         self._readings.clear()
         self._asked_alone.clear()
+        self._built.clear()
         self.histories.clear()
 
     async def read(self, intents: tuple[Intent, ...], pods: Mapping[str, tuple[str, ...]]) -> None:
@@ -155,6 +157,7 @@ class MetricsReader:
         Where Prometheus cannot use their series together, each half is read, down to single LLMDeployments.
         Those that fail alone while others succeed are asked alone in the next round, until they succeed.
         """
+        built, self._built = self._built, {}  # queries are the same again until pods or objectives change
         together = [subject for subject in subjects if subject.uid not in self._asked_alone]
         groups = [together, *([subject] for subject in subjects if subject.uid in self._asked_alone)]
         asked, failed_alone, succeeded = 0, set[str](), set[str]()
@@ -162,7 +165,9 @@ class MetricsReader:
             group, asked = groups.pop(0), asked + 1
             uids = {subject.uid for subject in group}
             try:
-                await self._read_group(group, evaluated_at)
+                queries = built.get(tuple(group)) or self._queries(group)
+                self._built[tuple(group)] = queries
+                await self._read_group(group, queries, evaluated_at)
                 succeeded |= uids
             except QueryUnanswerable as failure:
                 if len(group) > 1 and asked + len(groups) + 2 <= MAX_GROUPS:
@@ -177,10 +182,11 @@ class MetricsReader:
         if succeeded and len(self._asked_alone | failed_alone) <= MOST_ASKED_ALONE:
             self._asked_alone |= failed_alone
 
-    async def _read_group(self, subjects: list[MetricsSubject], evaluated_at: float) -> None:
+    async def _read_group(
+        self, subjects: list[MetricsSubject], queries: tuple[FleetQuery, ...], evaluated_at: float
+    ) -> None:
         """Read `subjects` by common queries. Raises QueryFailed if one of the queries fails."""
         at, window_s, answers = self._now(), self._settings.window_seconds, FleetAnswers()
-        queries = self._queries(subjects)
         outcomes = await asyncio.gather(*(self._ask(query, evaluated_at, answers) for query in queries))
         failures = [outcome for outcome in outcomes if outcome is not None]
         if failures:  # one that concerns Prometheus as a whole comes before those about series

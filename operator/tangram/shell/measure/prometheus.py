@@ -3,6 +3,7 @@
 import asyncio
 import re
 import ssl
+from functools import lru_cache
 from urllib.parse import quote
 
 import httpx
@@ -106,6 +107,7 @@ class Prometheus:
         )
 
 
+@lru_cache(maxsize=32)  # queries of 100 KB at most, of which a round has some 20
 def percent_encoded(text: str) -> str:
     """Return `text` as a value of a form. Much faster than urllib, for a text with many names of pods."""
     encoded = text
