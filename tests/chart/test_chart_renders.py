@@ -195,7 +195,23 @@ def test_the_charts_defaults_are_the_operators_own(helm, tmp_path):
 
 
 def test_without_a_prometheus_url_the_operator_is_told_of_none(helm):
-    assert "prometheus" not in yaml.safe_load(helm.objects().one("ConfigMap")["data"]["config.yaml"])
+    config = yaml.safe_load(helm.objects().one("ConfigMap")["data"]["config.yaml"])
+
+    assert "prometheus" not in config
+    assert config["scrape"] == {
+        "enabled": True,
+        "windowSeconds": 60,
+        "intervalSeconds": 15,
+        "timeoutSeconds": 5,
+    }
+
+
+def test_the_operator_scrapes_no_engine_where_the_values_say_so(helm, tmp_path):
+    path = tmp_path / "config.yaml"
+    values = {"scrape": {"enabled": False}}
+    path.write_text(helm.objects(values).one("ConfigMap")["data"]["config.yaml"])
+
+    assert load_settings(path).scrape.enabled is False
 
 
 def test_the_keys_for_prometheus_are_mounted_read_only_where_the_operator_reads_them(helm, tmp_path):
@@ -408,7 +424,9 @@ def test_notes_tell_the_next_command_and_what_is_missing(helm, tmp_path):
     assert "kubectl get llmdep" in bare
     assert "kubectl get fleetplans" in bare
     assert "GPUPool" in bare
-    assert "prometheus.url is not set" in bare
+    assert "from the engines' pods itself" in bare
+    assert "from the engines' pods itself" in notes(scrape=None)  # values of a release before it had them
+    assert "the number of replicas is held" in notes(scrape={"enabled": False})
     assert "prometheus.url is not set" not in notes(prometheus={"url": "http://p:9090"})
     assert "REMOVES" in notes(crds={"keep": False})
     assert "-n team-a" in notes(watchNamespaces=["team-a"])

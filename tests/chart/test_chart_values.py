@@ -48,6 +48,9 @@ BAD = {
     "window of nothing": {"prometheus": {"windowSeconds": 0}},
     "window with a unit": {"prometheus": {"windowSeconds": "60s"}},
     "window shorter than four scrapes": {"prometheus": {"windowSeconds": 30, "url": "http://p"}},
+    "window shorter than four own scrapes": {"scrape": {"windowSeconds": 30}},
+    "scrapes without a pause": {"scrape": {"intervalSeconds": 0}},
+    "scrapes of another port": {"scrape": {"port": 9000}},
     "negative patience": {"scaling": {"upAfterSeconds": -1}},
     "no patience at all before shrinking": {"scaling": {"downAfterSeconds": 0}},
     "more than the whole load": {"scaling": {"downLoad": 1.2}},
@@ -234,7 +237,7 @@ def test_every_value_has_a_comment_above_it():
 
 def test_every_value_is_used_by_a_template():
     text = "".join(path.read_text() for path in sorted((CHART / "templates").iterdir()))
-    whole = ("scaling", "scheduling", "prometheus", "resources", "advice")  # handed on as they are
+    whole = ("scaling", "scheduling", "prometheus", "scrape", "resources", "advice")  # handed on as they are
     images = {("image", target) for target in ("operator", "engine", "agent")}
     # In `with` or behind a variable, by its last name alone.
     opened = {("agent", "devicePlugin"): "$plugin.", ("partition", "migManager"): "."}

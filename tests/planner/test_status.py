@@ -523,6 +523,15 @@ def test_scaling_active_reports_whether_replicas_can_follow_the_load(desired, si
     assert condition_of(status_of(serving(desired), desired, signal=signal), "ScalingActive") == expected
 
 
+def test_scaling_active_says_how_many_pods_the_operator_read_itself():
+    m = intent(max_replicas=2)
+    signal = replace(measured(), pods_read="3 of 3 pods")
+
+    assert conditions(status_of(serving(m), m, signal=signal))["ScalingActive"]["message"] == (
+        "metrics are recent, read from 3 of 3 pods"
+    )
+
+
 def test_replicas_that_never_start_stop_the_scaling():
     m = intent(max_replicas=9)
     status = status_of(

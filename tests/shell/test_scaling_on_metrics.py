@@ -118,8 +118,8 @@ async def test_a_missed_objective_adds_replicas_and_missing_metrics_remove_none(
     await eventually(replicas(cluster, 1, prometheus), 60)
 
 
-async def test_without_prometheus_the_replicas_stay(cluster: LiveCluster, operator) -> None:
-    operator()
+async def test_without_a_source_of_metrics_the_replicas_stay(cluster: LiveCluster, operator) -> None:
+    operator(scrape={"enabled": False})
     await cluster.apply(llm_deployment(cluster))
     await cluster.until("chat", "Available", "True")
 

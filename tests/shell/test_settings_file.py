@@ -21,6 +21,7 @@ def test_the_smallest_file_has_working_defaults(tmp_path: Path) -> None:
 
     assert settings.leader_election.lease_seconds == 15
     assert settings.prometheus is None
+    assert settings.scrape.enabled
     assert settings.pod_needs.cpu_per_gpu == 8
     assert settings.pod_needs.memory_per_gpu == 64 * 2**30
     assert settings.pod_needs.max_cpu_per_gpu == 8  # what may be asked for is the default
@@ -50,6 +51,9 @@ def test_layouts_may_change_only_where_the_file_says_so(tmp_path: Path, section:
             "engineImage: e\nprometheus: {url: http://x, windowSeconds: 20, scrapeIntervalSeconds: 10}",
             "windowSeconds",
         ),
+        ("engineImage: e\nscrape: {enabled: yes please}", "scrape.enabled"),
+        ("engineImage: e\nscrape: {windowSeconds: 20, intervalSeconds: 10}", "windowSeconds"),
+        ("engineImage: e\nscrape: {intervalSeconds: 0}", "scrape.intervalSeconds"),
         ("engineImage: e\nleaderElection: {leaseSeconds: 5}", "leaderElection"),
         ("engineImage: e\nprices: {H100: -1}", "prices.H100"),
         ("engineImage: e\nprices: {H100: .inf}", "prices.H100"),

@@ -174,6 +174,11 @@ mig-7g.40gb mig-7g.80gb mig-7g.94gb
 {{- fail (printf "advice: settleSeconds (%v) must not be above latestSeconds (%v)." .settleSeconds .latestSeconds) }}
 {{- end }}
 {{- end }}
+{{- with .Values.scrape }}
+{{- if lt (float64 .windowSeconds) (mulf 4 (float64 .intervalSeconds)) }}
+{{- fail (printf "scrape: windowSeconds (%v) must be at least four times intervalSeconds (%v), or rates have gaps." .windowSeconds .intervalSeconds) }}
+{{- end }}
+{{- end }}
 {{- with .Values.prometheus }}
 {{- if and .url (lt (float64 .windowSeconds) (mulf 4 (float64 .scrapeIntervalSeconds))) }}
 {{- fail (printf "prometheus: windowSeconds (%v) must be at least four times scrapeIntervalSeconds (%v), or rates have gaps." .windowSeconds .scrapeIntervalSeconds) }}
@@ -270,6 +275,9 @@ prometheusRules:
   enabled: true
   labels: {{ toJson .Values.prometheusRule.labels }}
   runbookBaseURL: {{ .Values.prometheusRule.runbookBaseURL | quote }}
+{{- end }}
+{{- with .Values.scrape }}
+scrape: {{ toJson . }}
 {{- end }}
 scaling: {{ toJson .Values.scaling }}
 scheduling: {{ toJson .Values.scheduling }}

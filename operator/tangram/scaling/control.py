@@ -42,7 +42,7 @@ def decide(
     """Return the desired replicas of `intent` at `now`.
 
     `current` replicas exist; they count only while `memory` is empty. `ready` replicas serve. The Deployments
-    have `existing` replicas (None: all that were ordered); the others wait for devices. Without Prometheus
+    have `existing` replicas (None: all that were ordered); the others wait for devices. Without any metrics
     `signal` is None and the number is held. While spec.replicas is set it is the number; the load that one
     replica carries is learned meanwhile, too. Without an `outlook` replicas follow violations and queues.
     """
@@ -66,7 +66,7 @@ def decide(
         bounds = f"{intent.min_replicas} to {intent.max_replicas}"
         return inputs.order(replicas, OUT_OF_BOUNDS, f"spec.scaling allows {bounds}")
     if signal is None:
-        return inputs.order(held, "NoMetrics", "no Prometheus is configured")
+        return inputs.order(held, "NoMetrics", "no source of metrics is configured")
     sample = signal.recent_sample
     if sample is None:
         return inputs.order(held, "Blind", f"held at {held}: {signal.message}")

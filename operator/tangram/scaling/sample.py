@@ -65,7 +65,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What Prometheus returned at `at`. None: no such series, or no request in the window; never zero."""
+    """What the metrics showed at `at`. None: no such series, or no request in the window; never zero."""
 
     at: float  # seconds since the epoch
     targets: float | None = None  # engines that were scraped
@@ -151,10 +151,10 @@ def _checked(name: str, raw: float | str | None) -> float | None:
     try:
         value = float(raw)
     except ValueError:
-        raise ValueError(f"Prometheus returned {raw!r} for {name}") from None
+        raise ValueError(f"the metrics have {raw!r} for {name}") from None
     if math.isnan(value) and name in _MAY_BE_NAN:
         return None
     low, high = PLAUSIBLE[name]
     if not low <= value <= high:  # NaN and infinity fail here too
-        raise ValueError(f"Prometheus returned {value:g} for {name}, which cannot be")
+        raise ValueError(f"the metrics have {value:g} for {name}, which cannot be")
     return min(value, 1.0) if name.endswith("_attainment") else value

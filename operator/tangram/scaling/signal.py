@@ -29,6 +29,7 @@ class Signal:
     sample: Sample | None = None  # the last good one, however old
     window_s: float = 0.0
     min_samples: int = 1
+    pods_read: str = ""  # how many pods the operator read itself; empty: Prometheus read them
     light: bool = False  # proof that less than one request runs at a time, so that one replica carries all
 
     @property
@@ -37,12 +38,20 @@ class Signal:
         return None if self.state in (SignalState.STALE, SignalState.BLIND) else self.sample
 
 
-def classify(sample: Sample | None, problem: str, *, ready: int, params: ScalingParams, now: float) -> Signal:
+def classify(
+    sample: Sample | None,
+    problem: str,
+    *,
+    ready: int,
+    params: ScalingParams,
+    now: float,
+    pods_read: str = "",
+) -> Signal:
     """Classify the last good `sample`; `problem` is why newer readings failed ("" if they did not).
 
-    `ready` is the number of replicas that are ready now.
+    `ready` is the number of replicas that are ready now; `pods_read`, how many the operator read itself.
     """
-    defect = _blind(sample, ready, params, now) or _thin(sample, ready, params)
+    defect = _blind(sample, ready, params, now, pods_read) or _thin(sample, ready, params)
     light = defect is None and sample is not None and _is_light(sample)
     state, reason, message = defect or (SignalState.FRESH, "MetricsFresh", "all replicas answer")
     return Signal(
@@ -53,20 +62,29 @@ def classify(sample: Sample | None, problem: str, *, ready: int, params: Scaling
         window_s=params.window_s,
         min_samples=params.min_samples,
         light=light,
+        pods_read=pods_read,
     )
 
 
 _Defect = tuple[SignalState, str, str]
 
 
-def _blind(sample: Sample | None, ready: int, params: ScalingParams, now: float) -> _Defect | None:
+def _blind(
+    sample: Sample | None, ready: int, params: ScalingParams, now: float, pods_read: str
+) -> _Defect | None:
     """Return why nothing may be decided from `sample`, or None."""
     if ready == 0:
         return SignalState.BLIND, "NoReadyReplicas", "no replica is ready, so there is nothing to measure"
     if sample is None:
-        return SignalState.BLIND, "MetricsMissing", "Prometheus has not answered yet"
+        text = "the pods have not been read yet" if pods_read else "Prometheus has not answered yet"
+        return SignalState.BLIND, "MetricsMissing", text
     if not sample.targets or None in (sample.age_s, sample.waiting, sample.running):
-        return SignalState.BLIND, "MetricsMissing", "Prometheus holds no metrics of these replicas"
+        source = (
+            f"metrics of {pods_read} were read"
+            if pods_read
+            else "Prometheus holds no metrics of these replicas"
+        )
+        return SignalState.BLIND, "MetricsMissing", source
     age = (sample.age_s or 0.0) + max(0.0, now - sample.at)
     if age > params.blind_after_s:
         return SignalState.BLIND, "MetricsMissing", f"no metrics for {params.blind_after_s:.0f} s"

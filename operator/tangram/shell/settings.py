@@ -123,6 +123,25 @@ class PrometheusRuleSettings(_Section):
         return value
 
 
+class ScrapeSettings(_Section):
+    """The operator's own scrapes of the engines' pods, where there is no Prometheus."""
+
+    enabled: StrictBool = True
+    """Whether the operator scrapes pods; it does not where prometheus is set."""
+    window_seconds: PositiveFloat = 60
+    """Window of SLO attainment and rates."""
+    interval_seconds: Annotated[float, Field(ge=0.1)] = 15
+    """Time between two scrapes of a pod."""
+    timeout_seconds: PositiveFloat = 5
+    """Time limit of one scrape."""
+
+    @model_validator(mode="after")
+    def _window_holds_scrapes(self) -> "ScrapeSettings":
+        if self.window_seconds < 4 * self.interval_seconds:
+            raise ValueError("windowSeconds must be at least 4 times intervalSeconds: rates would have gaps")
+        return self
+
+
 class ScalingSettings(_Section):
     """How fast the number of replicas follows the signal."""
 
@@ -267,9 +286,11 @@ class Settings(_Section):
     node_removal: Annotated[str, Field(pattern="^(Default|Block|Allow)$")] = "Default"
     """Whether Cluster Autoscaler and Karpenter may remove nodes with engine pods."""
     prometheus: PrometheusSettings | None = None
-    """The source of metrics; null: no automatic scaling."""
+    """The source of metrics; null: the engines' pods, as `scrape` says."""
     prometheus_rules: PrometheusRuleSettings = PrometheusRuleSettings()
     """Alerts on the objectives of each LLMDeployment."""
+    scrape: ScrapeSettings = ScrapeSettings()
+    """The operator's own scrapes of the engines, where prometheus is null."""
     scaling: ScalingSettings = ScalingSettings()
     """How fast the number of replicas follows the signal."""
     scheduling: SchedulingSettings = SchedulingSettings()

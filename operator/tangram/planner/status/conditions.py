@@ -9,6 +9,7 @@ from tangram.scaling import ScalingDecision, Signal, SignalState
 from tangram.scaling.control import NOT_STARTING
 
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
+NO_SOURCE = "the operator has no prometheus.url, and scrape.enabled is false"
 
 _NOT_PLACED = (
     Reason.INSUFFICIENT_CAPACITY,
@@ -160,7 +161,7 @@ def scaling_active(inputs: ConditionInputs) -> ConditionState:
     if inputs.intent.min_replicas == inputs.intent.max_replicas:
         return _fixed(inputs.intent)
     if inputs.signal is None:
-        text = "the operator has no prometheus.url; the number is held"
+        text = f"{NO_SOURCE}; the number is held"
         return ConditionState(FALSE, Reason.METRICS_MISSING, text)
     if inputs.signal.state in (SignalState.FRESH, SignalState.THIN):
         return _following(inputs)
@@ -185,12 +186,14 @@ def _fixed(intent: Intent) -> ConditionState:
 
 def _following(inputs: ConditionInputs) -> ConditionState:
     """Metrics are recent, but something else may keep replicas from following the load."""
+    pods_read = inputs.signal.pods_read if inputs.signal else ""
+    recent = f"metrics are recent, read from {pods_read}" if pods_read else "metrics are recent"
     if inputs.scale is None:
-        return ConditionState(TRUE, Reason.METRICS_FRESH, "metrics are recent")
+        return ConditionState(TRUE, Reason.METRICS_FRESH, recent)
     message = "; ".join(filter(None, (inputs.scale.warning, inputs.scale.unreachable)))
     if inputs.scale.reason == NOT_STARTING:
         return ConditionState(FALSE, Reason.REPLICAS_NOT_STARTING, message)
-    return ConditionState(TRUE, Reason.METRICS_FRESH, message or "metrics are recent")
+    return ConditionState(TRUE, Reason.METRICS_FRESH, message or recent)
 
 
 def ready(inputs: ConditionInputs, previous: ConditionState | None) -> ConditionState:

@@ -6,7 +6,7 @@ from typing import Any
 from tangram.eligibility.reasons import Reason
 from tangram.fleet import Intent, Objective
 from tangram.fleet.times import epoch, rfc3339
-from tangram.planner.status.conditions import FALSE, TRUE, UNKNOWN, ConditionInputs, ConditionState
+from tangram.planner.status.conditions import FALSE, NO_SOURCE, TRUE, UNKNOWN, ConditionInputs, ConditionState
 from tangram.scaling import Sample, Signal, Window
 from tangram.scaling.objective_evidence import narrowest, violations
 from tangram.scaling.queries import TPOT_BUCKETS, TTFT_BUCKETS, snap
@@ -28,7 +28,7 @@ def slo_met(inputs: ConditionInputs) -> ConditionState:
     if intent.ttft is None and intent.tpot is None:
         return ConditionState(UNKNOWN, Reason.NO_OBJECTIVE, "spec.objectives is empty")
     if signal is None:
-        return ConditionState(UNKNOWN, Reason.METRICS_MISSING, "the operator has no prometheus.url")
+        return ConditionState(UNKNOWN, Reason.METRICS_MISSING, NO_SOURCE)
     sample = signal.recent_sample
     if sample is None:
         return ConditionState(UNKNOWN, signal.reason, signal.message)

@@ -42,7 +42,7 @@ def render_status(
     now: float,
     advice: Advice | None = None,
 ) -> dict[str, Any]:
-    """Return the status to write. `signal` is None if no Prometheus is configured.
+    """Return the status to write. `signal` is None if no source of metrics is configured.
 
     `advice` is what the recommended plan of the whole fleet has about it. Times of transitions, the last
     scaling and rarely written numbers are carried over from `previous_status`, as the API server holds it ({}

@@ -1,4 +1,5 @@
 """Measurement.
 
-In: Prometheus, errors about objects. Out: readings, needed replicas, faults, the operator's own metrics.
+In: Prometheus, or the metrics pages of pods; errors about objects. Out: readings, needed replicas, faults,
+the operator's own metrics.
 """

@@ -62,7 +62,7 @@ class OperatorMetrics:
         )
         self.last_fresh_metric = gauge(
             "tangram_seconds_since_last_fresh_metric",
-            "Seconds since the newest good sample from Prometheus; NaN before the first one.",
+            "Seconds since the newest good sample, from Prometheus or the engines; NaN before the first one.",
         )
         self.watch_age = gauge(
             "tangram_watch_age_seconds",

@@ -4,27 +4,24 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import httpx
 from pydantic_core import from_json
 
-from tangram.fleet import Intent, Objectives, describe
+from tangram.fleet import Intent
 from tangram.scaling import (
     FleetAnswers,
     FleetQuery,
     MetricsSubject,
-    RejectedSample,
-    Sample,
     for_fleet,
     metrics_subject,
     sample_from,
 )
 from tangram.shell.measure.history_reader import HistoryReader
 from tangram.shell.measure.prometheus import Prometheus, QueryFailed, QueryUnanswerable
+from tangram.shell.measure.reading import Reading, Readings, defect
 from tangram.shell.settings import PrometheusSettings
 
 log = logging.getLogger(__name__)
@@ -39,18 +36,6 @@ _END_OF_TIME_S = 1e11  # seconds since the epoch: the year 5138
 
 _NOT_PROMETHEUS = (ValueError, KeyError, IndexError, TypeError, AttributeError)
 
-Subject = tuple[str, Objectives]
-"""What a sample is about: the served name and the objectives."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """The last good sample of any age, and why newer queries failed. It counts for its subject alone."""
-
-    sample: Sample | None = None
-    problem: str = ""
-    subject: Subject | None = None
-
 
 class MetricsReader:
     """The latest reading per LLMDeployment UID."""
@@ -64,7 +49,7 @@ class MetricsReader:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._settings, self._now, self._clock = settings, now, clock
-        self._readings: dict[str, Reading] = {}
+        self._readings = Readings()
         self._intents: dict[str, Intent] = {}  # those of the present round, by UID
         self._built: dict[tuple[MetricsSubject, ...], tuple[FleetQuery, ...]] = {}  # of the last round
         self._asked_alone: set[str] = set()  # UIDs whose series made queries about others fail
@@ -77,18 +62,11 @@ class MetricsReader:
 
     def reading(self, intent: Intent) -> Reading:
         """Return the latest reading for the present objectives of `intent`."""
-        reading = self._readings.get(intent.uid)
-        if reading is None:
-            return Reading()
-        if reading.subject != _subject(intent):
-            return Reading(
-                None, "the objectives or the served name changed; the next query asks for the new ones"
-            )
-        return reading
+        return self._readings.of(intent)
 
     def newest_at(self) -> float | None:
         """Return when the newest good sample was taken, in seconds since the epoch."""
-        return max((r.sample.at for r in self._readings.values() if r.sample and not r.problem), default=None)
+        return self._readings.newest_at()
 
     def server_time(self) -> float | None:
         """Return the present time of Prometheus, None if it did not answer in the last round."""
@@ -107,8 +85,7 @@ class MetricsReader:
         `pods` are the names of their pods, by UID of the LLMDeployment: series of other pods do not count.
         """
         self._intents = {intent.uid: intent for intent in intents}
-        for uid in self._readings.keys() - self._intents.keys():
-            del self._readings[uid]
+        self._readings.retain(self._intents)
         self._asked_alone &= self._intents.keys()
         if not intents:
             return
@@ -130,7 +107,7 @@ class MetricsReader:
     def _subjects(self, pods: Mapping[str, tuple[str, ...]]) -> list[MetricsSubject]:
         subjects = []
         for uid, intent in self._intents.items():
-            with self._isolated(uid):
+            with self._readings.isolated(intent):
                 subjects.append(
                     metrics_subject(
                         uid, intent.namespace, intent.served_name, pods.get(uid, ()), intent.objectives
@@ -192,18 +169,16 @@ class MetricsReader:
         if failures:  # one that concerns Prometheus as a whole comes before those about series
             raise min(failures, key=lambda failure: isinstance(failure, QueryUnanswerable))
         for subject in subjects:
-            with self._isolated(subject.uid):
+            with self._readings.isolated(self._intents[subject.uid]):
                 sample = sample_from(answers.results(subject, window_s, evaluated_at), at)
-                if isinstance(sample, RejectedSample):
-                    raise QueryFailed(sample.reason)
-                self._readings[subject.uid] = Reading(sample, "", _subject(self._intents[subject.uid]))
+                self._readings.take(self._intents[subject.uid], sample)
 
     def _queries(self, subjects: list[MetricsSubject]) -> tuple[FleetQuery, ...]:
         """Return the queries for `subjects`. A bug that one of them brings out is to concern no other."""
         try:
             return for_fleet(subjects, self._settings.window_seconds)
         except Exception as error:
-            problem = _defect(error)
+            problem = defect(error)
             if any(self.reading(self._intents[s.uid]).problem != problem for s in subjects):
                 log.exception("queries about %d LLMDeployments", len(subjects))
             raise QueryUnanswerable(problem) from error
@@ -223,34 +198,9 @@ class MetricsReader:
             return QueryFailed("Prometheus answered with rows that are not its JSON")
         return None
 
-    @contextmanager
-    def _isolated(self, uid: str) -> Iterator[None]:
-        """Make an error the problem of the reading of one LLMDeployment, and so a bug, too."""
-        try:
-            yield
-        except (QueryFailed, ValueError) as error:
-            self._failed({uid}, str(error))
-        except Exception as error:
-            problem, intent = _defect(error), self._intents[uid]
-            if self.reading(intent).problem != problem:
-                log.exception("metrics of %s/%s", intent.namespace, intent.name)
-            self._failed({uid}, problem)
-
     def _failed(self, uids: Iterable[str], problem: str) -> None:
         for uid in uids:
-            intent = self._intents[uid]
-            before = self.reading(intent)
-            if before.problem != problem:
-                log.warning("metrics of %s/%s: %s", intent.namespace, intent.name, problem)
-            self._readings[uid] = Reading(before.sample, problem, _subject(intent))
-
-
-def _defect(error: Exception) -> str:
-    return f"its metrics could not be read ({describe(error)}); please report this"
-
-
-def _subject(intent: Intent) -> Subject:
-    return intent.served_name, intent.objectives
+            self._readings.failed(self._intents[uid], problem)
 
 
 def scalar(body: bytes) -> float | str | None:

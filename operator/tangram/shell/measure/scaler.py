@@ -10,8 +10,8 @@ from tangram.fleet import Decision, Intent, Shape, Workload
 from tangram.scaling import ScalingDecision, ScalingParams, Signal, classify, recalled
 from tangram.scaling.law import Law, LawObservation, LawState, after_plan
 from tangram.shell.measure.fault_log import FaultLog
-from tangram.shell.measure.metrics_reader import MetricsReader
 from tangram.shell.measure.predicted_capacities import CapacityInputs, PredictedCapacities
+from tangram.shell.measure.reading import MetricsSource
 from tangram.shell.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ScalingResult:
-    """The decision of the law for one LLMDeployment. `signal` is None without a Prometheus."""
+    """The decision of the law for one LLMDeployment. `signal` is None without a source of metrics."""
 
     signal: Signal | None
     decision: ScalingDecision
@@ -27,10 +27,10 @@ class ScalingResult:
 
 def params_of(settings: Settings) -> ScalingParams:
     """Return the parameters of the law."""
-    prometheus, scaling = settings.prometheus, settings.scaling
+    prometheus, scrape, scaling = settings.prometheus, settings.scrape, settings.scaling
     return ScalingParams(
-        window_s=prometheus.window_seconds if prometheus else 60.0,
-        scrape_interval_s=prometheus.scrape_interval_seconds if prometheus else 15.0,
+        window_s=(prometheus or scrape).window_seconds,
+        scrape_interval_s=prometheus.scrape_interval_seconds if prometheus else scrape.interval_seconds,
         up_after_s=scaling.up_after_seconds,
         down_after_s=scaling.down_after_seconds,
         min_samples=scaling.min_samples,
@@ -45,7 +45,7 @@ class Scaler:
     """The law with its states, by UID of the LLMDeployment."""
 
     params: ScalingParams
-    reader: MetricsReader | None
+    reader: MetricsSource | None
     capacities: PredictedCapacities = field(default_factory=PredictedCapacities)
     _states: dict[str, LawState] = field(default_factory=dict)
 
@@ -144,7 +144,14 @@ class Scaler:
         if self.reader is None:
             return None
         reading = self.reader.reading(intent)
-        return classify(reading.sample, reading.problem, ready=ready, params=self.params, now=now)
+        return classify(
+            reading.sample,
+            reading.problem,
+            ready=ready,
+            params=self.params,
+            now=now,
+            pods_read=reading.pods_read,
+        )
 
 
 def _shape_of(workloads: Iterable[Workload], variant: str | None) -> Shape | None:

@@ -25,6 +25,7 @@ from tangram.shell.decide.plan_worker import PlanWorker
 from tangram.shell.decide.recommendation_worker import RecommendationWorker
 from tangram.shell.decide.worker import LONGEST_START_S
 from tangram.shell.lead.lease import Elector, LeaseTimes, TermGuard
+from tangram.shell.measure.engine_scraper import EngineScraper, FleetPods
 from tangram.shell.measure.fault_log import FaultLog
 from tangram.shell.measure.metrics import OperatorMetrics
 from tangram.shell.measure.metrics_reader import MetricsReader
@@ -41,6 +42,7 @@ from tangram.shell.report.events import EventRecorder
 from tangram.shell.report.fleet_plans import FleetPlans, operator_label
 from tangram.shell.report.status_writer import StatusWriter
 from tangram.shell.settings import Settings
+from tangram.shell.snapshot.workloads import engine_pods
 from tangram.shell.watch import kept_fields
 from tangram.shell.watch.expectations import Expectations
 from tangram.shell.watch.mirror import Mirror, MirrorSource
@@ -130,9 +132,12 @@ class Operator:
         self._spawn("recommendations", self.loop.recommendations.run())
         if self.loop.alert_rules is not None:
             self._spawn("alert rules", self.loop.alert_rules.run())
-        if self.reader is not None:
+        if isinstance(self.reader, MetricsReader):
             self._spawn("metrics reader", self._read_metrics(self.reader))
             self._spawn("load histories", self.reader.histories.run(self._led_llm_deployments))
+        elif self.reader is not None:
+            scrapes = self.reader.run(self._fleet_pods, lambda: self.elector.leading, self.loop.mark_dirty)
+            self._spawn("engine scraper", scrapes)
 
     async def stop(self) -> None:
         """Stop all tasks, then release the Lease, then free everything else."""
@@ -223,9 +228,16 @@ class Operator:
         observed = self.loop.observation
         return observed.intents if self.elector.leading and observed is not None else ()
 
-    def _make_reader(self) -> MetricsReader | None:
-        prometheus = self.settings.prometheus
-        return MetricsReader(prometheus, now=time.time, clock=boot_time) if prometheus else None
+    def _fleet_pods(self) -> FleetPods | None:
+        """Return the LLMDeployments with their running pods, None before the first round of a term."""
+        observed = self.loop.observation
+        return None if observed is None else FleetPods(observed.intents, engine_pods(observed.view))
+
+    def _make_reader(self) -> MetricsReader | EngineScraper | None:
+        prometheus, scrape = self.settings.prometheus, self.settings.scrape
+        if prometheus is not None:
+            return MetricsReader(prometheus, now=time.time, clock=boot_time)
+        return EngineScraper(scrape, now=time.time, clock=boot_time) if scrape.enabled else None
 
     def _make_loop(self) -> Reconciler:
         settings, guard, heartbeat = self.settings, TermGuard(self.elector), LoopHeartbeat(boot_time())

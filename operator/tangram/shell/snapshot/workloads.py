@@ -1,6 +1,8 @@
 """Deployments of LLMDeployments and their pods: replicas, rollouts, and the devices that pods hold. Pure."""
 
+import ipaddress
 import itertools
+from dataclasses import dataclass
 
 from tangram.fleet import Claim, Unscheduled, Workload
 from tangram.fleet.pod_requests import FINISHED_PHASES
@@ -67,6 +69,50 @@ def engine_pod_names(view: MirrorView) -> dict[str, tuple[str, ...]]:
     for deployment, pods in owned_deployments(view):
         names.setdefault(owner_uid(deployment), set()).update(key_of(pod)[1] for pod in pods)
     return {uid: tuple(sorted(pod_names)) for uid, pod_names in names.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePod:
+    """A pod that runs the engine of an LLMDeployment, at an address of its own."""
+
+    uid: str
+    name: str
+    ip: str
+    is_ready: bool
+
+
+def engine_pods(view: MirrorView) -> dict[str, tuple[EnginePod, ...]]:
+    """Return the running engine pods of each LLMDeployment, by UID, sorted by name.
+
+    The kubelet writes the address into the status. One that no pod of its own can have, that of a pod in the
+    network of its node or a link-local one among them, is not asked for anything.
+    """
+    pods_of: dict[str, list[EnginePod]] = {}
+    for deployment, pods in owned_deployments(view):
+        running = (pod for pod in pods if pod["phase"] == "Running" and is_pod_address(pod.get("ip", "")))
+        pods_of.setdefault(owner_uid(deployment), []).extend(
+            EnginePod(uid_of(pod), key_of(pod)[1], pod["ip"], _is_ready(pod)) for pod in running
+        )
+    return {uid: tuple(sorted(pods, key=lambda pod: pod.name)) for uid, pods in pods_of.items()}
+
+
+def is_pod_address(text: str) -> bool:
+    """Return whether `text` is an IP address that a pod can have."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.scope_id:
+            return False
+        address = address.ipv4_mapped or address
+    return not (
+        address.is_loopback or address.is_link_local or address.is_multicast or address.is_unspecified
+    )
+
+
+def _is_ready(pod: Object) -> bool:
+    return any(c.get("type") == "Ready" and c.get("status") == "True" for c in pod["conditions"])
 
 
 def claims(view: MirrorView, on_skipped: SkipHandler = ignore_skipped) -> tuple[Claim, ...]:

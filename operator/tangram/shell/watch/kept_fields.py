@@ -231,6 +231,7 @@ def pod(obj: Object) -> Object | None:
         **({"deletionCost": cost[:MAX_ID]} if (cost := annotations_of(obj).get(DELETION_COST)) else {}),
         "requests": requests,
         "phase": status.get("phase", ""),
+        **_address(obj, labels),
         "conditions": [
             _condition(c)
             for c in status.get("conditions") or ()
@@ -238,6 +239,14 @@ def pod(obj: Object) -> Object | None:
         ],
         "containers": [_container(c) for c in containers[:MAX_CONTAINERS]],
     }
+
+
+def _address(obj: Object, labels: dict[str, str]) -> Object:
+    """Return the address of a pod of ours, which its metrics are read from, unless it is that of its node."""
+    ip = obj.get("status", {}).get("podIP")
+    if not ip or labels.get(MANAGED_BY_LABEL) != MANAGED_BY or obj.get("spec", {}).get("hostNetwork"):
+        return {}
+    return {"ip": str(ip)[:MAX_ID]}
 
 
 def _condition(condition: Object) -> Object:

@@ -1,0 +1,183 @@
+"""Metrics pages over HTTP from pods that break every rule; each ends in one clear problem, in time."""
+
+import asyncio
+import gzip
+import time
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tangram.scaling.queries import RUNNING, WAITING
+from tangram.shell.measure import page_fetcher
+from tangram.shell.measure.page_fetcher import PageFetcher
+from tangram.shell.measure.scraped_page import PageProblem
+
+OK = b"HTTP/1.1 200 OK\r\n"
+LINE = f'{RUNNING}{{model_name="m"}} 1\n'.encode()
+
+
+@asynccontextmanager
+async def pod(reply):
+    """A server whose `reply(reader, writer)` follows a request; its URL, and the requests that it had."""
+    requests = []
+
+    async def handle(reader, writer):
+        requests.append(await reader.readuntil(b"\r\n\r\n"))
+        try:
+            await reply(writer)
+            await writer.drain()
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/metrics", requests
+    finally:
+        server.close()
+
+
+def sends(*parts):
+    async def reply(writer):
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+
+    return reply
+
+
+async def fetched(reply, timeout_s=5.0):
+    fetcher = PageFetcher(timeout_s)
+    try:
+        async with pod(reply) as (url, _):
+            return await fetcher.fetch(url)
+    finally:
+        await fetcher.close()
+
+
+async def test_the_lines_that_the_operator_reads_are_returned():
+    body = b"# HELP a b\nother 1\n" + LINE + f'{WAITING}{{model_name="m"}} 2'.encode()
+
+    lines = await fetched(sends(OK + b"Content-Length: %d\r\n\r\n" % len(body), body[:30], body[30:]))
+
+    assert lines == [LINE[:-1], f'{WAITING}{{model_name="m"}} 2'.encode()]
+
+
+async def test_a_request_asks_for_an_unpacked_page_over_a_connection_of_its_own():
+    fetcher = PageFetcher(5)
+    async with pod(sends(OK + b"Content-Length: 0\r\n\r\n")) as (url, requests):
+        await fetcher.fetch(url)
+    await fetcher.close()
+
+    (request,) = requests
+    headers = request.decode().lower().split("\r\n")
+    assert headers[0] == "get /metrics http/1.1"
+    assert {"accept-encoding: identity", "connection: close"} <= set(headers)
+    assert not [header for header in headers if header.startswith(("authorization", "cookie"))]
+
+
+async def endless_line(writer):
+    writer.write(OK + b"\r\n")
+    while True:
+        writer.write(b"x" * 65536)
+        await writer.drain()
+
+
+async def endless_lines(writer):
+    writer.write(OK + b"\r\n")
+    while True:
+        writer.write(LINE * 1000)
+        await writer.drain()
+
+
+async def endless_comments(writer):
+    writer.write(OK + b"\r\n")
+    while True:
+        writer.write(b"# nothing\n" * 6000)
+        await writer.drain()
+
+
+async def slow_body(writer):
+    writer.write(OK + b"\r\n")
+    while True:
+        writer.write(b"#\n")
+        await writer.drain()
+        await asyncio.sleep(0.01)
+
+
+async def silence(_writer):
+    await asyncio.sleep(30)
+
+
+async def one_byte_pieces(writer):
+    writer.write(OK + b"Transfer-Encoding: chunked\r\n\r\n")
+    writer.write(b"1\r\n#\r\n" * 20_000 + b"0\r\n\r\n")
+
+
+PACKED = gzip.compress(LINE * 10)
+HOSTILE = {
+    "endless line": (endless_line, "a line of more than"),
+    "endless series": (endless_lines, "more than 4096 lines"),
+    "endless comments": (endless_comments, "more than 1048576 bytes"),
+    "slow body": (slow_body, "within"),
+    "silence": (silence, "within|does not answer"),
+    "pieces of a byte": (one_byte_pieces, "pieces"),
+    "not found": (sends(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"), "answers 404"),
+    "redirect": (sends(b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\n\r\n"), "answers 302"),
+    "gzip": (
+        sends(OK + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(PACKED), PACKED),
+        "compressed",
+    ),
+    "no HTTP": (sends(b"SSH-2.0-OpenSSH_9.6\r\n"), "RemoteProtocolError"),
+    "endless headers": (
+        sends(OK, *[b"X-%d: y\r\n" % n for n in range(20_000)]),
+        "RemoteProtocolError|ReadError",
+    ),
+    "cut body": (sends(OK + b"Content-Length: 500\r\n\r\n", LINE), "RemoteProtocolError"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+async def test_a_hostile_pod_gives_one_problem_within_the_time_limit(kind):
+    reply, problem = HOSTILE[kind]
+    begin = time.monotonic()
+
+    with pytest.raises(PageProblem, match=problem):
+        await fetched(reply, timeout_s=1.0)
+
+    assert time.monotonic() - begin < 10
+
+
+async def test_a_closed_port_refuses_connections():
+    async with pod(silence) as (url, _):
+        pass
+    fetcher = PageFetcher(1.0)
+
+    with pytest.raises(PageProblem, match="refuses connections"):
+        await fetcher.fetch(url)
+    await fetcher.close()
+
+
+async def test_a_redirect_is_never_followed():
+    fetcher, secrets = PageFetcher(2.0), []
+
+    async def secret(writer):
+        secrets.append(1)
+        writer.write(OK + b"Content-Length: 0\r\n\r\n")
+
+    async with pod(secret) as (target, _):
+        redirect = b"HTTP/1.1 301 Moved\r\nLocation: %s\r\nContent-Length: 0\r\n\r\n" % target.encode()
+        async with pod(sends(redirect)) as (url, _):
+            with pytest.raises(PageProblem, match="301"):
+                await fetcher.fetch(url)
+    await fetcher.close()
+
+    assert secrets == []
+
+
+async def test_a_long_line_that_the_operator_reads_is_refused():
+    long = f'{RUNNING}{{model_name="{"m" * page_fetcher.LONGEST_LINE}"}} 1\n'.encode()
+
+    with pytest.raises(PageProblem, match="a line of more than"):
+        await fetched(sends(OK + b"Content-Length: %d\r\n\r\n" % len(long), long))
