@@ -183,6 +183,20 @@ def test_the_last_decisions_of_the_scaling_law_are_shown(monkeypatch):
     assert f"scaled 2026-11-27T10:05:00Z 5 -> 4 (LoadFell): {text} 2026-11-27T09:00:00Z 3 -> 5" in lines
 
 
+def test_where_metrics_are_read_is_shown(monkeypatch):
+    active = "True, metrics are recent, read from 3 of 3 pods"
+    cluster = ObservedCluster(seen(), (CHAT, CODE), scaling_active={CHAT.uid: active})
+    monkeypatch.setattr(reading, "read_cluster", lambda _access: cluster)
+
+    _, out, _ = run("explain", "llmdep/chat", "-o", "json")
+    shown = json.loads(out)
+    assert violations(shown, SCHEMA) == []
+    assert shown["scalingActive"] == active
+
+    _, out, _ = run("explain", "llmdep/chat")
+    assert f"scaling {active}" in " ".join(out.split())
+
+
 def with_a_bug_in_demands_of(name, monkeypatch):
     real = fleet_problem.__globals__["demand"]
 

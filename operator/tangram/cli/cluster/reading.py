@@ -40,6 +40,7 @@ from tangram.shell.snapshot.recorded_status import (
     recorded_back_offs,
     recorded_decisions,
     recorded_replicas,
+    recorded_scaling_active,
     recorded_variants,
 )
 from tangram.shell.watch.mirror import Mirror
@@ -59,6 +60,7 @@ class ObservedCluster:
     intents: tuple[ParsedIntent, ...]
     notes: tuple[str, ...] = ()  # one per object that could not be read
     decisions: Mapping[str, tuple[ScalingDecisionStatus, ...]] = field(default_factory=dict)  # by UID
+    scaling_active: Mapping[str, str] = field(default_factory=dict)  # the condition, by UID
 
 
 def read_cluster(access: ClusterAccess) -> ObservedCluster:
@@ -155,6 +157,7 @@ async def _observed_cluster(client: ApiClient, access: ClusterAccess) -> Observe
         intents,
         tuple(skipped),
         recorded_decisions(view, skip),
+        recorded_scaling_active(view),
     )
 
 

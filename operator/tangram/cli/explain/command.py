@@ -83,5 +83,11 @@ def _cluster(access: ClusterAccess, facts: dict[str, Architecture]) -> PlanSourc
     models = models_by_uid(cluster.intents, facts)
     return PlanSource(
         without_faulty(snapshot_input(cluster.fleet, cluster.intents, models)),
-        AppliedSnapshot(cluster.fleet, cluster.intents, models, decisions=cluster.decisions),
+        AppliedSnapshot(
+            cluster.fleet,
+            cluster.intents,
+            models,
+            decisions=cluster.decisions,
+            scaling_active=cluster.scaling_active,
+        ),
     )

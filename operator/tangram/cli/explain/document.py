@@ -39,6 +39,8 @@ def explanation_document(
         intent = intents[namespace, name]
         explanation |= {"modelURI": intent.model_uri} if isinstance(intent, Intent) else {}
         explanation["operator"] = _decision(source.cluster, intent, time.time())
+        if intent.uid in source.cluster.scaling_active:
+            explanation["scalingActive"] = source.cluster.scaling_active[intent.uid]
         decisions = source.cluster.decisions.get(intent.uid, ())
         if decisions:
             explanation["scaling"] = [

@@ -40,6 +40,8 @@ def _lines(explanation: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "runs on", _runs_on(explanation["runsOn"])
     if "operator" in explanation:
         yield "operator", _operator(explanation["operator"])
+    if "scalingActive" in explanation:
+        yield "scaling", explanation["scalingActive"]
     for place, decision in enumerate(explanation.get("scaling", ())):
         yield "" if place else "scaled", _scaling_decision(decision)
     if "plan" not in explanation:

@@ -60,6 +60,7 @@ class AppliedSnapshot:
     notes: tuple[str, ...] = ()
     # The last decisions of the scaling law by uid, where a cluster was read.
     decisions: Mapping[str, tuple[ScalingDecisionStatus, ...]] = field(default_factory=dict)
+    scaling_active: Mapping[str, str] = field(default_factory=dict)  # the condition, likewise
 
 
 def with_documents_applied(

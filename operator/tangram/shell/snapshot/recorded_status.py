@@ -45,6 +45,17 @@ def recorded_decisions(
     return {uid: scaling.decisions for uid, scaling in recorded if scaling.decisions}
 
 
+def recorded_scaling_active(view: MirrorView) -> dict[str, str]:
+    """Return what each status says about whether replicas follow the load, and from what, by UID."""
+    recorded = {}
+    for obj in view.llm_deployments:
+        conditions = _section(obj, "status").get("conditions")
+        for condition in conditions if isinstance(conditions, list) else ():
+            if isinstance(condition, dict) and condition.get("type") == "ScalingActive":
+                recorded[uid_of(obj)] = f"{condition.get('status')}, {condition.get('message')}"
+    return recorded
+
+
 def recorded_variants(view: MirrorView) -> dict[str, str]:
     """Return the variant (the shape's name in Deployments) in whose replicas each status counts, by UID."""
     recorded = (
