@@ -46,13 +46,17 @@ def counter(*phases: Phase) -> str:
 
 
 def evaluate(
-    path: Path, groups: Iterable[Mapping[str, Any]], series: Mapping[str, str], **checks: Any
+    path: Path,
+    groups: Iterable[Mapping[str, Any]],
+    series: Mapping[str, str],
+    every: str = "30s",
+    **checks: Any,
 ) -> subprocess.CompletedProcess[str]:
-    """Evaluate groups every 30 s on series with a sample a minute; `checks` are those of `promtool test`."""
+    """Evaluate groups on series with a sample a minute; `checks` are those of `promtool test`."""
     rules = path / "rules.json"
     write_rules(rules, *groups)
     inputs = [{"series": name, "values": values} for name, values in series.items()]
     test = {"interval": "1m", "input_series": inputs} | checks
     file = path / "test.json"
-    file.write_text(json.dumps({"rule_files": [rules.name], "evaluation_interval": "30s", "tests": [test]}))
+    file.write_text(json.dumps({"rule_files": [rules.name], "evaluation_interval": every, "tests": [test]}))
     return run("test", "rules", str(file))
