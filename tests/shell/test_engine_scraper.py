@@ -340,6 +340,23 @@ async def running_scraper(engines, reply, leads, evaluated):
     return scraper, end
 
 
+async def test_an_llm_deployment_has_a_limit_of_engines(engines, monkeypatch):
+    monkeypatch.setattr("tangram.shell.measure.engine_scraper.MOST_PODS", 4)
+    many = {"a": 3, "b": 2}
+    for name, count in many.items():
+        lines = [
+            b'vllm:num_requests_running{engine="%d",model_name="chat"} 1\n' % number
+            for number in range(count)
+        ]
+        engines.fail(name, page(b"".join(lines)))
+    engines.remove("c")
+
+    await engines.wait(15)
+
+    assert engines.reading().sample.running == 3
+    assert engines.reading().problem == "pod b shows 2 engines, more than 4 of one LLMDeployment"
+
+
 async def test_a_leader_scrapes_each_pod_once_per_interval_and_others_none():
     engines, leads, evaluated = Engines(chat=("a", "b"), other=("d",)), Count(False), Count()
     scraper, end = await running_scraper(engines, engines._reply, leads, evaluated)

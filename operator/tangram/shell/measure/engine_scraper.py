@@ -31,7 +31,7 @@ from tangram.shell.snapshot.workloads import EnginePod
 log = logging.getLogger(__name__)
 
 CONCURRENCY = 64
-MOST_PODS = 1024  # of one LLMDeployment
+MOST_PODS = 1024  # of one LLMDeployment, and engines: 110 KiB each for the widest window
 _NAMED_PODS = 3  # in a problem
 _SLACK = 1.1
 # Counted over one window: not known while scrapes have not lasted as long.
@@ -200,14 +200,19 @@ class EngineScraper:
                 return
             target = self._targets.get(uid)
             if target is not None and not target.is_in_flight:
-                scrape = asyncio.create_task(self.scrape(target.pod))
+                scrape = asyncio.create_task(self._scrape(target))
                 self._scrapes.add(scrape)
                 scrape.add_done_callback(self._scrapes.discard)
         await asyncio.sleep(max(0.0, begin_s + interval_s - self._clock()))
 
     async def scrape(self, pod: EnginePod) -> None:
-        """Scrape one pod and store what it shows."""
-        target = self._targets[pod.uid]
+        """Scrape one pod of those that are followed, and store what it shows."""
+        target = self._targets.get(pod.uid)
+        if target is not None:
+            await self._scrape(target)
+
+    async def _scrape(self, target: _Target) -> None:
+        pod = target.pod
         target.is_in_flight = True
         at = self._clock()
         try:
@@ -234,12 +239,19 @@ class EngineScraper:
 
     def _keep(self, target: _Target, page: Mapping[str, EngineValues], at: float) -> None:
         engines = {f"{target.pod.uid}{ENGINE_MARK}{engine}": values for engine, values in page.items()}
+        if len(engines) > 1 and self._engines_beside(target) + len(engines) > MOST_PODS:
+            raise PageProblem(f"shows {len(engines)} engines, more than {MOST_PODS} of one LLMDeployment")
         before = target.engines
         if any(key in before and values.fell_below(before[key]) for key, values in engines.items()):
             target.processes += 1
         for key, values in engines.items():
             self._store.append(key, target.processes, values.row, at, values.absent)
         target.engines = engines
+
+    def _engines_beside(self, target: _Target) -> int:
+        """Return how many engines other pods of its LLMDeployment show."""
+        others = (t for t in self._targets.values() if t is not target and t.intent.uid == target.intent.uid)
+        return sum(len(other.engines) for other in others)
 
     def _failed(self, target: _Target, problem: str, at: float) -> None:
         if problem != target.problem and target.pod.is_ready:
