@@ -110,6 +110,25 @@ def test_replicas_fall_to_the_highest_recommendation_of_the_window_at_once():
     assert decision.replicas == 2
 
 
+def test_replicas_that_missed_an_objective_stay_for_the_window_after_the_last_miss():
+    few = intent(min_replicas=1, max_replicas=3, ttft=Objective(90, 1000), tpot=Objective(90, 50))
+    # A load that is not steady: misses do not correct what a replica carries, and the forecast needs fewer.
+    known = LoadOutlook(LoadHistory(0.0, (*(1.0,) * 237, 2.0, 1.0, 1.0)), sharp(2.0), 60.0)
+    memory, missed_at, fallen_at = ScalingMemory(replicas=3), 0, 0
+    for now in range(0, 2400, 15):
+        attainment = 0.5 if now <= 900 else 0.99
+        decision = decided(memory, sample(1.0, attainment), ready=3, now=float(now), known=known, of=few)
+        memory = decision.memory
+        if decision.reason == "AtMaximum":
+            missed_at = now
+        if decision.reason == "LoadFell":
+            fallen_at = now
+            break
+
+    assert missed_at == 900
+    assert fallen_at >= missed_at + PARAMS.down_after_s
+
+
 @pytest.mark.parametrize(
     "changes", [{"age_s": 200.0}, {"age_s": 900.0}, {"targets": 1.0}], ids=["stale", "blind", "thin"]
 )

@@ -120,6 +120,11 @@ class ScalingInputs:
             return None
         return recommendations.highest(self.memory.recommendations, self.now, self.down_window_s)
 
+    def with_recommended(self, replicas: int) -> "ScalingInputs":
+        """Return the inputs with `replicas` among the recommendations: a miss or a queue needs as many."""
+        recent = recommendations.added(self.memory.recommendations, replicas, self.now)
+        return replace(self, memory=replace(self.memory, recommendations=recent))
+
     def with_refuted(self, sample: Sample) -> "ScalingInputs":
         """Return the inputs after objectives were missed with as many replicas as seemed enough."""
         rate = feed_forward.arrival_rate(sample, self.params.window_s)
@@ -240,6 +245,8 @@ def _grow(inputs: ScalingInputs, sample: Sample) -> ScalingDecision | None:
     forecast = 0 if inputs.need is None else inputs.need.replicas + memory.written_off
     if not missed and not queued and forecast <= held:
         return None
+    if missed or queued:  # also where the forecast sees no need: a removal waits for the window after it
+        inputs = inputs.with_recommended(held)
     cause = f"{' and '.join(missed)} objective missed" if missed else "requests wait in queues"
     reason = "SLOViolated" if missed else "QueueGrowing"
     if inputs.need is not None and forecast > held:
@@ -262,6 +269,8 @@ def _grow(inputs: ScalingInputs, sample: Sample) -> ScalingDecision | None:
     else:
         least = forecast
     replicas = min(least, max(_FACTOR * held, held + _STEP), intent.max_replicas)
+    if missed or queued:
+        inputs = inputs.with_recommended(replicas)
     return inputs.order(replicas, reason, f"{cause}: {held} -> {replicas}")
 
 
