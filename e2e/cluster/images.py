@@ -194,11 +194,12 @@ def _build_layers(
 def _forget_builds(name: str) -> None:
     """Remove the builds of this repository that the layout has dropped; layers that others use stay.
 
-    Under the lock of `_build_layers`: a build beside this one may stand on a layer that goes.
+    Under the lock of `_build_layers`: a build beside this one may stand on a layer that goes. The list fails
+    where a build of another Dockerfile removes an image meanwhile: then the next build forgets.
     """
     kept = {name, *oci.named(oci_layout())}
-    listed = buildah("images", "--format={{.Name}}:{{.Tag}}", timeout_s=60).stdout.split()
-    for other in listed:
+    listed = buildah("images", "--format={{.Name}}:{{.Tag}}", timeout_s=60, check=False)
+    for other in listed.stdout.split() if listed.returncode == 0 else ():
         if oci.repository(other) == oci.repository(name) and other not in kept:
             # One that a killed build still holds stays; it is no reason to refuse the new one.
             buildah("rmi", other, timeout_s=300, check=False)

@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
@@ -89,6 +90,20 @@ def test_old_builds_of_a_repository_leave_the_disk(context: Path) -> None:
     stored = images.buildah("images", "--all", "--quiet", timeout_s=60).stdout.split()
     # One image for each build, the base, and the two layers that all builds share.
     assert len(set(stored)) == 4 + 1 + 2
+
+
+def test_a_list_that_fails_beside_another_build_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    builds = images.reference("engine", tag="old")
+    commands: list[str] = []
+
+    def buildah(verb: str, *words: str, timeout_s: float, check: bool = True) -> CompletedProcess[str]:
+        assert not check
+        commands.append(verb)
+        return CompletedProcess([verb, *words], 125, f"{builds}\n", "image not known")
+
+    monkeypatch.setattr(images, "buildah", buildah)
+    images._forget_builds(images.reference("engine", tag="new"))
+    assert commands == ["images"]
 
 
 def test_containerd_forgets_what_the_layout_has_dropped(context: Path) -> None:
