@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -92,6 +93,11 @@ def _ended(process: subprocess.Popen[str]) -> bool:
         return False
     said = process.stderr.read().strip() if process.stderr else ""
     raise PortForwardEnded(said)
+
+
+def instant(text: str) -> datetime:
+    """Parse a time of the API, which are in whole seconds."""
+    return datetime.fromisoformat(text)
 
 
 def wait_until(check: Callable[[], T], timeout: float, what: str, *, every: float = 0.5) -> T:

@@ -105,10 +105,12 @@ def load(
     name: str = "load",
     model: str = NAME,
     requests: int = 0,
+    every_s: float = 0,
 ) -> None:
     """Start a bounded load as a Job inside the cluster, so that it spreads over the replicas.
 
-    It ends after `seconds` or with `end_load`, and not before it has made so many `requests`.
+    It ends after `seconds` or with `end_load`, and not before it has made so many `requests`. A client sends
+    one request every `every_s` seconds, or as soon as the last one ends.
     """
     kube.kubectl("delete", "job", name, "--ignore-not-found", "--wait")
     kube.apply(script(kube, f"{name}-script", ROOT / "e2e/demo/load.py", "default"))
@@ -121,6 +123,7 @@ def load(
             concurrency=concurrency,
             tokens=tokens,
             requests=requests,
+            every=every_s,
         )
     )
 
@@ -149,7 +152,9 @@ spec:
           image: {image}
           imagePullPolicy: IfNotPresent
           command: [/opt/venv/bin/python, /load/load.py, --url=http://{model}, --model={model}]
-          args: [--seconds={seconds}, --concurrency={concurrency}, --tokens={tokens}, --requests={requests}]
+          args:
+            [--seconds={seconds}, --concurrency={concurrency}, --tokens={tokens}, --requests={requests},
+             --every={every}]
           resources: {{requests: {{cpu: 20m}}, limits: {{memory: 128Mi}}}}
           volumeMounts: [{{name: script, mountPath: /load}}]
       volumes:
@@ -171,7 +176,7 @@ def remove(kube: Kube) -> None:
         kube.kubectl("delete", "crd", *CRDS, "--ignore-not-found")
 
 
-def replicas(kube: Kube) -> tuple[int, int]:
-    """Return (ready, desired) replicas of the example."""
-    status = kube.get("llmdep", NAME).get("status", {})
+def replicas(kube: Kube, name: str = NAME) -> tuple[int, int]:
+    """Return (ready, desired) replicas, of the example unless another LLMDeployment is named."""
+    status = kube.get("llmdep", name).get("status", {})
     return int(status.get("readyReplicas", 0)), int(status.get("desiredReplicas", 0))

@@ -1,4 +1,7 @@
-"""A bounded load on an OpenAI endpoint: closed loop, streamed completions, for some seconds or until SIGTERM.
+"""A bounded load on an OpenAI endpoint: streamed completions, for some seconds or until SIGTERM.
+
+Closed loop: a client sends its next request when the last one ends, or, with `--every`, so many seconds after
+it sent the last one, if that is later.
 
 Runs inside the cluster as a Job, so that requests spread over the replicas as they do in production
 (`kubectl port-forward` pins one pod). Standard library only: it also runs in the stand-in's small image.
@@ -70,11 +73,13 @@ def read_stream(response: http.client.HTTPResponse, began: float) -> Outcome:
 def worker(args: argparse.Namespace, over: threading.Event, results: list[Outcome]) -> None:
     turn = 0
     while not over.is_set() or len(results) < args.requests:
+        sent = time.monotonic()
         outcome = one_request(args.url, args.model, PROMPTS[turn % len(PROMPTS)], args.tokens)
         results.append(outcome)
         turn += 1
         if outcome.kind != "served":
             over.wait(0.5)  # honour the queue limit instead of hammering
+        over.wait(max(0.0, sent + args.every - time.monotonic()))
 
 
 def main() -> None:
@@ -84,6 +89,7 @@ def main() -> None:
     parser.add_argument("--concurrency", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--every", type=float, default=0, help="seconds between two requests of a client")
     parser.add_argument("--requests", type=int, default=0, help="the load does not end before so many")
     args = parser.parse_args()
     results: list[Outcome] = []

@@ -20,7 +20,7 @@ from typing import Any
 from e2e.cluster.local import Local
 from e2e.demo import install
 from e2e.demo.stage import Stage
-from e2e.kube import Kube, wait_until
+from e2e.kube import Kube, instant, wait_until
 from e2e.silicon.board import parse_machine
 from e2e.silicon.mig_manager import CONFIG, DEPLOY, DEPLOYED, STATE
 from e2e.silicon.nvml.connection import Admin
@@ -139,11 +139,6 @@ class CutNode:
     def are_done(self) -> bool:
         """Whether all FleetPlans that change layouts are Done."""
         return all(plan.get("status", {}).get("state") == "Done" for plan in self.plans_of_changes())
-
-
-def instant(text: str) -> datetime:
-    """Parse a time of the API, which are in whole seconds."""
-    return datetime.fromisoformat(text)
 
 
 def ready_since(pod: dict[str, Any]) -> datetime:

@@ -20,11 +20,11 @@ from e2e.cluster.local import Local
 from e2e.demo import install
 from e2e.demo.graph import stderr_line
 from e2e.demo.stage import Stage
-from e2e.kube import Kube, wait_until
+from e2e.kube import Kube, instant, wait_until
 from e2e.silicon.mig_manager import DEPLOY, STATE
 from e2e.silicon.nvml.connection import Admin
 from e2e.silicon.nvml.state import SILICON_LATENCIES, GpuInstance
-from e2e.tests.cut_node import MIG_MANAGER, NVML, Backend, CutNode, cut_node, instant, ready_since
+from e2e.tests.cut_node import MIG_MANAGER, NVML, Backend, CutNode, cut_node, ready_since
 from e2e.tests.support import ask, condition
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(3600)]
