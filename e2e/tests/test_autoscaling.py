@@ -180,6 +180,17 @@ def test_replicas_fall_late_after_the_load_and_no_request_was_cut(chat: Autoscal
         assert ", 0 cut" in said, said
 
 
+def test_the_load_of_the_demo_adds_a_replica(stage: Stage, chat: Autoscaled) -> None:
+    kube = chat.kube
+    install.model(kube)
+    install.load(kube, stage.references["silicon"], seconds=300)
+
+    wait_until(lambda: install.replicas(kube)[0] > 1, 120, "a second replica to serve", every=1)
+    install.end_load(kube)
+    said = kube.kubectl("logs", "job/load", "--tail=1")
+    assert ", 0 cut" in said, said
+
+
 def test_a_constant_load_keeps_its_number_of_replicas_for_ten_minutes(settled: Settled) -> None:
     model, remaining = settled.model, STEADY_FOR_S - (time.monotonic() - settled.since)
     if remaining > 0:

@@ -7,8 +7,7 @@ from openai import OpenAI
 
 from e2e.cluster.images import FEW_KERNELS
 from e2e.demo import install
-from e2e.demo.stage import Stage
-from e2e.kube import Kube, wait_until
+from e2e.kube import Kube
 from e2e.tests.support import deployment
 
 pytestmark = pytest.mark.cluster
@@ -145,12 +144,3 @@ def test_two_deployments_with_one_served_name_the_older_wins(model: Kube) -> Non
 
     assert next(c["reason"] for c in second if c["type"] == "Accepted") == "ModelNameCollision"
     assert model.kubectl("get", "llmdep", install.NAME, "-o", "jsonpath={.status.readyReplicas}") == "1"
-
-
-def test_the_load_of_the_demo_adds_a_replica(stage: Stage, model: Kube) -> None:
-    install.load(model, stage.references["silicon"], seconds=300)
-
-    wait_until(lambda: install.replicas(model)[0] > 1, 120, "a second replica to serve", every=1)
-    install.end_load(model)
-    said = model.kubectl("logs", "job/load", "--tail=1")
-    assert ", 0 cut" in said, said
