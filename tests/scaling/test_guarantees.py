@@ -170,9 +170,11 @@ def test_a_number_that_is_set_from_outside_is_kept_and_the_recommendation_told(h
 def test_every_number_that_is_remembered_is_finite(history, known):
     for _, _, decision in play(history, known):
         memory = decision.memory
-        numbers = (memory.trusted_share, memory.most_share or 0.0, memory.refuted_load, memory.queue_then)
+        counts = (*memory.load_misses.requests, *memory.load_misses.misses)
+        numbers = (memory.trusted_share, memory.sharpness, *memory.loads, *counts)
         assert all(math.isfinite(number) and number >= 0 for number in numbers)
         assert 1e-4 <= memory.trusted_share <= 2.0
+        assert 0.2 <= memory.sharpness <= 1.0
         assert len(memory.recommendations) <= 49
 
 

@@ -83,11 +83,31 @@ def test_without_an_arrival_counter_first_tokens_stand_in():
 
 
 def test_longer_requests_need_more_replicas():
-    _, short = after(sample(630.0, prompt=500.0, answer=100.0))
-    _, long = after(sample(630.0, prompt=2000.0, answer=400.0))
+    unstated = replace(CHAT, traffic=Traffic())
+    _, short = after(sample(630.0, prompt=500.0, answer=100.0), intent=unstated)
+    _, long = after(sample(630.0, prompt=2000.0, answer=400.0), intent=unstated)
 
     assert long.need.replicas > 2 * short.need.replicas
     assert short.need.load.horizon_s > 80.0
+
+
+def test_lengths_of_minutes_that_vary_by_chance_do_not_move_replicas():
+    short = {"prompt": 400.0, "answer": 90.0}
+    long = {"prompt": 1200.0, "answer": 250.0}
+    readings = [sample(15.0 * step, **(long if step // 20 % 2 else short)) for step in range(1, 961)]
+
+    needs = [after(*readings[: 240 + 20 * part])[1].need.replicas for part in range(1, 4)]
+
+    assert len(set(needs)) == 1
+
+
+def test_lengths_that_stay_longer_are_followed():
+    long = [sample(15.0 * step, prompt=2000.0, answer=400.0) for step in range(1, 961)]
+
+    state, decision = after(*long)
+
+    assert state.mixture.prompt_tokens == pytest.approx(2000, rel=0.05)
+    assert decision.need.replicas >= 2 * after(sample(15.0))[1].need.replicas
 
 
 @pytest.mark.parametrize(

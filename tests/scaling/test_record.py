@@ -1,6 +1,7 @@
 """What the law learned survives in a status, whatever another version or a person made of it."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -20,8 +21,7 @@ LEARNED = ScalingMemory(
     failed_orders=2,
     spare_since=5.0,
     trusted_share=0.5123,
-    most_share=0.5234,
-    refuted_load=0.6,
+    sharpness=0.61,
 )
 
 
@@ -37,13 +37,18 @@ def test_what_was_learned_goes_through_a_status():
         written_off=1,
         failed_orders=2,
         trusted_share=0.51,
-        most_share=0.52,
-        refuted_load=0.6,
+        sharpness=0.62,
+        prior_share=0.51,
+        prior_sharpness=0.62,
     )
 
 
-def test_a_share_near_the_prediction_is_not_written():
-    assert record(ScalingMemory(subject="x", trusted_share=1.02)) == {}
+def test_numbers_near_the_prediction_are_not_written():
+    assert record(ScalingMemory(subject="x", trusted_share=1.04, sharpness=0.96)) == {}
+
+
+def test_small_changes_of_a_number_are_no_writes():
+    assert record(replace(LEARNED, trusted_share=0.53)) == record(LEARNED)
 
 
 def test_it_fits_the_crd():

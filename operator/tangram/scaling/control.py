@@ -15,6 +15,7 @@ from tangram.scaling import capacity_correction, feed_forward, limits
 from tangram.scaling import objective_evidence as evidence
 from tangram.scaling import ordered_replicas as supply
 from tangram.scaling.outlook import recommendations
+from tangram.scaling.outlook.load_misses import LoadMisses
 from tangram.scaling.outlook.load_outlook import LoadOutlook, ReplicaNeed
 from tangram.scaling.sample import Sample
 from tangram.scaling.signal import Signal, SignalState
@@ -22,6 +23,9 @@ from tangram.scaling.state import ScalingDecision, ScalingMemory, ScalingParams
 
 # An order at most doubles the replicas, or adds four if that is more: a wrong reading cannot take the fleet.
 _FACTOR, _STEP = 2, 4
+# With a forecast each replica has been ordered that misses explain: only more than those of a burst, whose
+# requests miss together, add another.
+_CHANCE_BESIDE_FORECAST = 1e-12
 AT_MAXIMUM, NOT_STARTING = "AtMaximum", "ReplicasNotStarting"
 OUT_OF_BOUNDS, REPLICAS_SET = "OutOfBounds", "ReplicasSet"
 _NOT_FOR_LOAD = (OUT_OF_BOUNDS, REPLICAS_SET)  # orders that do not follow from the load
@@ -54,7 +58,7 @@ def decide(
     memory = _remember(memory, params, intent, held, ready, signal, now, outlook)
     need = _need(memory, params, intent, signal, now, outlook)
     if need is not None:
-        recent = recommendations.added(memory.recommendations, need.replicas, now)
+        recent = recommendations.added(memory.recommendations, need.lasting, now)
         memory = replace(memory, recommendations=recent)
     inputs = ScalingInputs(memory, params, intent, held, ready, now, outlook, need)
     if intent.paused:
@@ -115,22 +119,16 @@ class ScalingInputs:
 
     @property
     def recommended(self) -> int | None:
-        """The most that was recommended within the window, the present need among it; None without one."""
+        """What would be ordered if bounds and spec.replicas were not set; None without a forecast."""
         if self.need is None:
             return None
-        return recommendations.highest(self.memory.recommendations, self.now, self.down_window_s)
+        recent = recommendations.highest(self.memory.recommendations, self.now, self.down_window_s)
+        return max(self.need.replicas, min(self.held, self.need.replicas if recent is None else recent))
 
     def with_recommended(self, replicas: int) -> "ScalingInputs":
         """Return the inputs with `replicas` among the recommendations: a miss or a queue needs as many."""
         recent = recommendations.added(self.memory.recommendations, replicas, self.now)
         return replace(self, memory=replace(self.memory, recommendations=recent))
-
-    def with_refuted(self, sample: Sample) -> "ScalingInputs":
-        """Return the inputs after objectives were missed with as many replicas as seemed enough."""
-        rate = feed_forward.arrival_rate(sample, self.params.window_s)
-        if self.outlook is None or rate is None or self.ready < 1:
-            return self
-        return replace(self, memory=capacity_correction.refuted(self.memory, self.outlook, rate / self.ready))
 
     def _late(self) -> str:
         missing = min(self.memory.written_off, self.held - self.ready)
@@ -162,8 +160,11 @@ def forget_learned(memory: ScalingMemory) -> ScalingMemory:
         idle_tpot_ms=None,
         start_s=None,
         trusted_share=1.0,
-        most_share=None,
-        refuted_load=0.0,
+        sharpness=1.0,
+        prior_share=1.0,
+        prior_sharpness=1.0,
+        load_misses=LoadMisses(),
+        loads=(),
         recommendations=(),
     )
 
@@ -191,17 +192,15 @@ def _remember(
     )
     fresh = signal.state is SignalState.FRESH
     if outlook is not None:
-        lasted = limits.stable_s(memory, now)
-        if fresh and lasted >= params.window_s:
+        if fresh:
             memory = capacity_correction.corrected(
                 memory,
                 params,
                 limits.reachable_objectives(memory, intent),
                 outlook,
                 sample,
+                feed_forward.arrival_rate(sample, params.window_s),
                 ready=ready,
-                lasted=lasted,
-                queued=_queue_lasts(memory, params, now),
                 now=now,
             )
         return replace(memory, spare_since=supply.since(memory.spare_since, now) if fresh else None)
@@ -240,7 +239,8 @@ def _grow(inputs: ScalingInputs, sample: Sample) -> ScalingDecision | None:
     memory, params, intent, held = inputs.memory, inputs.params, inputs.intent, inputs.held
     windows = evidence.usable(sample, params.window_s, limits.stable_s(memory, inputs.now))
     reachable = limits.reachable_objectives(memory, intent)
-    missed = evidence.proven_violations(reachable, windows, params.min_samples)
+    chance = evidence.CHANCE if inputs.need is None else _CHANCE_BESIDE_FORECAST
+    missed = evidence.proven_violations(reachable, windows, params.min_samples, chance)
     queued = _queue_lasts(memory, params, inputs.now)
     forecast = 0 if inputs.need is None else inputs.need.replicas + memory.written_off
     if not missed and not queued and forecast <= held:
@@ -263,7 +263,6 @@ def _grow(inputs: ScalingInputs, sample: Sample) -> ScalingDecision | None:
             return inputs.order(held, "WaitingForReplicas", f"{cause}; the last step has yet to take effect")
         least = forecast
     elif missed or queued:
-        inputs = inputs.with_refuted(sample)
         needed = _needed(sample, inputs.ready) if queued and not memory.failed_orders else 0
         least = max(held + 1, needed, forecast)
     else:
@@ -307,9 +306,9 @@ def _shrink(inputs: ScalingInputs) -> ScalingDecision:
 def _fall(inputs: ScalingInputs, need: ReplicaNeed) -> ScalingDecision:
     """Order as few replicas as the highest of the recent recommendations if the evidence has lasted."""
     held, since = inputs.held, inputs.memory.spare_since
-    if held <= inputs.intent.min_replicas or need.replicas >= held:
+    if held <= inputs.intent.min_replicas or need.lasting >= held:
         return inputs.order(held, "Steady", f"{held} is right: {need.cause}")
-    target = max(inputs.intent.min_replicas, inputs.recommended or held)
+    target = max(inputs.intent.min_replicas, inputs.recommended or need.replicas)
     if target >= held or since is None or inputs.now - since < inputs.down_window_s:
-        return inputs.order(held, "Steady", f"{need.replicas} may do; watching: {need.cause}")
+        return inputs.order(held, "Steady", f"{need.lasting} may do; watching: {need.cause}")
     return inputs.order(target, "LoadFell", f"{need.cause}: {held} -> {target}")

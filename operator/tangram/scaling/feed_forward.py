@@ -4,6 +4,9 @@ What one replica carries is predicted by the capacity model for the present mixt
 that is corrected live (`capacity_correction`).
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from tangram.fleet import Intent
 from tangram.scaling.outlook.forecast import Forecast, forecast
 from tangram.scaling.outlook.load_outlook import LoadOutlook, ReplicaNeed
@@ -12,6 +15,8 @@ from tangram.scaling.sample import Sample
 from tangram.scaling.state import ScalingMemory, ScalingParams
 
 MOST_REPLICAS = 10_000  # that are ever recommended
+_LASTING_BUDGET = 0.5  # share of the error budget down to which replicas are removed
+_MOST_MISSED = 0.5  # beyond it replicas are overloaded: one more carries little
 _DRAIN_S = 60.0  # within which a queue is to be served beside the arrivals
 _LOOP_S = 30.0  # from a change of the load to an order: half a window of rates and one round
 
@@ -38,39 +43,66 @@ def needed(
         return None
     horizon_s = expected_start_s(memory, params, outlook) + _LOOP_S
     load = forecast(outlook.history, rate, now=now, horizon_s=horizon_s)
-    capacity = outlook.capacity.scaled(memory.trusted_share)
+    capacity = outlook.capacity.scaled(memory.trusted_share, memory.sharpness)
     backlog = (sample.waiting or 0.0) / _DRAIN_S if queued else 0.0
     percentile = intent.objectives.strictest_percentile
-    replicas = _fewest(load, capacity, backlog, 1 - percentile / 100)
+    misses = ExpectedMisses(load, capacity, backlog)
+    budget = 1 - percentile / 100
+    replicas = misses.replicas_within(budget, capacity.rate_at(percentile))
     return ReplicaNeed(
         replicas,
+        misses.replicas_within(_LASTING_BUDGET * budget, capacity.rate_at(percentile)),
         load,
         capacity.rate_at(percentile),
-        expected_misses(load, capacity, backlog, replicas),
+        misses.share(replicas),
         backlog,
     )
 
 
-def expected_misses(load: Forecast, capacity: ReplicaCapacity, backlog: float, replicas: int) -> float:
-    """Return the share of requests that miss an objective with so many replicas, over all forecast loads."""
-    arriving = load.mean_of(lambda rate: rate)
-    if arriving + backlog <= 0:
-        return 0.0
-    missed = load.mean_of(lambda rate: rate * capacity.missed_share((rate + backlog) / replicas))
-    return missed / arriving if arriving > 0 else capacity.missed_share(backlog / replicas)
+@dataclass(frozen=True, slots=True)
+class ExpectedMisses:
+    """The misses that a load leads to, by the number of replicas: over all loads of the forecast."""
+
+    load: Forecast
+    capacity: ReplicaCapacity
+    backlog: float = 0.0  # requests per second that wait and are to be served beside those that arrive
+
+    def per_second(self, replicas: int) -> float:
+        """Return the requests per second that miss an objective; of the backlog alone where none arrive."""
+        if not self.load.mean_of(lambda rate: rate):
+            return self.backlog * self.capacity.missed_share(self.backlog / replicas)
+        return self.load.mean_of(
+            lambda rate: rate * self.capacity.missed_share((rate + self.backlog) / replicas)
+        )
+
+    def share(self, replicas: int) -> float:
+        """Return the share of the requests that miss an objective."""
+        requests = self.load.mean_of(lambda rate: rate) or self.backlog
+        return self.per_second(replicas) / requests if requests > 0 else 0.0
+
+    def replicas_within(self, budget: float, replica_rate: float) -> int:
+        """Return the fewest replicas with at most this share of misses, as far as each is worth it.
+
+        A replica is worth it if it prevents as many misses as a fully used one is allowed: where requests
+        miss whatever the load is, ever more replicas would prevent ever fewer.
+        """
+        most = _first(lambda count: self.share(count) <= budget, 1)
+        carrying = min(_first(lambda count: self.share(count) <= _MOST_MISSED, 1), most)
+        least_prevented = budget * replica_rate
+        worth = _first(
+            lambda count: self.per_second(count) - self.per_second(count + 1) < least_prevented, carrying
+        )
+        return min(most, worth)
 
 
-def _fewest(load: Forecast, capacity: ReplicaCapacity, backlog: float, budget: float) -> int:
-    """Return the fewest replicas whose expected misses the error budget allows, at most `MOST_REPLICAS`."""
-    low, high = 1, 1
-    while high < MOST_REPLICAS and expected_misses(load, capacity, backlog, high) > budget:
+def _first(holds: Callable[[int], bool], low: int) -> int:
+    """Return the first number from `low` on for which a condition holds that then stays; at most 10,000."""
+    high = low
+    while high < MOST_REPLICAS and not holds(high):
         low, high = high + 1, min(2 * high, MOST_REPLICAS)
     while low < high:
         middle = (low + high) // 2
-        if expected_misses(load, capacity, backlog, middle) <= budget:
-            high = middle
-        else:
-            low = middle + 1
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
     return low
 
 

@@ -15,7 +15,7 @@ from tangram.scaling.control import decide, forget_learned
 from tangram.scaling.feed_forward import arrival_rate
 from tangram.scaling.outlook.load_history import LoadHistory, extended, merged
 from tangram.scaling.outlook.load_outlook import LoadOutlook
-from tangram.scaling.outlook.mixture import Mixture, rounded
+from tangram.scaling.outlook.mixture import STATED_S, Mixture
 from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
 from tangram.scaling.sample import Sample
 from tangram.scaling.signal import Signal
@@ -33,7 +33,9 @@ class LawState:
     shape: Shape | None = None  # of the replicas that `memory` counts
     history: LoadHistory = field(default_factory=partial(LoadHistory, 0.0))
     stored: LoadHistory | None = None  # what Prometheus held, as it is part of `history`
-    mixture: Mixture | None = None  # as last measured
+    mixture: Mixture | None = None  # of the last hour or so; None: none was measured
+    mixture_since: float = 0.0  # when it was measured first, and last
+    mixture_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +88,9 @@ class Law:
             if not history.rates:
                 history = replace(history, end_s=end_s - history.step_s)
             history = extended(history, arrival_rate(sample, self.params.window_s), end_s, most)
+        state = replace(state, history=history, stored=stored)
         measured = sample.mixture(self.params.window_s, self.params.min_samples)
-        return replace(state, history=history, stored=stored, mixture=measured or state.mixture)
+        return state if measured is None else _with_mixture(state, observation.intent, measured, sample.at)
 
     def _outlook(self, state: LawState, observation: LawObservation) -> LoadOutlook | None:
         """Return what is known beside the reading. While replicas move to another shape, nothing is."""
@@ -98,10 +101,22 @@ class Law:
         ):
             return None
         mixture = state.mixture or _stated(observation.intent)
-        capacity = None if mixture is None else observation.capacity_of(*mixture)
+        capacity = None if mixture is None else observation.capacity_of(*mixture.rounded)
         if capacity is None or capacity.rates[0][1] <= 0:
             return None
         return LoadOutlook(state.history, capacity, observation.start_s)
+
+
+def _with_mixture(state: LawState, intent: Intent, measured: Mixture, at: float) -> LawState:
+    """Return the state with a mean of mixtures: lengths of minutes vary by chance, like the load, and
+    replicas must not follow. The mixture that the spec expects counts like so much time before.
+    """
+    if state.mixture is None:
+        stated = _stated(intent)
+        since = at if stated is None else at - STATED_S
+        return replace(state, mixture=stated or measured, mixture_since=since, mixture_at=at)
+    mean = state.mixture.averaged(measured, at - state.mixture_at, at - state.mixture_since)
+    return replace(state, mixture=mean, mixture_at=at)
 
 
 def after_plan(state: LawState, decision: Decision, shapes: frozenset[Shape]) -> LawState:
@@ -129,4 +144,4 @@ def _stated(intent: Intent) -> Mixture | None:
     traffic = intent.traffic
     if traffic.input_tokens is None or traffic.output_tokens is None:
         return None
-    return rounded(traffic.input_tokens.mean, traffic.output_tokens.mean)
+    return Mixture(traffic.input_tokens.mean, traffic.output_tokens.mean)

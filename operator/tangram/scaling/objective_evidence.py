@@ -13,7 +13,7 @@ from tangram.scaling.sample import Sample, Window
 
 # A miss is proven if requests that meet the objective exactly at its percentile would miss it as often with
 # less than this probability (Chernoff's bound, which is above it).
-_CHANCE = 0.002
+CHANCE = 0.002
 _FEWEST = 3
 _ROUNDING = 1e-12  # of shares: 1 - 0.9 is not 0.1
 
@@ -47,7 +47,9 @@ def violations(intent: Intent, window: Window | None, min_samples: int) -> tuple
     )
 
 
-def proven_violations(intent: Intent, windows: Sequence[Window], min_samples: int) -> tuple[str, ...]:
+def proven_violations(
+    intent: Intent, windows: Sequence[Window], min_samples: int, chance: float = CHANCE
+) -> tuple[str, ...]:
     """Return which objectives are missed now, and not by chance: they are missed in the first window and in
     the narrowest one that holds enough requests, and that one or a wider one proves it.
 
@@ -57,7 +59,9 @@ def proven_violations(intent: Intent, windows: Sequence[Window], min_samples: in
     window = narrowest(windows, min_samples)
     missed = violations(intent, window, min_samples)
     return tuple(
-        name for name in missed if name in now and window and _proof(intent, windows, name, window.seconds)
+        name
+        for name in missed
+        if name in now and window and _proof(intent, windows, name, window.seconds, chance)
     )
 
 
@@ -65,7 +69,9 @@ def _below(attainments: Sequence[float | None], objective: Objective) -> bool:
     return any(share is not None and not _reached(share, objective) for share in attainments)
 
 
-def _proof(intent: Intent, windows: Sequence[Window], name: str, least_s: float) -> Window | None:
+def _proof(
+    intent: Intent, windows: Sequence[Window], name: str, least_s: float, chance: float
+) -> Window | None:
     """Return the narrowest window beyond the first that proves the miss; the first where there is no other.
 
     Requests of one burst miss together, so chance makes a bad minute much more often than if requests were
@@ -76,7 +82,7 @@ def _proof(intent: Intent, windows: Sequence[Window], name: str, least_s: float)
             continue
         for its_name, objective, attainments in _objectives(intent, window):
             if its_name == name and any(
-                _is_proven(attainment, objective, window) for attainment in attainments
+                _is_proven(attainment, objective, window, chance) for attainment in attainments
             ):
                 return window
     return None
@@ -127,14 +133,16 @@ def _missed(attainment: float | None, objective: Objective, window: Window, min_
     return enough or (window.is_widest and _is_proven(attainment, objective, window))
 
 
-def _is_proven(attainment: float | None, objective: Objective, window: Window) -> bool:
+def _is_proven(
+    attainment: float | None, objective: Objective, window: Window, chance: float = CHANCE
+) -> bool:
     """Whether chance does not explain the miss. Requests are counted for tokens too: those of one request
     depend on each other.
     """
     requests = math.floor(window.requests or 0.0)
     if attainment is None or _reached(attainment, objective) or requests < _FEWEST:
         return False
-    return requests * divergence(attainment, objective.percentile / 100) >= math.log(1 / _CHANCE)
+    return requests * divergence(attainment, objective.percentile / 100) >= math.log(1 / chance)
 
 
 def divergence(measured: float, expected: float) -> float:

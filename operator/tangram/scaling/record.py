@@ -18,7 +18,7 @@ _MOST_REPLICAS = 2**31 - 1
 _MOST_SECONDS = 86_400.0
 _MOST_LOAD = 1e7
 _DIGITS = 3
-_SHARE_STEP = 0.05
+_SHARE_STEP = 1.1
 _MOST_SHARE = 1e4
 
 
@@ -32,14 +32,10 @@ def record(memory: ScalingMemory) -> dict[str, Any]:
     ):
         if value is not None:
             block[name] = _decimal(value)
-    # Two digits: the share moves by less than that from minute to minute, and each change is a write.
-    if abs(memory.trusted_share - 1) >= _SHARE_STEP:
-        block["trustedShare"] = _decimal(memory.trusted_share, 2)
-    if memory.most_share is not None:
-        block |= {
-            "mostShare": _decimal(memory.most_share, 2),
-            "refutedLoad": _decimal(memory.refuted_load, 2),
-        }
+    for name, share in (("trustedShare", memory.trusted_share), ("missSharpness", memory.sharpness)):
+        steps = round(math.log(share, _SHARE_STEP))
+        if steps:  # coarse, because it moves a little each minute, and each change is a write
+            block[name] = _decimal(_SHARE_STEP**steps, 2)
     if memory.tpot_reachable is not None:
         block["tpotReachable"] = memory.tpot_reachable
     if memory.written_off:
@@ -59,6 +55,8 @@ def recalled(block: Mapping[str, Any]) -> ScalingMemory:
     subject, reachable = block.get("learnedUnder"), block.get("tpotReachable")
     if not isinstance(subject, str):  # it may have been learned under anything
         return memory
+    share = _positive(block.get("trustedShare"), _MOST_SHARE) or 1.0
+    sharpness = min(_positive(block.get("missSharpness"), _MOST_SHARE) or 1.0, 1.0)
     return replace(
         memory,
         subject=subject,
@@ -66,9 +64,10 @@ def recalled(block: Mapping[str, Any]) -> ScalingMemory:
         violated_load=_positive(block.get("violatedRunningRequests"), _MOST_LOAD),
         start_s=_positive(block.get("startSeconds"), _MOST_SECONDS),
         tpot_reachable=reachable if isinstance(reachable, bool) else None,
-        trusted_share=_positive(block.get("trustedShare"), _MOST_SHARE) or 1.0,
-        most_share=_positive(block.get("mostShare"), _MOST_SHARE),
-        refuted_load=_positive(block.get("refutedLoad"), _MOST_SHARE) or 0.0,
+        trusted_share=share,
+        sharpness=sharpness,
+        prior_share=share,
+        prior_sharpness=sharpness,
     )
 
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tangram.scaling.outlook.mixture import Mixture, rounded
+from tangram.scaling.outlook.mixture import Mixture
 
 # No engine reaches these numbers: they come from a broken exporter, not from load.
 _MOST_REPLICAS = 100_000
@@ -111,7 +111,7 @@ class Sample:
             prompt, answer = window.prompt_tokens_mean, window.answer_tokens_mean
             enough = window.seconds >= _LEAST_MIXTURE_S and (window.requests or 0) >= min_samples
             if enough and prompt is not None and answer is not None:
-                return rounded(prompt, answer)
+                return Mixture(prompt, answer)
         return None
 
 

@@ -1,8 +1,9 @@
 """Parameters, memory and decision of the scaling law."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tangram.scaling.outlook.load_history import LEAST_HISTORY_S, MOST_HISTORY_S, STEP_S
+from tangram.scaling.outlook.load_misses import LoadMisses
 from tangram.scaling.outlook.load_outlook import ReplicaNeed
 from tangram.scaling.outlook.recommendations import Recommendations
 
@@ -74,10 +75,13 @@ class ScalingMemory:
 
     # Feed-forward (`feed_forward`). Shares are of the requests per second that are predicted for a replica.
     trusted_share: float = 1.0  # that a replica really carries; its inverse is the live correction
-    most_share: float | None = None  # that it may rise to: more was refuted by misses at `refuted_load`
-    refuted_load: float = 0.0  # requests per second per replica over those predicted
-    compared_at: float | None = None  # when the two were last compared with a reading
-    queue_then: float = 0.0  # requests that waited at that time
+    sharpness: float = 1.0  # exponent of the predicted share of misses: below 1 they rise more slowly
+    prior_share: float = 1.0  # the two as they were recorded, before any request of `load_misses`
+    prior_sharpness: float = 1.0
+    load_misses: LoadMisses = field(default_factory=LoadMisses)  # from which both follow
+    loads: tuple[float, ...] = ()  # per replica over the predicted one, of the last minutes
+    queued_load: float = 0.0  # at which their misses count: the highest since requests wait
+    compared_at: float | None = None  # when they were last compared with a reading
     recommendations: Recommendations = ()
 
 

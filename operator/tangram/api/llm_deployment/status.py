@@ -162,11 +162,9 @@ class ScalingStatus(APIModel):
         "Share of the predicted requests per second that one replica carries, corrected by the misses that "
         "happen; 1: as predicted."
     )
-    most_share: Decimal | None = optional(
-        "The share that it may rise to again at the load at which more was refuted."
-    )
-    refuted_load: Decimal | None = optional(
-        "That load, in requests per second per replica over those predicted."
+    miss_sharpness: Decimal | None = optional(
+        "Exponent of the predicted share of misses; below 1 misses rise more slowly with the load than "
+        "predicted, because loads and lengths vary within minutes."
     )
     recommended_replicas: Count | None = optional(
         "Replicas that the scaling law would order, where spec.replicas sets another number."

@@ -21,6 +21,7 @@ class ReplicaNeed:
     """How many replicas the load needs, and from what that follows."""
 
     replicas: int
+    lasting: int  # with half of the error budget: replicas are removed down to them, so that none saws
     load: Forecast
     replica_rate: float  # requests per second within the objectives, corrected
     missed_share: float  # of requests that are expected to miss an objective with so many replicas

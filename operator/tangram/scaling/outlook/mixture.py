@@ -3,20 +3,23 @@
 import math
 from typing import NamedTuple
 
+LEAST_AVERAGED_S, AVERAGED_S = 300.0, 3600.0  # time constants of the mean of mixtures
+STATED_S = 1200.0  # as long as this counts the mixture of the spec
 _STEP = 1.1  # means are rounded to powers of it: neighbours share a computed capacity
 
 
 class Mixture(NamedTuple):
-    """Mean tokens, rounded."""
+    """Mean tokens."""
 
     prompt_tokens: float
     answer_tokens: float
 
+    @property
+    def rounded(self) -> "Mixture":
+        """The next mixture among those that a capacity is computed for."""
+        return Mixture(*(float(_STEP ** round(math.log(max(tokens, 1.0), _STEP))) for tokens in self))
 
-def rounded(prompt_tokens: float, answer_tokens: float) -> Mixture:
-    """Return the mixture of these means."""
-    return Mixture(_rounded(prompt_tokens), _rounded(answer_tokens))
-
-
-def _rounded(tokens: float) -> float:
-    return float(_STEP ** round(math.log(max(tokens, 1.0), _STEP)))
+    def averaged(self, measured: "Mixture", seconds: float, age_s: float) -> "Mixture":
+        """Return the mean of `age_s` seconds, of an hour at most, after `seconds` of another mixture."""
+        share = 1 - math.exp(-max(seconds, 0.0) / min(max(age_s, LEAST_AVERAGED_S), AVERAGED_S))
+        return Mixture(*(a + share * (b - a) for a, b in zip(self, measured, strict=True)))

@@ -16,6 +16,7 @@ class ReplicaCapacity:
     """
 
     rates: tuple[tuple[float, float], ...]
+    sharpness: float = 1.0  # exponent of the share of misses
 
     def rate_at(self, percentile: float) -> float:
         """Return the highest load at which `percentile` per cent of the requests meet the objectives."""
@@ -29,7 +30,7 @@ class ReplicaCapacity:
         loads = [load for _, load in self.rates]
         place = min(max(bisect_left(loads, rate), 1), len(loads) - 1)
         first, second, below, width = self._piece(place)
-        return math.exp(min(0.0, first + (second - first) * (rate - below) / width))
+        return math.exp(self.sharpness * min(0.0, first + (second - first) * (rate - below) / width))
 
     def _piece(self, place: int) -> tuple[float, float, float, float]:
         """Return the logarithms of the shares at both ends of a piece, its lower load, and its width."""
@@ -49,6 +50,7 @@ class ReplicaCapacity:
         first, second, below, width = self._piece(place)
         return max(0.0, below + width * (math.log(missed) - first) / (second - first))
 
-    def scaled(self, share: float) -> "ReplicaCapacity":
-        """Return the capacity of a replica that carries this share of each load."""
-        return ReplicaCapacity(tuple((percentile, share * rate) for percentile, rate in self.rates))
+    def scaled(self, share: float, sharpness: float = 1.0) -> "ReplicaCapacity":
+        """Return the capacity of a replica that carries this share of each load, with this exponent."""
+        rates = ((percentile, share * rate) for percentile, rate in self.rates)
+        return ReplicaCapacity(tuple(rates), sharpness)
