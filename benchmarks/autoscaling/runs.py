@@ -32,7 +32,7 @@ ATTAINMENTS = (0.95, 0.99, 0.999)
 Record = dict[str, Any]
 
 _PACKAGE = Path(tangram.__file__).parent
-_SIMULATION = ("simulator", "capacity", "scaling/queries.py", "scaling/sample.py")
+_SIMULATION = ("simulator", "capacity", "scaling/scrapes", "scaling/queries.py", "scaling/sample.py")
 # What only the operator's own law is made of: a change of it leaves runs of other laws valid.
 _OWN_LAW = ("scaling", "simulator/control/operator_law.py")
 
