@@ -1,6 +1,7 @@
 """Loads by the minute, lengths and a predicted capacity: what a step of the law knows beside a reading."""
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -187,3 +188,23 @@ def test_the_recommendation_beside_a_set_number_is_what_the_load_needs(number):
 
     assert decision.replicas == number
     assert decision.recommended == free.need.replicas > 20
+
+
+def running(reading, count):
+    """Return the reading with so many running requests on average."""
+    wider = tuple(replace(window, running_mean=count) for window in reading.wider)
+    return replace(reading, running=count, running_mean=count, wider=wider)
+
+
+def test_replicas_average_the_load_over_the_time_that_requests_run():
+    # 10 requests/s arrive on average, each minute none or twice as many. Each runs for two minutes.
+    rng = Random(1)
+    minutes = [running(sample(600.0 + 60 * m, rng.choice((0.0, 1200.0))), 1200.0) for m in range(1, 121)]
+    short = [running(reading, 10.0) for reading in minutes]
+
+    state, long_requests = after(*minutes)
+    _, short_requests = after(*short)
+
+    assert state.bins == 4
+    assert long_requests.need.load.rates[-1] < 0.85 * short_requests.need.load.rates[-1]
+    assert long_requests.need.replicas < short_requests.need.replicas

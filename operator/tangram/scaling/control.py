@@ -199,7 +199,7 @@ def _remember(
                 limits.reachable_objectives(memory, intent),
                 outlook,
                 sample,
-                feed_forward.arrival_rate(sample, params.window_s),
+                feed_forward.lasting_rate(sample, params, outlook),
                 ready=ready,
                 now=now,
             )

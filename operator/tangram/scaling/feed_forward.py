@@ -9,12 +9,14 @@ from dataclasses import dataclass
 
 from tangram.fleet import Intent
 from tangram.scaling.outlook.forecast import Forecast, forecast
+from tangram.scaling.outlook.load_history import STEP_S, averaged
 from tangram.scaling.outlook.load_outlook import LoadOutlook, ReplicaNeed
 from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
 from tangram.scaling.sample import Sample
 from tangram.scaling.state import ScalingMemory, ScalingParams
 
 MOST_REPLICAS = 10_000  # that are ever recommended
+MOST_AVERAGED = 30  # bins of the load that are averaged
 _LASTING_BUDGET = 0.5  # share of the error budget down to which replicas are removed
 _MOST_MISSED = 0.5  # beyond it replicas are overloaded: one more carries little
 _DRAIN_S = 60.0  # within which a queue is to be served beside the arrivals
@@ -38,11 +40,11 @@ def needed(
     now: float,
 ) -> ReplicaNeed | None:
     """Return the replicas for the load at the horizon; None while no rate is known."""
-    rate = arrival_rate(sample, params.window_s)
+    rate = lasting_rate(sample, params, outlook)
     if rate is None:
         return None
     horizon_s = expected_start_s(memory, params, outlook) + _LOOP_S
-    load = forecast(outlook.history, rate, now=now, horizon_s=horizon_s)
+    load = forecast(averaged(outlook.history, outlook.bins), rate, now=now, horizon_s=horizon_s)
     capacity = outlook.capacity.scaled(memory.trusted_share, memory.sharpness)
     backlog = (sample.waiting or 0.0) / _DRAIN_S if queued else 0.0
     percentile = intent.objectives.strictest_percentile
@@ -115,6 +117,28 @@ def arrival_rate(sample: Sample, window_s: float) -> float | None:
     if sample.arrived is not None:
         return sample.arrived / window_s
     return None if sample.requests is None else sample.requests / window_s
+
+
+def lasting_rate(sample: Sample, params: ScalingParams, outlook: LoadOutlook) -> float | None:
+    """Return the rate of arrivals over the time for which a request runs: those are a replica's load."""
+    rate = arrival_rate(sample, params.window_s)
+    if rate is None or outlook.bins <= 1:
+        return rate
+    before = [past for past in outlook.history.rates[1 - outlook.bins :] if past is not None]
+    return (rate + sum(before)) / (1 + len(before))
+
+
+def bins_of_requests(sample: Sample, params: ScalingParams) -> int | None:
+    """Return the bins over which replicas average their load; None while too few requests are known.
+
+    By Little's law requests run for a time of the running ones over the rate at which they begin. Replicas
+    respond to arrivals like an exponential average of that time constant, of which twice the time is a mean.
+    """
+    *_, window = sample.windows(params.window_s)
+    if not window.requests or window.requests < params.min_samples or window.running_mean is None:
+        return None
+    runs_s = window.running_mean / window.requests * window.seconds
+    return max(1, min(round(2 * runs_s / STEP_S), MOST_AVERAGED))
 
 
 def down_window_s(memory: ScalingMemory, params: ScalingParams, outlook: LoadOutlook) -> float:

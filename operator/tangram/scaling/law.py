@@ -12,7 +12,7 @@ from functools import partial
 
 from tangram.fleet import Decision, Intent, Shape
 from tangram.scaling.control import decide, forget_learned
-from tangram.scaling.feed_forward import arrival_rate
+from tangram.scaling.feed_forward import arrival_rate, bins_of_requests
 from tangram.scaling.outlook.load_history import LoadHistory, extended, merged
 from tangram.scaling.outlook.load_outlook import LoadOutlook
 from tangram.scaling.outlook.mixture import STATED_S, Mixture
@@ -34,6 +34,7 @@ class LawState:
     history: LoadHistory = field(default_factory=partial(LoadHistory, 0.0))
     stored: LoadHistory | None = None  # what Prometheus held, as it is part of `history`
     mixture: Mixture | None = None  # of the last hour or so; None: none was measured
+    bins: int = 1  # of the history that requests run for
     mixture_since: float = 0.0  # when it was measured first, and last
     mixture_at: float = 0.0
 
@@ -88,7 +89,8 @@ class Law:
             if not history.rates:
                 history = replace(history, end_s=end_s - history.step_s)
             history = extended(history, arrival_rate(sample, self.params.window_s), end_s, most)
-        state = replace(state, history=history, stored=stored)
+        bins = bins_of_requests(sample, self.params)
+        state = replace(state, history=history, stored=stored, bins=state.bins if bins is None else bins)
         measured = sample.mixture(self.params.window_s, self.params.min_samples)
         return state if measured is None else _with_mixture(state, observation.intent, measured, sample.at)
 
@@ -104,7 +106,7 @@ class Law:
         capacity = None if mixture is None else observation.capacity_of(*mixture.rounded)
         if capacity is None or capacity.rates[0][1] <= 0:
             return None
-        return LoadOutlook(state.history, capacity, observation.start_s)
+        return LoadOutlook(state.history, capacity, observation.start_s, state.bins)
 
 
 def _with_mixture(state: LawState, intent: Intent, measured: Mixture, at: float) -> LawState:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 STEP_S = 60.0  # length of a bin; at least four scrapes
 MOST_BINS = 240  # four hours
@@ -24,6 +25,19 @@ class LoadHistory:
         """Return the rate of the bin that ends at `end_s` or just after, None if it is unknown."""
         place = len(self.rates) - 1 - math.floor((self.end_s - end_s) / self.step_s + 1e-9)
         return self.rates[place] if 0 <= place < len(self.rates) else None
+
+
+@lru_cache(maxsize=1024)
+def averaged(history: LoadHistory, bins: int) -> LoadHistory:
+    """Return the history of means over so many bins, each with those before it; gaps count for nothing."""
+    if bins <= 1:
+        return history
+    rates = []
+    for place, rate in enumerate(history.rates):
+        recent = [r for r in history.rates[max(0, place + 1 - bins) : place + 1] if r is not None]
+        rates.append(None if rate is None else sum(recent) / len(recent))
+    seasons = tuple((period_s, averaged(season, bins)) for period_s, season in history.seasons)
+    return replace(history, rates=tuple(rates), seasons=seasons)
 
 
 def extended(history: LoadHistory, rate: float | None, end_s: float, most: int = MOST_BINS) -> LoadHistory:

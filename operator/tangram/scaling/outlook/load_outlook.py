@@ -14,6 +14,7 @@ class LoadOutlook:
     history: LoadHistory
     capacity: ReplicaCapacity  # of the present shape, for the present mixture of lengths
     start_s: float | None = None  # P90 of measured start times of the present shape
+    bins: int = 1  # of the history over which replicas average the load, because requests run for so long
 
 
 @dataclass(frozen=True, slots=True)
