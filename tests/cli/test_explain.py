@@ -158,7 +158,8 @@ def test_one_that_cannot_be_planned_is_explained_too(planner, name, reason):
 
 
 def test_the_last_decisions_of_the_scaling_law_are_shown(monkeypatch):
-    text = "14 requests/s expected in 90 s, up to 16; 3.1 per replica"
+    runner_up = "0.4 % expected to miss with 4, 2.3 % with 3, beyond the error budget of 1 %"
+    text = f"14 requests/s expected in 90 s, up to 16; 3.1 per replica; {runner_up}"
     decisions = [
         {
             "time": "2026-11-27T10:05:00Z",
@@ -166,6 +167,13 @@ def test_the_last_decisions_of_the_scaling_law_are_shown(monkeypatch):
             "to": 4,
             "reason": "LoadFell",
             "message": f"{text}: 5 -> 4",
+            "need": {
+                "replicas": 4,
+                "expectedMissedShare": "0.00400",
+                "errorBudget": "0.01000",
+                "limit": "ErrorBudget",
+                "runnerUp": {"replicas": 3, "expectedMissedShare": "0.02300"},
+            },
         },
         {"time": "2026-11-27T09:00:00Z", "from": 3, "to": 5, "reason": "LoadForecast", "message": text},
     ]

@@ -23,6 +23,8 @@ from tangram.fleet import (
 )
 from tangram.planner import plan, render_status
 from tangram.scaling import Sample, ScalingDecision, ScalingMemory, ScalingParams, classify
+from tangram.scaling.outlook.forecast import Forecast
+from tangram.scaling.outlook.load_outlook import NeedLimit, ReplicaNeed, RunnerUp
 from tests.support.fleet import (
     FACTS_1B,
     IMAGE,
@@ -577,6 +579,45 @@ def test_the_status_has_the_last_five_decisions_and_why():
     decisions = quiet["scaling"]["decisions"]
     assert [(d["from"], d["to"]) for d in decisions] == [(7, 8), (6, 7), (5, 6), (4, 5), (3, 4)]
     assert all(len(d["message"]) == 512 for d in decisions)
+
+
+NEED = ReplicaNeed(
+    9,
+    10,
+    Forecast(90.0, 20.0, (20.0,) * 9),
+    2.4,
+    0.00841,
+    0.0,
+    0.01,
+    NeedLimit.ERROR_BUDGET,
+    RunnerUp(8, 0.023),
+)
+
+
+def test_a_decision_by_a_forecast_is_shown_beside_one_replica_fewer():
+    m = intent("m", max_replicas=9)
+
+    status = status_of(serving(m), m, scale=replace(scaled(reason="LoadForecast"), need=NEED))
+
+    assert status["scaling"]["decisions"][0]["need"] == {
+        "replicas": 9,
+        "expectedMissedShare": "0.00841",
+        "errorBudget": "0.01000",
+        "limit": "ErrorBudget",
+        "runnerUp": {"replicas": 8, "expectedMissedShare": "0.02300"},
+    }
+    LLMDeploymentStatus.model_validate(status)
+
+
+def test_one_replica_and_a_decision_without_a_forecast_have_no_runner_up():
+    m = intent("m", max_replicas=9)
+    one = replace(NEED, replicas=1, limit=NeedLimit.ONE_REPLICA, runner_up=None)
+
+    forecast = status_of(serving(m), m, scale=replace(scaled(), need=one))
+    reactive = status_of(serving(m), m, scale=scaled())
+
+    assert "runnerUp" not in forecast["scaling"]["decisions"][0]["need"]
+    assert "need" not in reactive["scaling"]["decisions"][0]
 
 
 def test_a_set_number_of_replicas_shows_the_recommended_one():

@@ -5,12 +5,12 @@ that is corrected live (`capacity_correction`).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from tangram.fleet import Intent
 from tangram.scaling.outlook.forecast import Forecast, forecast
 from tangram.scaling.outlook.load_history import STEP_S, averaged
-from tangram.scaling.outlook.load_outlook import LoadOutlook, ReplicaNeed
+from tangram.scaling.outlook.load_outlook import LoadOutlook, NeedLimit, ReplicaNeed, RunnerUp
 from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
 from tangram.scaling.sample import Sample
 from tangram.scaling.state import ScalingMemory, ScalingParams
@@ -58,6 +58,9 @@ def needed(
         capacity.rate_at(percentile),
         misses.share(replicas),
         backlog,
+        budget,
+        misses.limit(replicas, budget),
+        RunnerUp(replicas - 1, misses.share(replicas - 1)) if replicas > 1 else None,
     )
 
 
@@ -68,9 +71,18 @@ class ExpectedMisses:
     load: Forecast
     capacity: ReplicaCapacity
     backlog: float = 0.0  # requests per second that wait and are to be served beside those that arrive
+    _computed: dict[int, float] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def per_second(self, replicas: int) -> float:
-        """Return the requests per second that miss an objective; of the backlog alone where none arrive."""
+        """Return the requests per second that miss an objective; of the backlog alone where none arrive.
+
+        Each number is evaluated once: the searches for a number ask about the same ones.
+        """
+        if replicas not in self._computed:
+            self._computed[replicas] = self._per_second(replicas)
+        return self._computed[replicas]
+
+    def _per_second(self, replicas: int) -> float:
         if not self.load.mean_of(lambda rate: rate):
             return self.backlog * self.capacity.missed_share(self.backlog / replicas)
         return self.load.mean_of(
@@ -95,6 +107,16 @@ class ExpectedMisses:
             lambda count: self.per_second(count) - self.per_second(count + 1) < least_prevented, carrying
         )
         return min(most, worth)
+
+    def limit(self, replicas: int, budget: float) -> NeedLimit:
+        """Return what makes `replicas` the fewest within `budget`, as far as each is worth it."""
+        if self.share(replicas) > budget:
+            return NeedLimit.FURTHER_REPLICA
+        if replicas == 1:
+            return NeedLimit.ONE_REPLICA
+        if self.backlog and replace(self, backlog=0.0).share(replicas - 1) <= budget:
+            return NeedLimit.QUEUE
+        return NeedLimit.ERROR_BUDGET
 
 
 def _first(holds: Callable[[int], bool], low: int) -> int:

@@ -139,11 +139,45 @@ class LastScale(APIModel):
     reason: Reason = Field(description="The reason in one word.")
 
 
+class RunnerUpStatus(APIModel):
+    """What one replica fewer than the forecast load needs would lead to."""
+
+    replicas: Count = Field(description="One replica fewer.")
+    expected_missed_share: Decimal = Field(
+        description="Share of requests, 0 to 1, expected to miss an objective with so many replicas."
+    )
+
+
+class NeedStatus(APIModel):
+    """The replicas that the forecast load needs, with the next smaller number to compare."""
+
+    replicas: Count = Field(
+        description="The fewest replicas that keep the forecast load within the objectives."
+    )
+    expected_missed_share: Decimal = Field(
+        description="Share of requests, 0 to 1, expected to miss an objective with so many replicas."
+    )
+    error_budget: Decimal = Field(description="Share of requests, 0 to 1, that may miss an objective.")
+    limit: Reason = Field(
+        description="What keeps the number from being another one. ErrorBudget: the runner-up exceeds it. "
+        "Queue: the same, because a queue is served beside the arrivals. FurtherReplica: one more would "
+        "prevent too few misses. OneReplica: there is no smaller number."
+    )
+    runner_up: RunnerUpStatus | None = optional(
+        "What one replica fewer would lead to; absent where one replica is needed."
+    )
+
+
 class ScalingDecisionStatus(LastScale):
     """One change of the desired number of replicas, and the calculation behind it."""
 
     message: Annotated[str, StringConstraints(max_length=512)] = Field(
-        description="The load expected at the horizon, what one replica carries, and the limit that binds."
+        description="The load expected at the horizon, what one replica carries, what the runner-up would "
+        "lead to, and the limit that binds."
+    )
+    need: NeedStatus | None = optional(
+        "The replicas that the forecast load needs, before bounds and before the time for which replicas "
+        "are kept; absent without a forecast."
     )
 
 

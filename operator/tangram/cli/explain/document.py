@@ -44,7 +44,7 @@ def explanation_document(
         decisions = source.cluster.decisions.get(intent.uid, ())
         if decisions:
             explanation["scaling"] = [
-                decision.model_dump(by_alias=True, mode="json") for decision in decisions
+                decision.model_dump(by_alias=True, mode="json", exclude_none=True) for decision in decisions
             ]
     plan = plan_fleet(fleet_input, limits)
     explanation["runsOn"] = _runs_on(plan, demand_id)

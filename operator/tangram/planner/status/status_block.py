@@ -26,6 +26,7 @@ from tangram.planner.status import conditions
 from tangram.planner.status.conditions import FALSE, TRUE, ConditionInputs, ConditionState
 from tangram.planner.status.slo import slo_block, slo_met, steady
 from tangram.scaling import ScalingDecision, Signal, record
+from tangram.scaling.outlook.load_outlook import ReplicaNeed
 
 _MESSAGE_LIMIT = 2000  # the CRD allows 2048
 _MAX_ITEMS = 16
@@ -289,10 +290,29 @@ def _scaling(
     decisions = previous.get("decisions")
     decisions = list(decisions) if isinstance(decisions, list) else []
     if scale.replicas != scale.previous:
-        decisions.insert(0, _change(scale) | {"message": scale.message[:_MAX_DECISION_CHARS]})
+        calculation = {"message": scale.message[:_MAX_DECISION_CHARS]} | _need(scale.need)
+        decisions.insert(0, _change(scale) | calculation)
     if decisions:
         block["decisions"] = decisions[:_MAX_DECISIONS]
     return block or None
+
+
+def _need(need: ReplicaNeed | None) -> dict[str, Any]:
+    """Return the need beside its runner-up, {} without a forecast."""
+    if need is None:
+        return {}
+    block: dict[str, Any] = {
+        "replicas": need.replicas,
+        "expectedMissedShare": f"{need.missed_share:.5f}",
+        "errorBudget": f"{need.error_budget:.5f}",
+        "limit": str(need.limit),
+    }
+    if need.runner_up is not None:
+        block["runnerUp"] = {
+            "replicas": need.runner_up.replicas,
+            "expectedMissedShare": f"{need.runner_up.missed_share:.5f}",
+        }
+    return {"need": block}
 
 
 def _last_scale(scale: ScalingDecision | None, previous_status: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -1,6 +1,7 @@
 """What the feed-forward part of the law knows beside a reading, and what it concludes."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from tangram.scaling.outlook.forecast import Forecast
 from tangram.scaling.outlook.load_history import LoadHistory
@@ -17,6 +18,23 @@ class LoadOutlook:
     bins: int = 1  # of the history over which replicas average the load, because requests run for so long
 
 
+class NeedLimit(StrEnum):
+    """What keeps the need from being another number."""
+
+    ERROR_BUDGET = "ErrorBudget"  # one replica fewer would exceed it
+    QUEUE = "Queue"  # the error budget, and only because a queue is served beside the arrivals
+    FURTHER_REPLICA = "FurtherReplica"  # one more would prevent too few misses, whatever the budget
+    ONE_REPLICA = "OneReplica"  # there is no smaller number
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerUp:
+    """What one replica fewer than the need would lead to."""
+
+    replicas: int
+    missed_share: float  # of requests that are expected to miss an objective
+
+
 @dataclass(frozen=True, slots=True)
 class ReplicaNeed:
     """How many replicas the load needs, and from what that follows."""
@@ -27,6 +45,9 @@ class ReplicaNeed:
     replica_rate: float  # requests per second within the objectives, corrected
     missed_share: float  # of requests that are expected to miss an objective with so many replicas
     backlog_rate: float  # requests per second that drain the queue in time
+    error_budget: float  # share of requests that may miss an objective
+    limit: NeedLimit
+    runner_up: RunnerUp | None = None  # None: one replica is needed
 
     @property
     def cause(self) -> str:
@@ -35,4 +56,27 @@ class ReplicaNeed:
         text = f"{load.expected:.3g} requests/s expected in {load.horizon_s:.0f} s, up to {load.upper:.3g}"
         if self.backlog_rate:
             text += f", and {self.backlog_rate:.3g} of queue"
-        return f"{text}; {self.replica_rate:.3g} per replica"
+        return f"{text}; {self.replica_rate:.3g} per replica; {self._comparison}"
+
+    @property
+    def _comparison(self) -> str:
+        """The expected misses beside those of the runner-up, and the limit that binds."""
+        text = f"{_percent(self.missed_share)} expected to miss with {self.replicas}"
+        if self.runner_up is not None:
+            text += f", {_percent(self.runner_up.missed_share)} with {self.runner_up.replicas}"
+        budget = f"the error budget of {_percent(self.error_budget)}"
+        match self.limit:
+            case NeedLimit.ERROR_BUDGET:
+                return f"{text}, beyond {budget}"
+            case NeedLimit.QUEUE:
+                return f"{text}, beyond {budget} because of the queue"
+            case NeedLimit.FURTHER_REPLICA:
+                return f"{text}; {self.replicas + 1} would prevent too few for {budget}"
+            case NeedLimit.ONE_REPLICA:
+                return f"{text}, within {budget}"
+
+
+def _percent(share: float) -> str:
+    """Two significant digits, never in exponent form."""
+    percent = 100 * share
+    return f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %" if percent >= 0.01 else "0 %"

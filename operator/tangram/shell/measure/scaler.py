@@ -178,7 +178,15 @@ def _log_record(intent: Intent, signal: Signal | None, decision: ScalingDecision
             "horizonSeconds": round(need.load.horizon_s, 1),
             "replicaRequestsPerSecond": round(need.replica_rate, 4),
             "queueRequestsPerSecond": round(need.backlog_rate, 4),
+            "neededReplicas": need.replicas,
             "expectedMissedShare": round(need.missed_share, 5),
+            "errorBudget": round(need.error_budget, 5),
+            "limit": need.limit,
             "trustedShare": round(decision.memory.trusted_share, 3),
         }
+        if need.runner_up is not None:
+            record |= {
+                "runnerUpReplicas": need.runner_up.replicas,
+                "runnerUpExpectedMissedShare": round(need.runner_up.missed_share, 5),
+            }
     return record
