@@ -546,13 +546,27 @@ def test_replicas_that_never_start_stop_the_scaling():
 def test_an_objective_that_more_replicas_do_not_meet_is_reported_with_numbers():
     m = intent(tpot=tpot(50), max_replicas=9)
     why = "a request alone on a replica is predicted to take 55 ms per token"
-    decision = replace(scaled(NOW, 2, 2, "Steady"), unreachable=why)
+    decision = replace(scaled(NOW, 2, 2, "Steady"), tpot_unreachable=why)
     slow = measured(ready=2, tpot_attainment=0.1)
 
     status = status_of(serving(m, 2), m, signal=slow, scale=decision)
 
     assert condition_of(status, "SLOMet") == ("False", "TPOTExceeded")
     assert why in conditions(status)["SLOMet"]["message"]
+    assert why in conditions(status)["ScalingActive"]["message"]
+
+
+@pytest.mark.parametrize(("missed", "shown"), [("ttft", True), ("tpot", False)])
+def test_why_no_replica_helps_is_shown_with_the_objective_that_is_missed(missed, shown):
+    m = intent(ttft=TTFT, tpot=tpot(50), max_replicas=9)
+    why = "P90 of the time to the first token on an idle replica is predicted to be 1500 ms"
+    decision = replace(scaled(NOW, 2, 2, "Steady"), ttft_unreachable=why)
+    attainments = {"ttft_attainment": 0.99, "tpot_attainment": 0.99, f"{missed}_attainment": 0.1}
+
+    status = status_of(serving(m, 2), m, signal=measured(ready=2, **attainments), scale=decision)
+
+    assert condition_of(status, "SLOMet") == ("False", f"{missed.upper()}Exceeded")
+    assert (why in conditions(status)["SLOMet"]["message"]) is shown
     assert why in conditions(status)["ScalingActive"]["message"]
 
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tangram.fleet import Objectives
 from tangram.scaling import ScalingMemory, capacity_correction
 from tangram.scaling.outlook.load_outlook import LoadOutlook
 from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
@@ -134,3 +135,41 @@ def test_whatever_is_read_both_numbers_stay_within_their_bounds(readings, predic
 
     assert 1e-4 <= memory.trusted_share <= 2.0
     assert 0.2 <= memory.sharpness <= 1.0
+
+
+def test_a_model_by_which_no_load_meets_the_p99_is_corrected_in_units_of_the_objective():
+    capacity = ReplicaCapacity(((99, 0.0), (95, 6.0), (90, 10.0), (50, 18.0)))
+    real = capacity.scaled(0.5)
+
+    memory = lived(real.missed_share, known=replace(outlook(), capacity=capacity), loads=(3.0, 4.0, 5.0, 6.0))
+
+    assert memory.corrected_at == 90
+    corrected = capacity.scaled(memory.trusted_share, memory.sharpness)
+    for load in (4.0, 5.0, 6.0):
+        assert corrected.missed_share(load) == pytest.approx(real.missed_share(load), rel=0.3)
+
+
+def test_loads_in_other_units_are_not_compared_and_the_correction_goes_on():
+    strict = ReplicaCapacity(((99, 0.1), (95, 6.0), (90, 21.0), (50, 29.0)))
+    before = after(60, smooth(10.0, 0.5), known=replace(outlook(), capacity=SMOOTH))
+
+    memory = after(
+        1, smooth(10.0, 0.5), replace(before, compared_at=None), known=replace(outlook(), capacity=strict)
+    )
+
+    assert (before.corrected_at, memory.corrected_at) == (99, 90)
+    assert sum(memory.load_misses.requests) < 2 * 30 * 60
+    assert (memory.prior_share, memory.prior_sharpness) == (before.trusted_share, before.sharpness)
+
+
+def test_misses_of_a_ttft_out_of_reach_do_not_correct_what_a_replica_carries():
+    known = replace(outlook(), capacity=SMOOTH)
+    missed = replace(sample(30.0, attainment=0.3), tpot_attainment=SMOOTH.missed_share(0.0))
+    before = after(60, missed, known=known)
+    good = replace(sample(30.0, attainment=0.3), tpot_attainment=1.0)
+
+    memory = after(1, good, replace(before, compared_at=None, ttft_reachable=False), known=known)
+
+    assert before.trusted_share < 0.5
+    assert memory.corrected_for == Objectives(None, CHAT.tpot)
+    assert memory.trusted_share >= 1.0

@@ -81,6 +81,52 @@ def test_queues_add_replicas_although_the_time_per_token_cannot_be_met():
     assert any(d.reason in ("QueueGrowing", "SLOViolated") for d in decisions)
 
 
+SLOW_PREFILL = replace(TPOT_BOUND, prefill_s=1.5)
+
+
+def test_a_ttft_objective_that_an_idle_replica_misses_adds_nothing():
+    plant = Plant(CHAT, SLOW_PREFILL, constant(1.0), idle_ttft_ms=1550.0)
+
+    decisions = plant.run(hours=2)
+
+    assert {d.replicas for d in decisions} == {1}
+    assert "predicted to be 1550 ms" in decisions[-1].unreachable
+
+
+def test_without_a_prediction_growth_for_ttft_ends_at_low_load_and_is_taken_back():
+    plant = Plant(CHAT, SLOW_PREFILL, constant(0.5))  # nearly two requests at a time
+
+    decisions = plant.run(hours=24)
+
+    assert 1 < max(d.replicas for d in decisions) < CHAT.max_replicas
+    assert decisions[-1].replicas == 1
+    assert "missed by requests alone" in decisions[-1].unreachable
+    assert changes(decisions[12 * 240 :]) == []
+
+
+@pytest.mark.parametrize(
+    ("engine", "per_second"),
+    [(replace(KV_BOUND, prefill_s=1.5), 3.0), (SLOW_PREFILL, 7.0)],
+    ids=["queue", "tpot"],
+)
+def test_queues_and_the_other_objective_add_replicas_although_ttft_cannot_be_met(engine, per_second):
+    plant = Plant(CHAT, engine, constant(per_second), idle_ttft_ms=1550.0)
+
+    decisions = plant.run(hours=2)
+
+    assert decisions[-1].replicas >= 2
+    assert not [d for d in decisions if "ttft" in d.message]
+
+
+def test_a_wrong_prediction_of_ttft_is_measured_away():
+    plant = Plant(CHAT, Engine(slots=4, beside_s=0.0), constant(1.4), idle_ttft_ms=1550.0)
+
+    decisions = plant.run(hours=24)
+
+    assert decisions[-1].replicas > 1
+    assert decisions[-1].unreachable == ""
+
+
 def test_thin_traffic_that_misses_its_objective_adds_a_replica():
     long = Engine(slots=1, tokens=3000, beside_s=0.0)  # a minute each, one at a time
     plant = Plant(replace(CHAT, max_running_requests=64), long, constant(1 / 80))

@@ -208,3 +208,77 @@ def test_replicas_average_the_load_over_the_time_that_requests_run():
     assert state.bins == 4
     assert long_requests.need.load.rates[-1] < 0.85 * short_requests.need.load.rates[-1]
     assert long_requests.need.replicas < short_requests.need.replicas
+
+
+def slow_prefill(prompt, answer):
+    """Return a capacity whose TTFT is beyond the objective above 1000 tokens of prompt, P99 above 500."""
+    usual, idle = (
+        capacity(prompt, answer),
+        ((99, 2.0 * prompt), (95, 1.5 * prompt), (90, prompt), (50, 0.5 * prompt)),
+    )
+    carried = tuple(
+        (p, rate if of <= 1000 else 0.0) for (p, rate), (_, of) in zip(usual.rates, idle, strict=True)
+    )
+    return ReplicaCapacity(carried, idle_ttft=idle, without_ttft=usual)
+
+
+def with_lengths(prompt):
+    reading = sample(630.0, prompt=prompt, answer=150.0)
+    return after(reading, capacity_of=slow_prefill, intent=replace(CHAT, traffic=Traffic()))[1]
+
+
+def test_a_p99_that_no_load_meets_does_not_end_the_forecast_for_a_p90():
+    decision = with_lengths(700.0)
+
+    assert decision.unreachable == ""
+    assert decision.need is not None
+    assert decision.need.replica_rate == pytest.approx(capacity(700.0, 150.0).rate_at(90), rel=0.1)
+
+
+def test_lengths_whose_ttft_is_out_of_reach_leave_the_forecast_to_tpot_and_say_so():
+    long = with_lengths(2000.0)
+
+    assert "on an idle replica is predicted to be" in long.ttft_unreachable
+    assert long.tpot_unreachable == ""
+    assert long.need is not None
+    assert long.need.replica_rate == pytest.approx(capacity(2000.0, 150.0).rate_at(90), rel=0.1)
+
+
+def test_without_another_objective_nothing_is_forecast_for_a_ttft_out_of_reach():
+    def alone(prompt, answer):
+        return replace(slow_prefill(prompt, answer), without_ttft=None)
+
+    ttft_only = replace(CHAT, tpot=None, traffic=Traffic())
+    _, decision = after(sample(630.0, prompt=2000.0, answer=150.0), capacity_of=alone, intent=ttft_only)
+
+    assert decision.ttft_unreachable
+    assert decision.need is None
+
+
+def test_misses_of_a_ttft_out_of_reach_add_no_replica():
+    def misses(prompt):
+        wide = tuple(
+            Window(
+                seconds, 10.0 * seconds, 2.0, 0.2, 1.0, prompt_tokens_mean=prompt, answer_tokens_mean=150.0
+            )
+            for seconds in (300.0, 1500.0)
+        )
+        reading = replace(
+            sample(630.0), ttft_attainment=0.2, tpot_attainment=1.0, running_mean=40.0, wider=wide
+        )
+        later = [replace(reading, at=630.0 + 15.0 * step) for step in range(40)]
+        few = replace(CHAT, traffic=Traffic(), max_replicas=8)
+        state, replicas = BEFORE, []
+        for one in later:
+            state, decision = LAW.step(
+                state, observation(one, capacity_of=slow_prefill_only_ttft, intent=few)
+            )
+            replicas.append(decision.replicas)
+        return replicas
+
+    def slow_prefill_only_ttft(prompt, answer):
+        many = ReplicaCapacity(((99, 8.0), (95, 9.0), (90, 10.0), (50, 12.0)))
+        return replace(slow_prefill(prompt, answer), rates=many.rates, without_ttft=many)
+
+    assert max(misses(2000.0)) == 4
+    assert max(misses(700.0)) > 4

@@ -3,9 +3,19 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tangram.fleet import Objective
-from tangram.scaling import Sample, ScalingMemory, ScalingParams, limits
+from tangram.fleet import Objective, Objectives
+from tangram.scaling import (
+    Sample,
+    ScalingMemory,
+    ScalingParams,
+    classify,
+    decide,
+    forget_learned,
+    limits,
+)
 from tangram.scaling.sample import Window
 from tests.support.fleet import intent
 
@@ -118,3 +128,83 @@ def test_tokens_that_are_slow_at_low_load_are_not_made_faster_by_replicas(runnin
     slow = replace(CALM, running_mean=running, tpot_attainment=0.1)
 
     assert learned(slow).tpot_reachable is known
+
+
+# --- TTFT: P90 of 1000 ms, two replicas
+
+
+def ttft_missed(share, running=0.2, requests=60.0, **changes):
+    """Return a reading in which this share of the requests missed TTFT, at so many running requests."""
+    return replace(CALM, running_mean=running, ttft_attainment=1 - share, requests=requests, **changes)
+
+
+def test_a_prediction_above_the_objective_for_an_idle_replica_is_out_of_reach():
+    why = limits.ttft_unreachable(replace(LONG, idle_ttft_ms=1500.0), CHAT)
+
+    assert "P90" in why
+    assert "1500 ms" in why
+    assert "the objective of 1000 ms" in why
+    assert limits.ttft_unreachable(replace(LONG, idle_ttft_ms=999.0), CHAT) == ""
+    assert limits.ttft_unreachable(replace(LONG, idle_ttft_ms=1500.0), replace(CHAT, ttft=None)) == ""
+
+
+def test_only_the_objective_that_is_out_of_reach_does_not_count():
+    memory = replace(LONG, idle_ttft_ms=1500.0)
+
+    assert limits.reachable_objectives(memory, CHAT) == replace(CHAT, ttft=None)
+    assert limits.reachable_objectives(replace(memory, ttft_reachable=True), CHAT) == CHAT
+    assert limits.reachable_objectives(replace(memory, idle_tpot_ms=99.0), CHAT).objectives == Objectives()
+    assert limits.forecast_objectives(replace(memory, idle_tpot_ms=99.0), CHAT) == Objectives(None, CHAT.tpot)
+
+
+@pytest.mark.parametrize(
+    ("reading", "reachable"),
+    [
+        (ttft_missed(0.9), False),
+        (ttft_missed(0.9, running=1.9), None),  # 0.95 of each replica is busy: nearly all may have waited
+        (ttft_missed(0.3, running=0.4), None),  # 0.2 may have waited: 0.28 may miss
+        (ttft_missed(0.6, running=0.4), False),
+        (ttft_missed(0.9, requests=19.0), None),
+        (ttft_missed(0.0), True),
+        (ttft_missed(0.0, requests=40.0), None),  # at P90 four of 40 may miss: too few to know
+    ],
+    ids=["alone", "busy", "beside others", "more than beside others", "few", "met", "met by few"],
+)
+def test_requests_that_miss_their_first_token_alone_are_not_helped_by_replicas(reading, reachable):
+    assert learned(reading).ttft_reachable is reachable
+
+
+def test_a_measured_ttft_wins_over_the_predicted_one_both_ways():
+    slow, fast = replace(LONG, idle_ttft_ms=1500.0), replace(LONG, idle_ttft_ms=100.0)
+
+    assert limits.ttft_unreachable(learned(ttft_missed(0.0), memory=slow), CHAT) == ""
+    assert "alone" in limits.ttft_unreachable(learned(ttft_missed(0.9), memory=fast), CHAT)
+    again = learned(ttft_missed(0.0), memory=learned(ttft_missed(0.9)))
+    assert again.ttft_reachable is True
+
+
+def test_the_load_that_was_too_much_for_a_ttft_out_of_reach_is_forgotten():
+    memory = learned(ttft_missed(0.9), memory=replace(LONG, violated_rate=0.1, violated_load=0.1))
+
+    assert (memory.violated_rate, memory.violated_load) == (None, None)
+
+
+def test_what_was_learned_of_ttft_ends_with_the_shape_and_with_the_objectives():
+    memory = replace(LONG, replicas=2, ttft_reachable=False, idle_ttft_ms=1500.0, subject="other objectives")
+    signal = classify(CALM, "", ready=2, params=PARAMS, now=9000.0)
+
+    decision = decide(memory, params=PARAMS, intent=CHAT, current=2, ready=2, signal=signal, now=9000.0)
+
+    for forgotten in (forget_learned(memory), decision.memory):
+        assert forgotten.ttft_reachable is not False
+        assert forgotten.idle_ttft_ms is None
+
+
+@given(st.floats(0, 1), st.floats(0, 3), st.integers(1, 100_000))
+def test_misses_that_other_requests_may_explain_prove_nothing(missed, running, requests):
+    """Requests alone miss as often as the objective allows, and others, as many as run on average, all."""
+    busy = min(1.0, running / 2)
+    explained = busy + (1 - busy) * 0.1
+    reading = ttft_missed(min(missed, explained), running, float(requests))
+
+    assert learned(reading).ttft_reachable is not False

@@ -77,3 +77,19 @@ def test_one_objective_is_enough_and_none_has_no_capacity(engine, name):
 
 def test_objectives_that_an_idle_replica_misses_leave_a_rate_of_zero(engine):
     assert capacity(engine, replace(OBJECTIVES, tpot=Objective(99, 1)))(700.0, 150.0).rate_at(50) == 0.0
+
+
+def test_a_ttft_objective_that_a_nearly_idle_replica_misses_is_seen_at_its_percentile(engine):
+    idle = ReplicaUnderLoad(engine.steps, engine.limits, PROMPTS, ANSWERS).under(0.0).ttft_s
+    between = 1000 * (idle.p90 + idle.p99) / 2
+
+    of = capacity(engine, replace(OBJECTIVES, ttft=Objective(99, between)))(700.0, 150.0)
+
+    assert of.idle_ttft_ms(99) == 1000 * idle.p99 > between > of.idle_ttft_ms(90)
+    assert of.rate_at(99) == 0.0 < of.rate_at(90)
+    assert of.without_ttft == capacity(engine, replace(OBJECTIVES, ttft=None))(700.0, 150.0)
+
+
+def test_without_a_ttft_objective_or_without_another_one_nothing_is_left_out(engine):
+    assert capacity(engine, replace(OBJECTIVES, ttft=None))(700.0, 150.0).idle_ttft == ()
+    assert capacity(engine, replace(OBJECTIVES, tpot=None))(700.0, 150.0).without_ttft is None

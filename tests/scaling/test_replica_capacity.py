@@ -1,5 +1,7 @@
 """The share of requests that misses an objective rises with the load of a replica."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,3 +35,24 @@ def test_more_load_never_misses_less(rates, one, other):
     low, high = sorted((one, other))
 
     assert 0 <= capacity.missed_share(low) <= capacity.missed_share(high) <= 1
+
+
+def test_loads_count_in_units_of_the_strictest_percentile_that_loads_meet():
+    assert KNEE.reference_percentile(90) == 99
+    for strictest in (0.0, 0.8):  # hardly any load meets it
+        assert (
+            ReplicaCapacity(((99, strictest), (95, 3.0), (90, 3.4), (50, 4.0))).reference_percentile(90) == 90
+        )
+
+
+def test_a_knee_where_no_load_meets_the_strictest_percentile_is_no_cliff():
+    capacity = ReplicaCapacity(((99, 0.0), (95, 3.0), (90, 3.0), (50, 3.0)))
+
+    assert 0.05 < capacity.missed_share(3.01) < 0.2
+
+
+def test_the_idle_ttft_between_two_percentiles_is_that_of_the_less_strict_one():
+    capacity = replace(KNEE, idle_ttft=((99, 900.0), (95, 600.0), (90, 500.0), (50, 300.0)))
+
+    assert [capacity.idle_ttft_ms(p) for p in (99.5, 99, 97, 90, 50)] == [900.0, 900.0, 600.0, 500.0, 300.0]
+    assert KNEE.idle_ttft_ms(99) is None

@@ -14,7 +14,9 @@ import math
 from dataclasses import replace
 from itertools import product
 
-from tangram.fleet import Intent
+from tangram.fleet import Intent, Objectives
+from tangram.scaling import limits
+from tangram.scaling.outlook.load_misses import LoadMisses
 from tangram.scaling.outlook.load_outlook import LoadOutlook
 from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
 from tangram.scaling.sample import Sample, Window
@@ -43,8 +45,11 @@ def corrected(
     now: float,
 ) -> ScalingMemory:
     """Return `memory` after one FRESH reading, of `ready` replicas at which `rate` requests/s arrive."""
+    objectives = limits.forecast_objectives(memory, intent)
+    reference = outlook.capacity.reference_percentile(objectives.strictest_percentile)
+    memory = _comparable(memory, objectives, reference)
     passed = _EVERY_S if memory.compared_at is None else now - memory.compared_at
-    predicted = outlook.capacity.rates[0][1]
+    predicted = outlook.capacity.rate_at(reference)
     if 0 <= passed < _EVERY_S or ready < 1 or rate is None or predicted <= 0:
         return memory
     loads = (*memory.loads[1 - _MINUTES :], rate / ready / predicted)
@@ -53,12 +58,32 @@ def corrected(
         caused_by = max(caused_by, memory.queued_load)  # the queue is that of an earlier load
     load_misses = memory.load_misses.faded(passed)
     window = sample.windows(params.window_s)[0]
-    missed = _missed(intent, window)
+    missed = _missed(limits.reachable_objectives(memory, intent), window)
     if missed is not None and window.requests:
         counts_once = min(1.0, _EVERY_S / params.window_s)
         load_misses = load_misses.counted(caused_by, counts_once * window.requests, missed)
     memory = replace(memory, compared_at=now, loads=loads, queued_load=caused_by, load_misses=load_misses)
-    return _fitted(memory, outlook.capacity)
+    return _fitted(memory, outlook.capacity, predicted)
+
+
+def _comparable(memory: ScalingMemory, objectives: Objectives, reference: float) -> ScalingMemory:
+    """Return `memory` without counts that are not to be compared with the present prediction: misses of other
+    objectives, after which the correction begins anew, or loads in other units.
+    """
+    if (memory.corrected_for, memory.corrected_at) == (objectives, reference):
+        return memory
+    if memory.corrected_for not in (None, objectives):
+        memory = replace(memory, trusted_share=1.0, sharpness=1.0)
+    if memory.corrected_at is not None:
+        memory = replace(
+            memory,
+            prior_share=memory.trusted_share,
+            prior_sharpness=memory.sharpness,
+            load_misses=LoadMisses(),
+            loads=(),
+            queued_load=0.0,
+        )
+    return replace(memory, corrected_for=objectives, corrected_at=reference)
 
 
 def _missed(intent: Intent, window: Window) -> float | None:
@@ -72,9 +97,11 @@ def _missed(intent: Intent, window: Window) -> float | None:
     return max(missed) if missed and len(missed) == len(shares) else None
 
 
-def _fitted(memory: ScalingMemory, capacity: ReplicaCapacity) -> ScalingMemory:
-    """Return `memory` with the best neighbours of its two numbers: one step of a search for the best ones."""
-    predicted = capacity.rates[0][1]
+def _fitted(memory: ScalingMemory, capacity: ReplicaCapacity, predicted: float) -> ScalingMemory:
+    """Return `memory` with the best neighbours of its two numbers: one step of a search for the best ones.
+
+    Loads are counted in units of `predicted`, requests per second.
+    """
 
     def plausibility(share: float, sharpness: float) -> float:
         def missed_share(load: float) -> float:

@@ -42,6 +42,7 @@ def decide(
     now: float,
     existing: int | None = None,
     outlook: LoadOutlook | None = None,
+    idle_ttft_ms: float | None = None,
 ) -> ScalingDecision:
     """Return the desired replicas of `intent` at `now`.
 
@@ -49,9 +50,12 @@ def decide(
     have `existing` replicas (None: all that were ordered); the others wait for devices. Without any metrics
     `signal` is None and the number is held. While spec.replicas is set it is the number; the load that one
     replica carries is learned meanwhile, too. Without an `outlook` replicas follow violations and queues.
+    `idle_ttft_ms` is predicted for the present lengths; None: as remembered.
     """
     held = memory.replicas if memory.replicas is not None else (current or intent.min_replicas)
     memory = _for_subject(memory, intent)
+    if idle_ttft_ms is not None:
+        memory = replace(memory, idle_ttft_ms=idle_ttft_ms)
     memory = supply.observe(
         memory, params, held=held, existing=held if existing is None else existing, ready=ready, now=now
     )
@@ -104,6 +108,7 @@ class ScalingInputs:
             reason,
             message,
             memory,
+            limits.ttft_unreachable(memory, self.intent),
             limits.tpot_unreachable(memory, self.intent),
             warning or self._late(),
             self.need,
@@ -156,6 +161,8 @@ def forget_learned(memory: ScalingMemory) -> ScalingMemory:
         memory,
         violated_rate=None,
         violated_load=None,
+        ttft_reachable=None,
+        idle_ttft_ms=None,
         tpot_reachable=None,
         idle_tpot_ms=None,
         start_s=None,
@@ -163,6 +170,8 @@ def forget_learned(memory: ScalingMemory) -> ScalingMemory:
         sharpness=1.0,
         prior_share=1.0,
         prior_sharpness=1.0,
+        corrected_for=None,
+        corrected_at=None,
         load_misses=LoadMisses(),
         loads=(),
         recommendations=(),
@@ -196,7 +205,7 @@ def _remember(
             memory = capacity_correction.corrected(
                 memory,
                 params,
-                limits.reachable_objectives(memory, intent),
+                intent,
                 outlook,
                 sample,
                 feed_forward.lasting_rate(sample, params, outlook),

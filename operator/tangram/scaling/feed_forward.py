@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from tangram.fleet import Intent
+from tangram.scaling import limits
 from tangram.scaling.outlook.forecast import Forecast, forecast
 from tangram.scaling.outlook.load_history import STEP_S, averaged
 from tangram.scaling.outlook.load_outlook import LoadOutlook, NeedLimit, ReplicaNeed, RunnerUp
@@ -47,7 +48,7 @@ def needed(
     load = forecast(averaged(outlook.history, outlook.bins), rate, now=now, horizon_s=horizon_s)
     capacity = outlook.capacity.scaled(memory.trusted_share, memory.sharpness)
     backlog = (sample.waiting or 0.0) / _DRAIN_S if queued else 0.0
-    percentile = intent.objectives.strictest_percentile
+    percentile = limits.forecast_objectives(memory, intent).strictest_percentile
     misses = ExpectedMisses(load, capacity, backlog)
     budget = 1 - percentile / 100
     replicas = misses.replicas_within(budget, capacity.rate_at(percentile))

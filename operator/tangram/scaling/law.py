@@ -13,6 +13,7 @@ from functools import partial
 from tangram.fleet import Decision, Intent, Shape
 from tangram.scaling.control import decide, forget_learned
 from tangram.scaling.feed_forward import arrival_rate, bins_of_requests
+from tangram.scaling.limits import forecast_objectives
 from tangram.scaling.outlook.load_history import LoadHistory, extended, merged
 from tangram.scaling.outlook.load_outlook import LoadOutlook
 from tangram.scaling.outlook.mixture import STATED_S, Mixture
@@ -66,6 +67,10 @@ class Law:
         sample = observation.signal.sample if observation.signal is not None else None
         if sample is not None:
             state = self._with_loads(state, observation, sample)
+        capacity = None if sample is None else _capacity(state, observation)
+        idle_ttft_ms = None
+        if capacity is not None and observation.intent.ttft is not None:
+            idle_ttft_ms = capacity.idle_ttft_ms(observation.intent.ttft.percentile)
         decision = decide(
             state.memory,
             params=self.params,
@@ -75,7 +80,8 @@ class Law:
             signal=observation.signal,
             now=observation.at,
             existing=observation.existing,
-            outlook=None if sample is None else self._outlook(state, observation),
+            outlook=_outlook(state, observation, capacity, idle_ttft_ms),
+            idle_ttft_ms=idle_ttft_ms,
         )
         return replace(state, memory=decision.memory), decision
 
@@ -94,19 +100,37 @@ class Law:
         measured = sample.mixture(self.params.window_s, self.params.min_samples)
         return state if measured is None else _with_mixture(state, observation.intent, measured, sample.at)
 
-    def _outlook(self, state: LawState, observation: LawObservation) -> LoadOutlook | None:
-        """Return what is known beside the reading. While replicas move to another shape, nothing is."""
-        if (
-            observation.capacity_of is None
-            or len(observation.shapes) != 1
-            or not {state.shape} <= {None, *observation.shapes}
-        ):
-            return None
-        mixture = state.mixture or _stated(observation.intent)
-        capacity = None if mixture is None else observation.capacity_of(*mixture.rounded)
-        if capacity is None or capacity.rates[0][1] <= 0:
-            return None
-        return LoadOutlook(state.history, capacity, observation.start_s, state.bins)
+
+def _capacity(state: LawState, observation: LawObservation) -> ReplicaCapacity | None:
+    """Return what one replica carries of the present mixture. While replicas move to another shape, None."""
+    if (
+        observation.capacity_of is None
+        or len(observation.shapes) != 1
+        or not {state.shape} <= {None, *observation.shapes}
+    ):
+        return None
+    mixture = state.mixture or _stated(observation.intent)
+    return None if mixture is None else observation.capacity_of(*mixture.rounded)
+
+
+def _outlook(
+    state: LawState,
+    observation: LawObservation,
+    capacity: ReplicaCapacity | None,
+    idle_ttft_ms: float | None,
+) -> LoadOutlook | None:
+    """Return what is known beside the reading; None where no load is predicted to meet the objectives that
+    the forecast is about.
+    """
+    intent, memory = observation.intent, state.memory
+    if idle_ttft_ms is not None:
+        memory = replace(memory, idle_ttft_ms=idle_ttft_ms)
+    objectives = forecast_objectives(memory, intent)
+    if capacity is not None and objectives.ttft != intent.ttft:
+        capacity = capacity.without_ttft
+    if capacity is None or capacity.rate_at(objectives.strictest_percentile) <= 0:
+        return None
+    return LoadOutlook(state.history, capacity, observation.start_s, state.bins)
 
 
 def _with_mixture(state: LawState, intent: Intent, measured: Mixture, at: float) -> LawState:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tangram.fleet import Intent
+from tangram.fleet import Intent, Objectives
 from tangram.scaling import objective_evidence as evidence
 from tangram.scaling import queries
 from tangram.scaling.sample import Sample, Window
@@ -23,6 +23,8 @@ _DEVIATIONS = 3  # of a Poisson count, beyond which a load has changed
 # At so few running requests per replica the time per token is that of a request alone: a step reads the
 # weights once for one sequence or for two.
 _ALONE = 1.0
+# A TTFT objective is met if it is met over so many requests that this many would miss it at its percentile.
+_ALLOWED_MISSES = 5.0
 
 
 def stable_s(memory: ScalingMemory, now: float) -> float:
@@ -50,6 +52,7 @@ def learn(
     window = evidence.narrowest(windows, params.min_samples)
     if window is None:
         return memory
+    memory = _learn_ttft(memory, params, intent, windows, ready)
     memory = _learn_tpot(memory, params, intent, windows, ready)
     reachable = reachable_objectives(memory, intent)
     if queued or evidence.proven_violations(reachable, windows, params.min_samples):
@@ -123,8 +126,38 @@ def would_carry(
 
 
 def reachable_objectives(memory: ScalingMemory, intent: Intent) -> Intent:
-    """Return `intent` without the objective that no number of replicas meets."""
+    """Return `intent` without the objectives that no number of replicas meets."""
+    if ttft_unreachable(memory, intent):
+        intent = replace(intent, ttft=None)
     return replace(intent, tpot=None) if tpot_unreachable(memory, intent) else intent
+
+
+def forecast_objectives(memory: ScalingMemory, intent: Intent) -> Objectives:
+    """Return the objectives that the forecast of misses is about: without a TTFT objective that no number of
+    replicas meets. TPOT stays: whether it is met at low load changes from minute to minute.
+    """
+    return Objectives(None if ttft_unreachable(memory, intent) else intent.ttft, intent.tpot)
+
+
+def ttft_unreachable(memory: ScalingMemory, intent: Intent) -> str:
+    """Return why more replicas do not meet the TTFT objective, "" if they may.
+
+    No request has its first token sooner than on an idle replica. A measurement wins over a prediction.
+    """
+    if intent.ttft is None or memory.ttft_reachable is True:
+        return ""
+    objective = f"the objective of {intent.ttft.milliseconds} ms to the first token"
+    if memory.ttft_reachable is False:
+        edge_ms = queries.snap(intent.ttft.milliseconds, queries.TTFT_BUCKETS) * 1000
+        if edge_ms < intent.ttft.milliseconds:
+            objective += f" (checked at {edge_ms:g} ms)"
+        return f"{objective} is missed by requests alone on a replica too, so more replicas do not help"
+    # Not at the edge, as for TPOT: TTFT is predicted less exactly, and its edges are farther apart.
+    if memory.idle_ttft_ms is not None and memory.idle_ttft_ms > intent.ttft.milliseconds:
+        alone = f"P{intent.ttft.percentile:g} of the time to the first token on an idle replica"
+        predicted = f"{alone} is predicted to be {memory.idle_ttft_ms:.0f} ms for the present lengths"
+        return f"{predicted}, above {objective}, so more replicas do not help"
+    return ""
 
 
 def tpot_unreachable(memory: ScalingMemory, intent: Intent) -> str:
@@ -144,6 +177,23 @@ def tpot_unreachable(memory: ScalingMemory, intent: Intent) -> str:
         alone = f"a request alone on a replica is predicted to take {memory.idle_tpot_ms:.3g} ms per token"
         return f"{alone}, above {objective}, so more replicas do not help"
     return ""
+
+
+def _learn_ttft(
+    memory: ScalingMemory, params: ScalingParams, intent: Intent, windows: Sequence[Window], ready: int
+) -> ScalingMemory:
+    if intent.ttft is None:
+        return memory
+    if evidence.ttft_reachable(intent.ttft, windows, _ALLOWED_MISSES):
+        return replace(memory, ttft_reachable=True)
+    if (
+        memory.ttft_reachable is False
+        or "ttft" not in evidence.proven_violations(intent, windows, params.min_samples)
+        or not evidence.ttft_missed_alone(intent.ttft, windows, params.min_samples, ready)
+    ):
+        return memory
+    # The learned load was too much for an objective that does not count any more.
+    return replace(_ended(memory), ttft_reachable=False, violated_rate=None, violated_load=None)
 
 
 def _learn_tpot(

@@ -122,6 +122,33 @@ def tpot_met(objective: Objective, window: Window | None, budget: float = 1.0) -
     )
 
 
+def ttft_reachable(objective: Objective, windows: Sequence[Window], least_misses: float) -> bool:
+    """Return whether the TTFT objective is met over so many requests that it would allow this many misses."""
+    measured = [window for window in windows if window.requests is not None]
+    if not measured or (measured[-1].requests or 0) * (1 - objective.percentile / 100) < least_misses:
+        return False
+    return ttft_met(objective, measured[-1])
+
+
+def ttft_missed_alone(
+    objective: Objective, windows: Sequence[Window], min_samples: int, replicas: int
+) -> bool:
+    """Return whether requests that are alone on one of the `replicas` miss the TTFT objective, not by chance.
+
+    An arrival finds another request on its replica with at most the mean number that run there as its
+    probability (Poisson arrivals see time averages; Markov's inequality). Even if all of those miss, the
+    others do so more often than the objective allows.
+    """
+    for window in windows[1:] or windows:
+        requests, attainment = math.floor(window.requests or 0.0), window.ttft_attainment
+        if requests < min_samples or attainment is None or window.running_mean is None:
+            continue
+        expected = objective.percentile / 100 * (1 - window.running_mean / replicas)
+        if attainment < expected and requests * divergence(attainment, expected) >= math.log(1 / CHANCE):
+            return True
+    return False
+
+
 def _reached(attainment: float | None, objective: Objective, budget: float = 1.0) -> bool:
     return attainment is not None and 1 - attainment <= budget * (1 - objective.percentile / 100) + _ROUNDING
 

@@ -36,6 +36,8 @@ def record(memory: ScalingMemory) -> dict[str, Any]:
         steps = round(math.log(share, _SHARE_STEP))
         if steps:  # coarse, because it moves a little each minute, and each change is a write
             block[name] = _decimal(_SHARE_STEP**steps, 2)
+    if memory.ttft_reachable is not None:
+        block["ttftReachable"] = memory.ttft_reachable
     if memory.tpot_reachable is not None:
         block["tpotReachable"] = memory.tpot_reachable
     if memory.written_off:
@@ -52,7 +54,7 @@ def recalled(block: Mapping[str, Any]) -> ScalingMemory:
         failed_orders=_count(block.get("failedOrders")),
         idle_tpot_ms=_positive(block.get(PREDICTED_TPOT), _MOST_SECONDS),
     )
-    subject, reachable = block.get("learnedUnder"), block.get("tpotReachable")
+    subject = block.get("learnedUnder")
     if not isinstance(subject, str):  # it may have been learned under anything
         return memory
     share = _positive(block.get("trustedShare"), _MOST_SHARE) or 1.0
@@ -63,7 +65,8 @@ def recalled(block: Mapping[str, Any]) -> ScalingMemory:
         violated_rate=_positive(block.get("violatedRequestsPerSecond"), _MOST_LOAD),
         violated_load=_positive(block.get("violatedRunningRequests"), _MOST_LOAD),
         start_s=_positive(block.get("startSeconds"), _MOST_SECONDS),
-        tpot_reachable=reachable if isinstance(reachable, bool) else None,
+        ttft_reachable=_flag(block.get("ttftReachable")),
+        tpot_reachable=_flag(block.get("tpotReachable")),
         trusted_share=share,
         sharpness=sharpness,
         prior_share=share,
@@ -85,6 +88,10 @@ def _positive(value: object, most: float) -> float | None:
     except ValueError:
         return None
     return number if 0 < number <= most else None  # NaN and infinity fail here too
+
+
+def _flag(value: object) -> bool | None:
+    return value if isinstance(value, bool) else None
 
 
 def _count(value: object) -> int:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from tangram.fleet import Objectives
 from tangram.scaling.outlook.load_history import LEAST_HISTORY_S, MOST_HISTORY_S, STEP_S
 from tangram.scaling.outlook.load_misses import LoadMisses
 from tangram.scaling.outlook.load_outlook import ReplicaNeed
@@ -70,6 +71,8 @@ class ScalingMemory:
     episode_ready: int = 0  # ready replicas during the present violation; 0: there is none
     episode_rate: float = 0.0  # the most requests per second per replica while it lasts
     episode_load: float = 0.0  # the most running requests per replica while it lasts
+    ttft_reachable: bool | None = None  # measured: requests alone on a replica meet the TTFT objective
+    idle_ttft_ms: float | None = None  # predicted at its percentile, for the present lengths
     tpot_reachable: bool | None = None  # measured: a replica at low load meets the TPOT objective
     idle_tpot_ms: float | None = None  # predicted by the capacity model for a nearly idle replica
 
@@ -78,6 +81,8 @@ class ScalingMemory:
     sharpness: float = 1.0  # exponent of the predicted share of misses: below 1 they rise more slowly
     prior_share: float = 1.0  # the two as they were recorded, before any request of `load_misses`
     prior_sharpness: float = 1.0
+    corrected_for: Objectives | None = None  # whose misses they explain
+    corrected_at: float | None = None  # percentile in whose highest load `load_misses` has its loads
     load_misses: LoadMisses = field(default_factory=LoadMisses)  # from which both follow
     loads: tuple[float, ...] = ()  # per replica over the predicted one, of the last minutes
     queued_load: float = 0.0  # at which their misses count: the highest since requests wait
@@ -95,8 +100,14 @@ class ScalingDecision:
     reason: str  # SLOViolated | QueueGrowing | LoadFell | ...; without a change: Steady | Blind | ...
     message: str
     memory: ScalingMemory
-    unreachable: str = ""  # why no number of replicas meets an objective; "": as far as is known, one does
+    ttft_unreachable: str = ""  # why no number of replicas meets it; "": as far as is known, one does
+    tpot_unreachable: str = ""
     warning: str = ""  # why replicas do not follow the load as they should; "": they do
     need: ReplicaNeed | None = None  # of the forecast load; None: without metrics or a capacity
     # The most that was recommended of late: what would be ordered if spec.replicas were not set.
     recommended: int | None = None
+
+    @property
+    def unreachable(self) -> str:
+        """Why no number of replicas meets an objective; "": as far as is known, one meets each."""
+        return "; ".join(filter(None, (self.ttft_unreachable, self.tpot_unreachable)))

@@ -208,6 +208,10 @@ class ScalingStatus(APIModel):
         "Whether a replica meets the TPOT objective at low load, as measured; false: more replicas do not "
         "help."
     )
+    ttft_reachable: bool | None = optional(
+        "Whether requests that are alone on a replica meet the TTFT objective, as measured; false: more "
+        "replicas do not help."
+    )
     start_seconds: Decimal | None = optional(
         "Measured time in seconds from a scale-up until its replicas were ready."
     )

@@ -7,7 +7,7 @@ from tangram.eligibility.reasons import Reason
 from tangram.fleet import Intent, Objective
 from tangram.fleet.times import epoch, rfc3339
 from tangram.planner.status.conditions import FALSE, NO_SOURCE, TRUE, UNKNOWN, ConditionInputs, ConditionState
-from tangram.scaling import Sample, Signal, Window
+from tangram.scaling import Sample, ScalingDecision, Signal, Window
 from tangram.scaling.objective_evidence import narrowest, violations
 from tangram.scaling.queries import TPOT_BUCKETS, TTFT_BUCKETS, snap
 
@@ -32,7 +32,7 @@ def slo_met(inputs: ConditionInputs) -> ConditionState:
     sample = signal.recent_sample
     if sample is None:
         return ConditionState(UNKNOWN, signal.reason, signal.message)
-    return _assess(intent, signal, sample, inputs.scale.unreachable if inputs.scale else "")
+    return _assess(intent, signal, sample, inputs.scale)
 
 
 def steady(new: ConditionState, old: Mapping[str, Any] | None, generation: int, now: float) -> ConditionState:
@@ -65,7 +65,7 @@ def slo_block(inputs: ConditionInputs, old: Mapping[str, Any] | None, now: float
     return dict(old) if 0 <= age < MIN_SECONDS_BETWEEN_WRITES or not _has_changed(old, new) else new
 
 
-def _assess(intent: Intent, signal: Signal, sample: Sample, unreachable: str) -> ConditionState:
+def _assess(intent: Intent, signal: Signal, sample: Sample, scale: ScalingDecision | None) -> ConditionState:
     if sample.requests == 0:
         return ConditionState(UNKNOWN, Reason.NO_TRAFFIC, "no request in the window")
     window = _window(signal, sample)
@@ -73,8 +73,12 @@ def _assess(intent: Intent, signal: Signal, sample: Sample, unreachable: str) ->
     missed = violations(intent, window, signal.min_samples)
     if missed:
         reason = Reason.TTFT_EXCEEDED if "ttft" in missed else Reason.TPOT_EXCEEDED
-        why = f"; {unreachable}" if unreachable and "tpot" in missed else ""
-        return ConditionState(FALSE, reason, f"missed: {', '.join(missed).upper()} ({objectives}){why}")
+        unreachable = (
+            {} if scale is None else {"ttft": scale.ttft_unreachable, "tpot": scale.tpot_unreachable}
+        )
+        why = [f"; {unreachable[name]}" for name in missed if unreachable.get(name)]
+        text = f"missed: {', '.join(missed).upper()} ({objectives}){''.join(why)}"
+        return ConditionState(FALSE, reason, text)
     if (window.requests or 0) < signal.min_samples:
         text = f"fewer than {signal.min_samples} requests in the window of {window.seconds:.0f} s"
         return ConditionState(UNKNOWN, Reason.INSUFFICIENT_SAMPLES, text)

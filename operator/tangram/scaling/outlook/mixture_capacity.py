@@ -1,5 +1,6 @@
 """The capacity of a replica by the mixture of its requests: rates by percentile from the capacity model."""
 
+import math
 from functools import lru_cache
 
 from tangram.capacity.load.engine_limits import EngineLimits
@@ -10,6 +11,7 @@ from tangram.fleet import PERCENTILES, Lengths, Objective, Objectives
 from tangram.fleet.lengths import MOST_P90
 from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
 
+_STRICTEST_FIRST = tuple(sorted(PERCENTILES, reverse=True))
 _MOST_KEPT = 1024  # mixtures; means come rounded to a tenth, so a service has some tens
 
 
@@ -26,7 +28,7 @@ class MixtureCapacity:
         """`prompts` and `answers` are the usual lengths."""
         self.steps, self.limits, self.objectives = steps, limits, objectives
         self._spreads = tuple(lengths.p90 / lengths.mean for lengths in map(lengths_of, (prompts, answers)))
-        self._computed = lru_cache(maxsize=_MOST_KEPT)(self._rates)
+        self._computed = lru_cache(maxsize=_MOST_KEPT)(self._capacity)
 
     def __call__(self, prompt_tokens: float, answer_tokens: float) -> ReplicaCapacity | None:
         """Return the capacity for requests of these means."""
@@ -34,22 +36,34 @@ class MixtureCapacity:
             return None
         return self._computed(prompt_tokens, answer_tokens)
 
-    def _rates(self, prompt_tokens: float, answer_tokens: float) -> ReplicaCapacity:
+    def _capacity(self, prompt_tokens: float, answer_tokens: float) -> ReplicaCapacity:
         prompts, answers = (
             Lengths(mean, mean * min(max(spread, 1.0), MOST_P90))
             for mean, spread in zip((prompt_tokens, answer_tokens), self._spreads, strict=True)
         )
         replica = ReplicaUnderLoad(self.steps, self.limits, prompts, answers)
         ttft, tpot = self.objectives.ttft, self.objectives.tpot
+        if ttft is None:
+            return ReplicaCapacity(_rates(replica, None, tpot))
+        idle = replica.under(0.0).ttft_s
         return ReplicaCapacity(
-            tuple(
-                (
-                    percentile,
-                    replica.max_rate(
-                        ttft and Objective(percentile, ttft.milliseconds),
-                        tpot and Objective(percentile, tpot.milliseconds),
-                    ),
-                )
-                for percentile in sorted(PERCENTILES, reverse=True)
-            )
+            _rates(replica, ttft, tpot),
+            idle_ttft=tuple((p, 1000 * idle.at(p)) for p in _STRICTEST_FIRST if math.isfinite(idle.at(p))),
+            without_ttft=None if tpot is None else ReplicaCapacity(_rates(replica, None, tpot)),
         )
+
+
+def _rates(
+    replica: ReplicaUnderLoad, ttft: Objective | None, tpot: Objective | None
+) -> tuple[tuple[int, float], ...]:
+    """Return the highest rate at which so many per cent of the requests meet both, by percentile."""
+    return tuple(
+        (
+            percentile,
+            replica.max_rate(
+                ttft and Objective(percentile, ttft.milliseconds),
+                tpot and Objective(percentile, tpot.milliseconds),
+            ),
+        )
+        for percentile in _STRICTEST_FIRST
+    )

@@ -4,6 +4,9 @@ import math
 from bisect import bisect_left
 from dataclasses import dataclass
 
+# Where fewer requests than this, as a share of the rate at a percentile, meet the strictest one, loads count
+# in units of the former.
+_LEAST_REFERENCE = 0.25
 _STEEPEST = 60.0  # of the logarithm of the share, by the load over the highest load with hardly any miss
 
 
@@ -17,10 +20,25 @@ class ReplicaCapacity:
 
     rates: tuple[tuple[float, float], ...]
     sharpness: float = 1.0  # exponent of the share of misses
+    idle_ttft: tuple[tuple[float, float], ...] = ()  # milliseconds of a nearly idle replica by percentile
+    without_ttft: "ReplicaCapacity | None" = None  # by the TPOT objective alone; None: there is none
 
     def rate_at(self, percentile: float) -> float:
         """Return the highest load at which `percentile` per cent of the requests meet the objectives."""
         return next((rate for known, rate in self.rates if known <= percentile), self.rates[-1][1])
+
+    def idle_ttft_ms(self, percentile: float) -> float | None:
+        """Return the TTFT that so many per cent of the requests have at most on a nearly idle replica, None
+        where it is not predicted.
+        """
+        return next((ms for known, ms in self.idle_ttft if known <= percentile), None)
+
+    def reference_percentile(self, percentile: float) -> float:
+        """Return the percentile in whose highest load other loads are counted: the strictest, or `percentile`
+        where hardly any load meets the strictest.
+        """
+        strictest, rate = self.rates[0]
+        return strictest if rate >= _LEAST_REFERENCE * self.rate_at(percentile) else percentile
 
     def missed_share(self, rate: float) -> float:
         """Return the share of requests that miss an objective at `rate` requests per second, 0 to 1.
@@ -36,12 +54,8 @@ class ReplicaCapacity:
         """Return the logarithms of the shares at both ends of a piece, its lower load, and its width."""
         (low, below), (high, above) = self.rates[place - 1], self.rates[place]
         first, second = math.log(1 - low / 100), math.log(1 - high / 100)
-        return (
-            first,
-            second,
-            below,
-            max(above - below, (second - first) * self.rates[0][1] / _STEEPEST, 1e-12),
-        )
+        scale = self.rates[0][1] or next((rate for _, rate in self.rates if rate), 0.0)
+        return first, second, below, max(above - below, (second - first) * scale / _STEEPEST, 1e-12)
 
     def load_at(self, missed: float) -> float:
         """Return the load at which the share `missed`, above 0, misses: the inverse of `missed_share`."""
