@@ -129,6 +129,21 @@ def test_replicas_that_missed_an_objective_stay_for_the_window_after_the_last_mi
     assert fallen_at >= missed_at + PARAMS.down_after_s
 
 
+def test_a_queue_beside_a_number_from_outside_raises_what_is_recommended():
+    memory, known, fixed = ScalingMemory(replicas=1), outlook(rate=1.0), replace(CHAT, replicas=1)
+    recommended = {}
+    for now in range(0, 600, 15):
+        waiting = 20.0 if now < 300 else 0.0  # the forecast alone asks for one replica
+        reading = sample(1.0, attainment=0.99, waiting=waiting)
+        decision = decided(memory, reading, ready=1, now=float(now), known=known, of=fixed)
+        memory, recommended[now] = decision.memory, decision.recommended
+        assert (decision.reason, decision.replicas) == ("ReplicasSet", 1)
+
+    assert recommended[0] == 1
+    assert all(recommended[now] > 1 for now in range(45, 300, 15))
+    assert recommended[585] == 1
+
+
 @pytest.mark.parametrize(
     "changes", [{"age_s": 200.0}, {"age_s": 900.0}, {"targets": 1.0}], ids=["stale", "blind", "thin"]
 )

@@ -68,7 +68,7 @@ def decide(
     if intent.paused:
         return inputs.order(held, "Paused", "spec.paused is true")
     if intent.replicas is not None:
-        return inputs.order(intent.replicas, REPLICAS_SET, f"spec.replicas is {intent.replicas}")
+        return _set_from_outside(inputs, intent.replicas, signal)
     replicas = min(max(held, intent.min_replicas), intent.max_replicas)
     if replicas != held:
         bounds = f"{intent.min_replicas} to {intent.max_replicas}"
@@ -241,6 +241,18 @@ def _need(
         return None
     queued = memory.queued_since is not None
     return feed_forward.needed(memory, params, intent, outlook, sample, queued=queued, now=now)
+
+
+def _set_from_outside(inputs: ScalingInputs, replicas: int, signal: Signal | None) -> ScalingDecision:
+    """Order the replicas of spec.replicas; recommend what misses or a queue would add to them, too."""
+    decision = inputs.order(replicas, REPLICAS_SET, f"spec.replicas is {replicas}")
+    sample = signal.recent_sample if signal else None
+    free = replace(inputs.intent, replicas=None, max_replicas=feed_forward.MOST_REPLICAS)
+    grown = None if sample is None else _grow(replace(inputs, held=replicas, intent=free), sample)
+    if grown is None:
+        return decision
+    memory = replace(decision.memory, recommendations=grown.memory.recommendations)
+    return replace(decision, memory=memory, recommended=max(decision.recommended or 0, grown.replicas))
 
 
 def _grow(inputs: ScalingInputs, sample: Sample) -> ScalingDecision | None:
