@@ -10,7 +10,7 @@ from tangram.fleet import Objectives
 from tangram.scaling import ScalingMemory, capacity_correction
 from tangram.scaling.outlook.load_outlook import LoadOutlook
 from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
-from tests.scaling.test_feed_forward import CHAT, PARAMS, outlook, sample
+from tests.scaling.test_feed_forward import CHAT, PARAMS, outlook, sample, sharp
 
 # A P99 at 10 requests/s. Misses double with each third of that.
 SMOOTH = ReplicaCapacity(((99, 10.0), (95, 17.74), (90, 21.07), (50, 28.81)))
@@ -76,6 +76,15 @@ def test_a_model_that_is_wrong_by_far_is_corrected_within_minutes():
     memory = after(6, smooth(22.0), known=far_off)
 
     assert far_off.capacity.scaled(memory.trusted_share, memory.sharpness).missed_share(22.0) > 0.08
+
+
+@pytest.mark.parametrize("factor", [3.0, 30.0, 300.0])
+def test_a_model_with_a_knee_that_is_wrong_by_far_is_corrected_within_minutes(factor):
+    reading = sample(3 * 5.5, attainment=0.2)
+
+    memory = after(6, reading, known=replace(outlook(), capacity=sharp(5.0 * factor)))
+
+    assert sharp(5.0 * factor).scaled(memory.trusted_share, memory.sharpness).missed_share(5.5) > 0.5
 
 
 def test_a_model_that_is_right_is_left_alone():

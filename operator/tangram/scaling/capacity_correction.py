@@ -27,8 +27,9 @@ LEAST_SHARPNESS, MOST_SHARPNESS = 0.2, 1.0
 _EVERY_S = 60.0
 _MINUTES = 2  # whose mean load misses count at: a request may have arrived in the one before
 _CORRELATED = 4.0  # requests of one burst miss together: so many count as one
-# Factors of the two numbers that are tried together: they depend on each other.
-_SHARE_STEPS = (0.1, 0.3, 0.5, 0.9, 0.98, 1.0, 1.02, 1.1)
+# Factors of the two numbers that are tried together: they depend on each other. Far ones, because at a sharp
+# knee a share that is wrong by hundreds predicts no miss, and a tenth of it none either.
+_SHARE_STEPS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5, 0.9, 0.98, 1.0, 1.02, 1.1)
 _SHARPNESS_STEPS = (0.9, 0.98, 1.0, 1.02, 1.1)
 _COST = 1 / 0.35  # of a factor of e between either number and the one before any request, in nats
 
