@@ -87,6 +87,21 @@ def test_a_model_with_a_knee_that_is_wrong_by_far_is_corrected_within_minutes(fa
     assert sharp(5.0 * factor).scaled(memory.trusted_share, memory.sharpness).missed_share(5.5) > 0.5
 
 
+def test_misses_between_two_minutes_count_where_windows_are_shorter():
+    known, params = (
+        replace(outlook(), capacity=sharp(50.0)),
+        replace(PARAMS, window_s=20.0, scrape_interval_s=5.0),
+    )
+    memory = ScalingMemory()
+    for now in range(0, 65, 5):
+        reading = sample(6.0, attainment=0.2 if 10 <= now <= 50 else 0.99)
+        memory = capacity_correction.corrected(
+            memory, params, CHAT, known, reading, 6.0, ready=1, now=float(now)
+        )
+
+    assert known.capacity.scaled(memory.trusted_share, memory.sharpness).missed_share(6.0) > 0.3
+
+
 def test_a_model_that_is_right_is_left_alone():
     memory = lived(SMOOTH.missed_share)
 

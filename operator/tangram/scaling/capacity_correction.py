@@ -49,9 +49,10 @@ def corrected(
     objectives = limits.forecast_objectives(memory, intent)
     reference = outlook.capacity.reference_percentile(objectives.strictest_percentile)
     memory = _comparable(memory, objectives, reference)
-    passed = _EVERY_S if memory.compared_at is None else now - memory.compared_at
+    every_s = min(_EVERY_S, params.window_s)  # a shorter window shows no requests of the time before it
+    passed = every_s if memory.compared_at is None else now - memory.compared_at
     predicted = outlook.capacity.rate_at(reference)
-    if 0 <= passed < _EVERY_S or ready < 1 or rate is None or predicted <= 0:
+    if 0 <= passed < every_s or ready < 1 or rate is None or predicted <= 0:
         return memory
     loads = (*memory.loads[1 - _MINUTES :], rate / ready / predicted)
     caused_by = sum(loads) / len(loads)
@@ -61,7 +62,7 @@ def corrected(
     window = sample.windows(params.window_s)[0]
     missed = _missed(limits.reachable_objectives(memory, intent), window)
     if missed is not None and window.requests:
-        counts_once = min(1.0, _EVERY_S / params.window_s)
+        counts_once = every_s / params.window_s
         load_misses = load_misses.counted(caused_by, counts_once * window.requests, missed)
     memory = replace(memory, compared_at=now, loads=loads, queued_load=caused_by, load_misses=load_misses)
     return _fitted(memory, outlook.capacity, predicted)
