@@ -1,7 +1,8 @@
 """Rows of a benchmark: each within its seconds, written down at once, and none that ends the others.
 
 GPU time is short. So a row that fails leaves its error, a row that takes too long is ended, what a machine lacks
-skips its row with a line, and a row that breaks the CUDA context or hangs lets the process start again behind it.
+skips its row with a line, and a row that breaks the CUDA context, hangs or keeps the device's memory lets the process
+start again behind it.
 """
 
 import faulthandler

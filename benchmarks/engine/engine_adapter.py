@@ -4,7 +4,6 @@ Everything else in this folder asks for an engine by `EngineChoice`, adds reques
 """
 
 import dataclasses
-import gc
 import inspect
 import json
 import random
@@ -21,6 +20,7 @@ import torch
 
 from benchmarks.engine.bench_rows import Unavailable
 from benchmarks.engine.predictions import DecoderShape
+from benchmarks.engine.setting import release_memory
 from tangram_engine.config import EngineConfig
 from tangram_engine.kernels import ops
 from tangram_engine.run import LLMEngine
@@ -75,13 +75,9 @@ class EngineHolder:
         return self._engine
 
     def close(self) -> None:
-        """Free the engine and its memory."""
-        if self._engine is None:
-            return
+        """Free the engine and its memory; without an engine, what a load that was cut off left in the allocator."""
         self._engine = self._choice = None
-        gc.collect()
-        if self._device.type == "cuda":
-            torch.cuda.empty_cache()
+        release_memory(self._device)
 
 
 def build(directory: Path, choice: EngineChoice, device: torch.device) -> LLMEngine:

@@ -12,7 +12,8 @@
 
 Needs the repository and torch, and what the engine itself imports (numpy, msgspec, safetensors); a row that needs
 more is skipped with a line where it is missing. `--seconds` bounds each stage. DIR/STAGE.json is written after each
-row; behind a row that breaks the CUDA context or hangs, the process starts again. The table comes last.
+row; behind a row that breaks the CUDA context, hangs or keeps the memory of an engine, the process starts again. The
+table comes last.
 
 Measured numbers stand beside predictions.json, which was written before; OFF marks rows that miss by a quarter.
 """

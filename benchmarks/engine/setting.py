@@ -1,5 +1,6 @@
 """Where a benchmark runs and how large it is: the device, its predictions, the shapes."""
 
+import gc
 import platform
 import shutil
 import tempfile
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from benchmarks.engine.engine_adapter import EngineHolder
 
 ROOT = Path(__file__).resolve().parents[2]
+
+# By tensors that rows share, once the engine is freed; an engine, or half of one, holds many times as much.
+MOST_HELD_BYTES = 4 << 30
 
 TINY_LLAMA = DecoderShape("tiny-llama", 2, 64, 128, 4, 2, 16, 512)
 TINY_QWEN3 = DecoderShape("tiny-qwen3", 2, 64, 96, 4, 2, 16, 512)
@@ -64,6 +68,13 @@ FULL = Sizes(
     LLAMA_8B, QWEN3_06B, BATCHES, CONTEXT, PREFILLS, 48, 256, 1, (1, 64, 256), (1000, 1000), 2 << 30, 8192
 )
 TINY = Sizes(TINY_LLAMA, TINY_QWEN3, (1, 3), 24, (16, 40), 3, 4, 32, (2,), (8, 6), 1 << 16, 64)
+
+
+def release_memory(device: torch.device) -> None:
+    """Give back to the device what no tensor is in; tensors in reference cycles are freed first."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 class Setting:
@@ -112,15 +123,23 @@ class Setting:
         return predictions.rows(self.gpu) if self.gpu else {}
 
     def broken(self) -> bool:
-        """Whether the device does not answer any more; an engine that failed in the middle of a step goes."""
+        """Whether the next row needs a new process: the device does not answer, or its memory stays taken.
+
+        An engine that failed in the middle of a step, or of its load, is freed.
+        """
         try:
             self._free_engine()
-            if self.device.type == "cuda":
-                torch.cuda.synchronize()
+            if self.device.type != "cuda":
+                return False
+            torch.cuda.synchronize()
+            release_memory(self.device)
+            held = torch.cuda.memory_reserved()
         except Exception as error:  # noqa: BLE001  (whatever it is: this process is of no more use)
             print(f"the device does not answer: {error}")
             return True
-        return False
+        if held > MOST_HELD_BYTES:
+            print(f"{held >> 20} MiB of the device stay taken behind the row")
+        return held > MOST_HELD_BYTES
 
     def close(self) -> None:
         """End the stage: free the engine, and what was started and written for it."""
