@@ -1,6 +1,6 @@
 """How far the simulation of a replica is off a real engine: recorded arrivals, replayed on a GPU and simulated.
 
-    python -m benchmarks.replay_error [FILE]        FILE: what `gpu.py --stage replay` wrote
+    python -m benchmarks.replay_error [FILE...]     FILE: what `gpu.py --stage replay` wrote; its title names the GPU
 
 Nothing is fitted to these measurements: the step model is the one that `tangram size` uses on any engine.
 """
@@ -18,13 +18,14 @@ from tangram.capacity.load.simulate import simulate
 from tangram.capacity.load.traffic import SimulatedRequest
 from tangram.capacity.sizing.assess import Assessor, FittingShape
 from tangram.capacity.sizing.request import SizingRequest
-from tangram.catalog import known_model
+from tangram.catalog import known_model, match_product
 from tangram.catalog.prices import Prices
 from tangram.fleet import WHOLE_GPU, Shape
 
-MEASURED = ROOT / "benchmarks" / "engine" / "measured" / "h200" / "replay.json"
+_MEASURED = ROOT / "benchmarks" / "engine" / "measured"
+MEASURED = tuple(_MEASURED / gpu / "replay.json" for gpu in ("h200", "h100"))
 # The server had the shape of Llama-3-8B and positions for 8,208 tokens; this is that shape with enough of them.
-MODEL, SKU = "Llama-3.1-8B", "H200-141GB-SXM"
+MODEL = "Llama-3.1-8B"
 MAX_MODEL_LEN, MAX_RUNNING = 8208, 256  # of the server that was measured
 MARGIN = 16  # tokens by which the replay stage keeps below the longest request
 PERCENTILES = (50, 90, 99)
@@ -65,26 +66,47 @@ class ReplayedSpeed:
         return real, simulated
 
 
-def replayed_speeds(file: Path = MEASURED) -> list[ReplayedSpeed]:
-    """Return every speed that was measured, beside its simulation."""
-    rows = json.loads(file.read_text())["rows"]
-    return [
-        ReplayedSpeed(factor, [tuple(pair) for pair in row["details"]["ms per request"]], simulated(factor))
-        for row in rows
+@dataclass(frozen=True, slots=True)
+class ReplayedGpu:
+    """Every speed that was measured on one GPU."""
+
+    sku: str
+    speeds: Sequence[ReplayedSpeed]
+
+
+def replayed_gpu(file: Path) -> ReplayedGpu:
+    """Return what was measured, beside its simulation on that GPU. Raises LookupError for an unknown GPU."""
+    found = json.loads(file.read_text())
+    sku = sku_of(found["title"])
+    speeds = [
+        ReplayedSpeed(
+            factor, [tuple(pair) for pair in row["details"]["ms per request"]], simulated(sku, factor)
+        )
+        for row in found["rows"]
         if row["name"].startswith(_NAME)
         for factor in [float(row["name"].removeprefix(_NAME))]
     ]
+    return ReplayedGpu(sku, speeds)
 
 
-def simulated(factor: float) -> Latencies:
-    """Simulate the arrivals of the replay stage at one speed."""
+def sku_of(title: str) -> str:
+    """Return the SKU of the device that the title of a result file names first, as CUDA calls it."""
+    device = title.split(",", 1)[0]
+    sku = match_product(device.replace(" ", "-"))
+    if sku is None:
+        raise LookupError(f"the catalog has no GPU {device!r}")
+    return sku
+
+
+def simulated(sku: str, factor: float) -> Latencies:
+    """Simulate the arrivals of the replay stage at one speed on one GPU."""
     architecture = known_model(MODEL)
     if architecture is None:
         raise LookupError(MODEL)
     recorded = recorded_requests(factor, SECONDS, MAX_MODEL_LEN - MARGIN)
     requests = [SimulatedRequest(r.arrival_s, r.input_tokens, r.output_tokens) for r in recorded]
     request = SizingRequest(1155, 211, 1.0, max_running=MAX_RUNNING, max_model_len=MAX_MODEL_LEN)
-    fitted = Assessor(architecture, Prices()).fit(Shape(SKU, WHOLE_GPU), request)
+    fitted = Assessor(architecture, Prices()).fit(Shape(sku, WHOLE_GPU), request)
     if not isinstance(fitted, FittingShape):
         raise TypeError(fitted.message)
     result = simulate(fitted.model, fitted.limits, requests)
@@ -125,13 +147,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("file", nargs="?", type=Path, default=MEASURED)
-    speeds = replayed_speeds(parser.parse_args().file)
-    print("Milliseconds, measured / simulated:\n")
-    print(latency_table(speeds))
-    print("\nRequests within TTFT and TPOT, per cent, measured / simulated:\n")
-    print(attainment_table(speeds))
+    parser.add_argument("file", nargs="*", type=Path, default=MEASURED)
+    print("\n\n".join(report(replayed_gpu(file)) for file in parser.parse_args().file))
     return 0
+
+
+def report(gpu: ReplayedGpu) -> str:
+    """Return both tables of one GPU, as Markdown."""
+    return "\n\n".join(
+        [
+            f"{gpu.sku}, milliseconds, measured / simulated:",
+            latency_table(gpu.speeds),
+            f"{gpu.sku}, requests within TTFT and TPOT, per cent, measured / simulated:",
+            attainment_table(gpu.speeds),
+        ]
+    )
 
 
 if __name__ == "__main__":

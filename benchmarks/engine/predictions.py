@@ -26,7 +26,7 @@ from functools import cache, partial
 from pathlib import Path
 
 PREDICTIONS = Path(__file__).with_name("predictions.json")
-MEASURED = Path(__file__).with_name("measured") / "h200"  # what gpu.py wrote there
+MEASURED = Path(__file__).with_name("measured")  # a folder for each GPU, with what gpu.py wrote there
 BATCHES = (1, 64, 256)
 CONTEXT = 1024  # tokens in the cache of each row of a decode step, in all rows of the tables
 PREFILLS = (1024, 8192)
@@ -472,7 +472,7 @@ class Goal:
     prediction: str  # a row of predictions.json
     floor: float | None
     goal: float
-    measured: tuple[str, str]  # stage and row of measured/h200
+    measured: tuple[str, str]  # stage and row of measured/h200 and measured/h100
 
 
 GOALS = (
@@ -537,21 +537,23 @@ def precisions_table() -> Iterator[str]:
 
 
 def goals_table() -> Iterator[str]:
-    """Limit, floor, goal and prediction on an H200, prediction on an H100, and what was measured on an H200."""
-    here, there = rows(H200), rows(H100)
-    yield "| tokens/s | limit, H200 | floor | goal | predicted, H200 | predicted, H100 | measured, H200 |"
-    yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"
+    """Floor and goal on an H200; limit, prediction and what was measured on an H200 and on an H100."""
+    devices = {"H200": rows(H200), "H100": rows(H100)}
+    titles = [f"{title}, {device}" for device in devices for title in ("limit", "predicted", "measured")]
+    yield f"| tokens/s | floor | goal | {' | '.join(titles)} |"
+    yield "| --- |" + " ---: |" * (2 + len(titles))
     for goal in GOALS:
-        row = goal.prediction
-        least = f"{goal.floor:,.0f}" if goal.floor else "-"
-        predicted = f"{here[row].predicted:,.0f} | {there[row].predicted:,.0f}"
-        cells = f"{here[row].wire:,.0f} | {least} | {goal.goal:,.0f} | {predicted}"
-        yield f"| {goal.title} | {cells} | {measured(*goal.measured):,.0f} |"
+        cells = [f"{goal.floor:,.0f}" if goal.floor else "-", f"{goal.goal:,.0f}"]
+        for device, predictions in devices.items():
+            row = predictions[goal.prediction]
+            values = (row.wire, row.predicted, measured(device.lower(), *goal.measured))
+            cells += [f"{value:,.0f}" for value in values]
+        yield f"| {goal.title} | {' | '.join(cells)} |"
 
 
-def measured(stage: str, row: str) -> float:
-    """What measured/h200 holds of a row. Raises StopIteration where it holds none."""
-    rows_of_stage = json.loads((MEASURED / f"{stage}.json").read_text())["rows"]
+def measured(device: str, stage: str, row: str) -> float:
+    """What measured/DEVICE holds of a row. Raises StopIteration where it holds none."""
+    rows_of_stage = json.loads((MEASURED / device / f"{stage}.json").read_text())["rows"]
     return next(float(found["value"]) for found in rows_of_stage if found["name"] == row)
 
 

@@ -1,20 +1,38 @@
-"""The simulation of a replica beside a real engine under the same recorded arrivals, on one H200.
+"""The simulation of a replica beside a real engine under the same recorded arrivals, on an H200 and an H100.
 
-Tolerances are what was reached, rounded up: the step model is fitted to other engines on other GPUs. Between
+Tolerances are what was reached, rounded up: the step model is fitted to other engines. Between
 2.6 and 3.4 times the recorded speed the load comes to the knee, where a few per cent of step time decide
 about many requests.
 """
 
 import pytest
 
-from benchmarks.replay_error import OBJECTIVES, attainment_table, latency_table, replayed_speeds
+from benchmarks.replay_error import (
+    MEASURED,
+    OBJECTIVES,
+    attainment_table,
+    latency_table,
+    replayed_gpu,
+    report,
+    sku_of,
+)
 
 FAR_FROM_THE_KNEE = ((200.0, 15.0), (250.0, 20.0), (500.0, 25.0))
 
 
 @pytest.fixture(scope="module")
-def speeds():
-    return {speed.factor: speed for speed in replayed_speeds()}
+def gpus():
+    return {gpu.sku: gpu for gpu in map(replayed_gpu, MEASURED)}
+
+
+@pytest.fixture(scope="module")
+def speeds(gpus):
+    return {speed.factor: speed for speed in gpus["H200-141GB-SXM"].speeds}
+
+
+@pytest.fixture(scope="module")
+def h100(gpus):
+    return {speed.factor: speed for speed in gpus["H100-80GB-SXM"].speeds}
 
 
 def test_every_request_was_measured_and_is_simulated(speeds):
@@ -67,3 +85,55 @@ def test_the_tables_show_measured_beside_simulated(speeds):
     assert latencies.splitlines()[-1].startswith("| 3.4 | 926 | 78 / ")
     assert shares.splitlines()[-1].startswith("| 3.4 | 14.6 / ")
     assert len({line.count("|") for table in (latencies, shares) for line in table.splitlines()[:1]}) == 2
+
+
+def test_every_request_on_the_h100_was_measured_and_is_simulated(h100):
+    assert {factor: len(speed.real) for factor, speed in h100.items()} == {1.0: 191, 2.0: 456, 2.6: 642}
+    assert all(len(speed.simulated) == len(speed.real) for speed in h100.values())
+
+
+@pytest.mark.parametrize(("percentile", "most"), [(50, 0.35), (90, 0.12), (99, 0.11)])
+def test_ttft_on_the_h100_is_within_its_tolerance_at_every_speed(h100, percentile, most):
+    assert max(off(speed.ttft_ms(percentile)) for speed in h100.values()) < most
+
+
+@pytest.mark.parametrize(("percentile", "most"), [(50, 0.08), (90, 0.12), (99, 0.11)])
+def test_tpot_on_the_h100_is_within_its_tolerance_at_every_speed(h100, percentile, most):
+    assert max(off(speed.tpot_ms(percentile)) for speed in h100.values()) < most
+
+
+@pytest.mark.parametrize(("factor", "most"), [(1.0, 0.04), (2.0, 0.215), (2.6, 0.2)])
+def test_attainment_on_the_h100_is_within_its_tolerance_at_every_objective(h100, factor, most):
+    pairs = [h100[factor].attainment(*objectives) for objectives in OBJECTIVES]
+
+    assert max(abs(simulated - real) for real, simulated in pairs) < most
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.0])
+@pytest.mark.parametrize("objectives", FAR_FROM_THE_KNEE)
+def test_attainment_on_the_h100_is_within_a_quarter_of_a_point_far_from_the_knee(h100, factor, objectives):
+    real, simulated = h100[factor].attainment(*objectives)
+
+    assert abs(simulated - real) < 0.0025
+
+
+def test_the_same_arrivals_take_longer_on_the_gpu_with_the_narrower_memory(speeds, h100):
+    for factor in h100:
+        slower, faster = h100[factor].tpot_ms(50), speeds[factor].tpot_ms(50)
+
+        assert slower[0] > faster[0]
+        assert slower[1] > faster[1]
+
+
+def test_the_title_of_the_file_names_the_gpu():
+    assert sku_of("NVIDIA H100 80GB HBM3, torch 2.11.0+cu130") == "H100-80GB-SXM"
+    with pytest.raises(LookupError, match="no GPU 'NVIDIA GeForce RTX 9999'"):
+        sku_of("NVIDIA GeForce RTX 9999, torch 2.11.0+cu130")
+
+
+def test_a_report_names_its_gpu_over_both_tables(gpus):
+    found = report(gpus["H100-80GB-SXM"])
+
+    assert found.count("H100-80GB-SXM") == 2
+    assert "| 2.6 | 642 | 68 / " in found
+    assert "| 2.6 | 13.4 / " in found
