@@ -14,6 +14,7 @@ from tangram.catalog import InputError
 from tangram.cli.cluster import reading
 from tangram.cli.cluster.reading import ObservedCluster
 from tangram.cli.explain.requested_name import requested_name
+from tangram.fleet import ProvisionedLoad
 from tangram.recommendation.problem.problem import fleet_problem
 from tests.support.json_schema import violations
 from tests.support.plans import Planner, gpu, inventory, run
@@ -189,6 +190,20 @@ def test_the_last_decisions_of_the_scaling_law_are_shown(monkeypatch):
     _, out, _ = run("explain", "llmdep/chat")
     lines = " ".join(out.split())
     assert f"scaled 2026-11-27T10:05:00Z 5 -> 4 (LoadFell): {text} 2026-11-27T09:00:00Z 3 -> 5" in lines
+
+
+def test_the_load_that_replicas_are_ordered_for_is_shown(monkeypatch):
+    load = ProvisionedLoad(12.345, 1419.6, 310.2)
+    cluster = ObservedCluster(replace(seen(), provisioned=((CHAT.uid, load),)), (CHAT, CODE))
+    monkeypatch.setattr(reading, "read_cluster", lambda _access: cluster)
+
+    _, out, _ = run("explain", "llmdep/chat", "-o", "json")
+    shown = json.loads(out)
+    assert violations(shown, SCHEMA) == []
+    assert shown["load"] == {"requestsPerSecond": 12.3, "inputTokens": 1420, "outputTokens": 310}
+
+    _, out, _ = run("explain", "llmdep/chat")
+    assert "load 12.3 requests/s of 1420 + 310 tokens" in " ".join(out.split())
 
 
 def test_where_metrics_are_read_is_shown(monkeypatch):

@@ -228,6 +228,20 @@ class PodNeeds:
 
 
 @dataclass(frozen=True, slots=True)
+class ProvisionedLoad:
+    """The load that the replicas of one LLMDeployment are to carry, as the scaling law forecasts it.
+
+    Rate and lengths come in steps of a tenth and change late: numbers of replicas follow from them.
+    """
+
+    requests_per_second: float  # with the margin that the error budget needs
+    prompt_tokens: float  # means
+    answer_tokens: float
+    # That a replica of another shape carries of the predicted rate, as far as is known; at most 1.
+    trusted_share: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class FleetSnapshot:
     """Everything a plan depends on, besides the intents and the instant."""
 
@@ -248,6 +262,8 @@ class FleetSnapshot:
     desired: tuple[tuple[str, int], ...] = ()
     # the shape whose replicas `desired` counts; absent: the one that it runs on
     desired_of: tuple[tuple[str, Shape], ...] = ()
+    # the load that `desired` carries, by which replicas of other shapes are counted; absent: not known
+    provisioned: tuple[tuple[str, ProvisionedLoad], ...] = ()
     # errors of reading and scaling; the LLMDeployments concerned are left as they are
     faults: tuple[Fault, ...] = ()  # sorted
     quotas: tuple[QuotaLimit, ...] = ()  # sorted

@@ -164,7 +164,14 @@ def _demand(
     except InputError as error:
         return f"{error.field} {error.problem}"
     return PlacementDemand(
-        intent, facts, shapes, draft.workloads, draft.desired, draft.desired_shape, draft.is_refused
+        intent,
+        facts,
+        shapes,
+        draft.workloads,
+        draft.desired,
+        draft.desired_shape,
+        draft.is_refused,
+        load=draft.load,
     )
 
 

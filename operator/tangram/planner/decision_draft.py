@@ -6,7 +6,17 @@ from dataclasses import dataclass
 from tangram.eligibility.acceptance import Acceptance, acceptance, by_age
 from tangram.eligibility.isolation import Faulted, RoundStep, for_each
 from tangram.eligibility.reasons import PAUSED, Reason
-from tangram.fleet import Decision, Fault, FleetSnapshot, Intent, InvalidIntent, ParsedIntent, Shape, Workload
+from tangram.fleet import (
+    Decision,
+    Fault,
+    FleetSnapshot,
+    Intent,
+    InvalidIntent,
+    ParsedIntent,
+    ProvisionedLoad,
+    Shape,
+    Workload,
+)
 from tangram.planner.jobs.inspections import Inspections, ModelState, model_state
 
 FAULT_TEXTS: Mapping[str, str] = {
@@ -35,6 +45,7 @@ class DecisionDraft:
     desired_shape: Shape | None = None  # that `desired` counts; None: the one that it runs on
     is_refused: bool = False  # the API server refuses its Deployment, or an object that this needs
     fault: Fault | None = None  # why it is left as it is
+    load: ProvisionedLoad | None = None  # that `desired` carries; None: not known
 
     @property
     def is_active(self) -> bool:
@@ -79,7 +90,7 @@ def drafts(
     """Return the drafts by uid, in the order of `intents`. Raises `StepsFailed`."""
     accepted = acceptance(by_age(intents), snapshot.pod_needs)
     workloads, desired = _workloads_by_owner(snapshot.workloads), dict(snapshot.desired)
-    desired_shapes = dict(snapshot.desired_of)
+    desired_shapes, loads = dict(snapshot.desired_of), dict(snapshot.provisioned)
     refused = {problem.owner_uid for problem in snapshot.problems}
 
     def draft(intent: ParsedIntent) -> DecisionDraft:
@@ -93,7 +104,15 @@ def drafts(
             model = model_state(intent, inspections)
         replicas = _desired(intent, own, desired)
         return DecisionDraft(
-            intent, accepted[uid], model, own, replicas, desired_shapes.get(uid), uid in refused, fault
+            intent,
+            accepted[uid],
+            model,
+            own,
+            replicas,
+            desired_shapes.get(uid),
+            uid in refused,
+            fault,
+            loads.get(uid),
         )
 
     return {d.intent.uid: d for d in for_each(RoundStep.MODEL, intents, lambda intent: intent.uid, draft)}

@@ -10,18 +10,19 @@ fresh metrics no replica is removed.
 import math
 from dataclasses import dataclass, replace
 
-from tangram.fleet import Intent
+from tangram.fleet import Intent, ProvisionedLoad
 from tangram.scaling import capacity_correction, feed_forward, limits
 from tangram.scaling import objective_evidence as evidence
 from tangram.scaling import ordered_replicas as supply
 from tangram.scaling.outlook import recommendations
 from tangram.scaling.outlook.load_misses import LoadMisses
 from tangram.scaling.outlook.load_outlook import LoadOutlook, ReplicaNeed
+from tangram.scaling.outlook.load_steps import provisioned_load, rate_step
 from tangram.scaling.sample import Sample
 from tangram.scaling.signal import Signal, SignalState
 from tangram.scaling.state import ScalingDecision, ScalingMemory, ScalingParams
 
-# An order at most doubles the replicas, or adds four if that is more: a wrong reading cannot take the fleet.
+# An order at most doubles the replicas, or adds four if that is more.
 _FACTOR, _STEP = 2, 4
 # With a forecast each replica has been ordered that misses explain: only more than those of a burst, whose
 # requests miss together, add another.
@@ -62,8 +63,11 @@ def decide(
     memory = _remember(memory, params, intent, held, ready, signal, now, outlook)
     need = _need(memory, params, intent, signal, now, outlook)
     if need is not None:
-        recent = recommendations.added(memory.recommendations, need.lasting, now)
-        memory = replace(memory, recommendations=recent)
+        memory = replace(
+            memory,
+            recommendations=recommendations.added(memory.recommendations, need.lasting, now),
+            rate_steps=recommendations.added(memory.rate_steps, rate_step(need.lasting_rate), now),
+        )
     inputs = ScalingInputs(memory, params, intent, held, ready, now, outlook, need)
     if intent.paused:
         return inputs.order(held, "Paused", "spec.paused is true")
@@ -93,10 +97,11 @@ class ScalingInputs:
     now: float
     outlook: LoadOutlook | None = None
     need: ReplicaNeed | None = None
+    proven_step: int | None = None  # of the rate that misses or a queue prove; None: there are none
 
     def order(self, replicas: int, reason: str, message: str, warning: str = "") -> ScalingDecision:
         """Return the decision. A change restarts the evidence for removing a replica: one step per window."""
-        memory = replace(self.memory, replicas=replicas)
+        memory = replace(self.memory, replicas=replicas, provisioned=self._provisioned(replicas, reason))
         if replicas > self.held or (replicas < self.held and self.need is None):
             memory = replace(memory, spare_since=None)
         if replicas > self.held and reason not in _NOT_FOR_LOAD:
@@ -133,7 +138,39 @@ class ScalingInputs:
     def with_recommended(self, replicas: int) -> "ScalingInputs":
         """Return the inputs with `replicas` among the recommendations: a miss or a queue needs as many."""
         recent = recommendations.added(self.memory.recommendations, replicas, self.now)
-        return replace(self, memory=replace(self.memory, recommendations=recent))
+        memory = replace(self.memory, recommendations=recent)
+        if self.need is None:
+            return replace(self, memory=memory)
+        step = rate_step(replicas * self.need.replica_rate)
+        memory = replace(memory, rate_steps=recommendations.added(memory.rate_steps, step, self.now))
+        return replace(self, memory=memory, proven_step=step)
+
+    def _provisioned(self, replicas: int, reason: str) -> ProvisionedLoad | None:
+        """Return the load that `replicas` are ordered for. Like them it rises at once, and falls to the
+        highest of the recent recommendations. Without a forecast it is known as long as the number stays.
+        """
+        before, need = self.memory.provisioned, self.need
+        if need is None or self.outlook is None or self.outlook.mixture is None:
+            return before if replicas == self.held or reason in _NOT_FOR_LOAD else None
+        step = rate_step(need.rate)
+        step = step if self.proven_step is None else max(step, self.proven_step)
+        recent = recommendations.highest(self.memory.rate_steps, self.now, self.down_window_s)
+        held = step if before is None else rate_step(before.requests_per_second)
+        if step < held:
+            step = min(held, max(step, held if recent is None else recent)) if self.may_fall else held
+        step = min(step, rate_step(self.most_at_once * need.replica_rate))
+        return provisioned_load(before, step, self.outlook.mixture, self.memory.trusted_share)
+
+    @property
+    def most_at_once(self) -> int:
+        """The most replicas that one order leads to: a wrong reading cannot take the fleet."""
+        return max(_FACTOR * self.held, self.held + _STEP)
+
+    @property
+    def may_fall(self) -> bool:
+        """Whether readings have been FRESH without a break for the time that bounds a removal."""
+        since = self.memory.spare_since
+        return since is not None and self.now - since >= self.down_window_s
 
     def _late(self) -> str:
         missing = min(self.memory.written_off, self.held - self.ready)
@@ -175,6 +212,7 @@ def forget_learned(memory: ScalingMemory) -> ScalingMemory:
         load_misses=LoadMisses(),
         loads=(),
         recommendations=(),
+        rate_steps=(),
     )
 
 
@@ -288,7 +326,7 @@ def _grow(inputs: ScalingInputs, sample: Sample) -> ScalingDecision | None:
         least = max(held + 1, needed, forecast)
     else:
         least = forecast
-    replicas = min(least, max(_FACTOR * held, held + _STEP), intent.max_replicas)
+    replicas = min(least, inputs.most_at_once, intent.max_replicas)
     if missed or queued:
         inputs = inputs.with_recommended(replicas)
     return inputs.order(replicas, reason, f"{cause}: {held} -> {replicas}")
@@ -326,10 +364,10 @@ def _shrink(inputs: ScalingInputs) -> ScalingDecision:
 
 def _fall(inputs: ScalingInputs, need: ReplicaNeed) -> ScalingDecision:
     """Order as few replicas as the highest of the recent recommendations if the evidence has lasted."""
-    held, since = inputs.held, inputs.memory.spare_since
+    held = inputs.held
     if held <= inputs.intent.min_replicas or need.lasting >= held:
         return inputs.order(held, "Steady", f"{held} is right: {need.cause}")
     target = max(inputs.intent.min_replicas, inputs.recommended or need.replicas)
-    if target >= held or since is None or inputs.now - since < inputs.down_window_s:
+    if target >= held or not inputs.may_fall:
         return inputs.order(held, "Steady", f"{need.lasting} may do; watching: {need.cause}")
     return inputs.order(target, "LoadFell", f"{need.cause}: {held} -> {target}")

@@ -20,6 +20,7 @@ MOST_REPLICAS = 10_000  # that are ever recommended
 MOST_AVERAGED = 30  # bins of the load that are averaged
 _LASTING_BUDGET = 0.5  # share of the error budget down to which replicas are removed
 _MOST_MISSED = 0.5  # beyond it replicas are overloaded: one more carries little
+_PART, _LEAST_PART = 0.03, 0.01  # accuracy of a part of a replica, and the smallest one
 _DRAIN_S = 60.0  # within which a queue is to be served beside the arrivals
 _LOOP_S = 30.0  # from a change of the load to an order: half a window of rates and one round
 
@@ -50,18 +51,21 @@ def needed(
     backlog = (sample.waiting or 0.0) / _DRAIN_S if queued else 0.0
     percentile = limits.forecast_objectives(memory, intent).strictest_percentile
     misses = ExpectedMisses(load, capacity, backlog)
-    budget = 1 - percentile / 100
-    replicas = misses.replicas_within(budget, capacity.rate_at(percentile))
+    budget, replica_rate = 1 - percentile / 100, capacity.rate_at(percentile)
+    replicas = misses.replicas_within(budget, replica_rate)
+    lasting = misses.replicas_within(_LASTING_BUDGET * budget, replica_rate)
     return ReplicaNeed(
         replicas,
-        misses.replicas_within(_LASTING_BUDGET * budget, capacity.rate_at(percentile)),
+        lasting,
         load,
-        capacity.rate_at(percentile),
+        replica_rate,
         misses.share(replicas),
         backlog,
         budget,
         misses.limit(replicas, budget),
         RunnerUp(replicas - 1, misses.share(replicas - 1)) if replicas > 1 else None,
+        misses.least_part(budget, replicas) * replica_rate,
+        misses.least_part(_LASTING_BUDGET * budget, lasting) * replica_rate,
     )
 
 
@@ -72,9 +76,9 @@ class ExpectedMisses:
     load: Forecast
     capacity: ReplicaCapacity
     backlog: float = 0.0  # requests per second that wait and are to be served beside those that arrive
-    _computed: dict[int, float] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _computed: dict[float, float] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def per_second(self, replicas: int) -> float:
+    def per_second(self, replicas: float) -> float:
         """Return the requests per second that miss an objective; of the backlog alone where none arrive.
 
         Each number is evaluated once: the searches for a number ask about the same ones.
@@ -83,14 +87,14 @@ class ExpectedMisses:
             self._computed[replicas] = self._per_second(replicas)
         return self._computed[replicas]
 
-    def _per_second(self, replicas: int) -> float:
+    def _per_second(self, replicas: float) -> float:
         if not self.load.mean_of(lambda rate: rate):
             return self.backlog * self.capacity.missed_share(self.backlog / replicas)
         return self.load.mean_of(
             lambda rate: rate * self.capacity.missed_share((rate + self.backlog) / replicas)
         )
 
-    def share(self, replicas: int) -> float:
+    def share(self, replicas: float) -> float:
         """Return the share of the requests that miss an objective."""
         requests = self.load.mean_of(lambda rate: rate) or self.backlog
         return self.per_second(replicas) / requests if requests > 0 else 0.0
@@ -108,6 +112,19 @@ class ExpectedMisses:
             lambda count: self.per_second(count) - self.per_second(count + 1) < least_prevented, carrying
         )
         return min(most, worth)
+
+    def least_part(self, budget: float, replicas: int) -> float:
+        """Return how many replicas are enough if the last of `replicas` may be a smaller one.
+
+        The fewest within `budget`, a few hundredths more at most. Where `replicas` are beyond it: all.
+        """
+        low, high = float(replicas - 1), float(replicas)
+        if self.share(high) > budget:
+            return high
+        while high - low > _PART * high and high > _LEAST_PART:
+            middle = (low + high) / 2
+            low, high = (low, middle) if self.share(middle) <= budget else (middle, high)
+        return high
 
     def limit(self, replicas: int, budget: float) -> NeedLimit:
         """Return what makes `replicas` the fewest within `budget`, as far as each is worth it."""

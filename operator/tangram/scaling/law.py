@@ -130,7 +130,8 @@ def _outlook(
         capacity = capacity.without_ttft
     if capacity is None or capacity.rate_at(objectives.strictest_percentile) <= 0:
         return None
-    return LoadOutlook(state.history, capacity, observation.start_s, state.bins)
+    mixture = state.mixture or _stated(intent)
+    return LoadOutlook(state.history, capacity, observation.start_s, state.bins, mixture)
 
 
 def _with_mixture(state: LawState, intent: Intent, measured: Mixture, at: float) -> LawState:

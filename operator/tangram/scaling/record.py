@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from tangram.fleet import ProvisionedLoad
 from tangram.scaling.state import ScalingMemory
 
 # Field of `status.placement`, in milliseconds: not repeated in `status.scaling`.
@@ -36,6 +37,10 @@ def record(memory: ScalingMemory) -> dict[str, Any]:
         steps = round(math.log(share, _SHARE_STEP))
         if steps:  # coarse, because it moves a little each minute, and each change is a write
             block[name] = _decimal(_SHARE_STEP**steps, 2)
+    if memory.provisioned is not None:  # in steps that last: see `outlook.load_steps`
+        block["provisionedRequestsPerSecond"] = _decimal(memory.provisioned.requests_per_second)
+        block["provisionedPromptTokens"] = _decimal(memory.provisioned.prompt_tokens)
+        block["provisionedAnswerTokens"] = _decimal(memory.provisioned.answer_tokens)
     if memory.ttft_reachable is not None:
         block["ttftReachable"] = memory.ttft_reachable
     if memory.tpot_reachable is not None:
@@ -71,7 +76,18 @@ def recalled(block: Mapping[str, Any]) -> ScalingMemory:
         sharpness=sharpness,
         prior_share=share,
         prior_sharpness=sharpness,
+        provisioned=_provisioned(block, share),
     )
+
+
+def _provisioned(block: Mapping[str, Any], share: float) -> ProvisionedLoad | None:
+    rate = _positive(block.get("provisionedRequestsPerSecond"), _MOST_LOAD)
+    prompt, answer = (
+        _positive(block.get(f"provisioned{of}Tokens"), _MOST_LOAD) for of in ("Prompt", "Answer")
+    )
+    if rate is None or prompt is None or answer is None:
+        return None
+    return ProvisionedLoad(rate, prompt, answer, min(share, 1.0))
 
 
 def _decimal(value: float, digits: int = _DIGITS) -> str:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from tangram.fleet import Objectives
+from tangram.fleet import Objectives, ProvisionedLoad
 from tangram.scaling.outlook.load_history import LEAST_HISTORY_S, MOST_HISTORY_S, STEP_S
 from tangram.scaling.outlook.load_misses import LoadMisses
 from tangram.scaling.outlook.load_outlook import ReplicaNeed
@@ -88,6 +88,9 @@ class ScalingMemory:
     queued_load: float = 0.0  # at which their misses count: the highest since requests wait
     compared_at: float | None = None  # when they were last compared with a reading
     recommendations: Recommendations = ()
+    # The load that the replicas are ordered for; None: not known. It holds for any shape.
+    provisioned: ProvisionedLoad | None = None
+    rate_steps: Recommendations = ()  # of its rate, as `recommendations` are of replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,11 @@ class ScalingDecision:
     need: ReplicaNeed | None = None  # of the forecast load; None: without metrics or a capacity
     # The most that was recommended of late: what would be ordered if spec.replicas were not set.
     recommended: int | None = None
+
+    @property
+    def provisioned(self) -> ProvisionedLoad | None:
+        """The load that the replicas are to carry; None: without a forecast it is not known."""
+        return self.memory.provisioned
 
     @property
     def unreachable(self) -> str:

@@ -200,6 +200,16 @@ class ScalingStatus(APIModel):
         "Exponent of the predicted share of misses; below 1 misses rise more slowly with the load than "
         "predicted, because loads and lengths vary within minutes."
     )
+    provisioned_requests_per_second: Decimal | None = optional(
+        "Requests per second, in steps of a tenth, that the desired replicas are to carry: the forecast load "
+        "with the margin that the error budget needs. Replicas of another shape are counted by it."
+    )
+    provisioned_prompt_tokens: Decimal | None = optional(
+        "Mean tokens of the prompts of these requests, in steps of a tenth."
+    )
+    provisioned_answer_tokens: Decimal | None = optional(
+        "Mean tokens of the answers to these requests, in steps of a tenth."
+    )
     recommended_replicas: Count | None = optional(
         "Replicas that the scaling law would order, where spec.replicas sets another number."
     )

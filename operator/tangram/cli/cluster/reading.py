@@ -24,7 +24,7 @@ from tangram.credentials.in_cluster import SERVICE_ACCOUNT
 from tangram.fleet import FleetSnapshot, Intent, ParsedIntent
 from tangram.shell.api_server.auth import find_credentials, load_kubeconfig
 from tangram.shell.api_server.client import ApiClient, ApiError
-from tangram.shell.measure.scaler import Scaler, params_of
+from tangram.shell.measure.scaler import Scaler, params_of, provisioned_loads
 from tangram.shell.objects.kinds import (
     CLUSTER_QUEUES,
     LLM_DEPLOYMENTS,
@@ -40,6 +40,7 @@ from tangram.shell.snapshot.recorded_status import (
     recorded_back_offs,
     recorded_decisions,
     recorded_replicas,
+    recorded_scaling,
     recorded_scaling_active,
     recorded_variants,
 )
@@ -167,10 +168,23 @@ def _with_desired_replicas(
     """Add the replicas of each status, within the present bounds: the scaling law without a metric."""
     valid = tuple(intent for intent in intents if isinstance(intent, Intent))
     scaler = Scaler(params_of(settings), None)
-    scaled = scaler.decide(valid, fleet.workloads, recorded_replicas(view), now, recorded_variants(view))
+    scaled = scaler.decide(
+        valid,
+        fleet.workloads,
+        recorded_replicas(view),
+        now,
+        recorded_variants(view),
+        memories=recorded_scaling(view),
+    )
     desired = tuple(sorted((uid, scaling.decision.replicas) for uid, scaling in scaled.items()))
     back_offs = tuple(sorted(itertools.chain.from_iterable(recorded_back_offs(view).values())))
-    return replace(fleet, desired=desired, desired_of=scaler.counted_shapes(), back_offs=back_offs)
+    return replace(
+        fleet,
+        desired=desired,
+        desired_of=scaler.counted_shapes(),
+        provisioned=provisioned_loads(scaled),
+        back_offs=back_offs,
+    )
 
 
 async def _view(client: ApiClient, settings: Settings) -> MirrorView:

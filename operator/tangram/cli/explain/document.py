@@ -10,7 +10,7 @@ from tangram.cli.plan.applied_documents import AppliedSnapshot
 from tangram.cli.plan.headline import distance, one_shape, proof
 from tangram.cli.plan.input_files import PlanSource
 from tangram.eligibility.shapes.serving_requirements import ServingRequirements, identity
-from tangram.fleet import WHOLE_GPU, Alternative, Intent, ParsedIntent, Shape
+from tangram.fleet import WHOLE_GPU, Alternative, Intent, ParsedIntent, ProvisionedLoad, Shape
 from tangram.planner import plan as operator_plan
 from tangram.recommendation.inputs_hash import inputs_hash
 from tangram.recommendation.problem.pack import PlanTimeLimit
@@ -41,6 +41,9 @@ def explanation_document(
         explanation["operator"] = _decision(source.cluster, intent, time.time())
         if intent.uid in source.cluster.scaling_active:
             explanation["scalingActive"] = source.cluster.scaling_active[intent.uid]
+        load = dict(source.cluster.snapshot.provisioned).get(intent.uid)
+        if load is not None:
+            explanation["load"] = _load(load)
         decisions = source.cluster.decisions.get(intent.uid, ())
         if decisions:
             explanation["scaling"] = [
@@ -62,6 +65,14 @@ def explanation_document(
     ]
     explanation["notes"] += [text for text in fleet_input.notes if text.startswith(f"{demand_id} ")]
     return explanation
+
+
+def _load(load: ProvisionedLoad) -> dict[str, Any]:
+    return {
+        "requestsPerSecond": float(f"{load.requests_per_second:.3g}"),
+        "inputTokens": round(load.prompt_tokens),
+        "outputTokens": round(load.answer_tokens),
+    }
 
 
 def _requirements(requirements: ServingRequirements) -> dict[str, Any]:

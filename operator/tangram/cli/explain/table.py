@@ -42,6 +42,8 @@ def _lines(explanation: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "operator", _operator(explanation["operator"])
     if "scalingActive" in explanation:
         yield "scaling", explanation["scalingActive"]
+    if "load" in explanation:
+        yield "load", _load(explanation["load"])
     for place, decision in enumerate(explanation.get("scaling", ())):
         yield "" if place else "scaled", _scaling_decision(decision)
     if "plan" not in explanation:
@@ -58,6 +60,11 @@ def _lines(explanation: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 "" if i else "helps",
                 f"{change['text']}: the fleet then costs {money(change['fleetCostPerHour'])} $/h",
             )
+
+
+def _load(load: Mapping[str, Any]) -> str:
+    rate, tokens = load["requestsPerSecond"], f"{load['inputTokens']} + {load['outputTokens']} tokens"
+    return f"{rate:g} requests/s of {tokens}, with the margin of the forecast: replicas are ordered for it"
 
 
 def _asks(requirements: Mapping[str, Any]) -> str:

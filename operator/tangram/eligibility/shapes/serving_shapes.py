@@ -7,15 +7,16 @@ their prices. `tangram size`, without an LLMDeployment, starts one floor below, 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from tangram.capacity.sizing import Constraint, Rejection, ServingShape, ShapeChange
+from tangram.capacity.sizing import Constraint, Rejection, ServingShape, ShapeChange, SizingRequest
 from tangram.capacity.sizing.assessment_cache import AssessmentCache, assessment_cache
-from tangram.catalog import gpu, profile, share
+from tangram.catalog import InputError, gpu, profile, share
 from tangram.catalog.prices import Prices
 from tangram.eligibility.host_resources import over_limit
 from tangram.eligibility.shapes.bundled_engine import served_formats
 from tangram.eligibility.shapes.evaluation_reports import report_rejection
 from tangram.eligibility.shapes.serving_requirements import UNLOADED_RPS, ServingRequirements
-from tangram.fleet import WHOLE_GPU, MIGPolicy, Shape, ShapeKey
+from tangram.fleet import WHOLE_GPU, Lengths, MIGPolicy, ProvisionedLoad, Shape, ShapeKey
+from tangram.fleet.lengths import MOST_P90
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,23 @@ class AssessedShapes:
         assessment = self.assessments.assessment(shape)
         return None if isinstance(assessment, Rejection) or assessment.rate <= 0 else assessment.rate
 
+    def provisioned_rate(self, shape: Shape, load: ProvisionedLoad) -> float | None:
+        """Return the requests per second of one replica on any shape, of the lengths of `load` and as far as
+        its correction trusts the prediction. None: no such requests are served within the objectives there.
+
+        Where the TTFT of these lengths is out of reach, it is the rate for TPOT alone, as in the forecast.
+        """
+        request = _of_mean_lengths(self.requirements.request, load)
+        rate = None if request is None else self._rate(shape, request)
+        if rate is None and request is not None and request.ttft is not None and request.tpot is not None:
+            rate = self._rate(shape, replace(request, ttft_ms=None))
+        return None if rate is None else load.trusted_share * rate
+
+    def _rate(self, shape: Shape, request: SizingRequest) -> float | None:
+        needs = self.requirements
+        lengths = replace(request, rps=UNLOADED_RPS)
+        return replace(self, assessments=assessment_cache(needs.architecture, lengths)).rate(shape)
+
     def idle_ms(self, shape: Shape) -> tuple[float, float] | None:
         """Return (TTFT, TPOT) in milliseconds of a nearly idle replica, at the request's percentile."""
         latency, percentile = self.assessments.idle(shape), self.requirements.request.percentile
@@ -88,6 +106,18 @@ def assessed_shapes(
         else:
             serving.append(assessed)
     return AssessedShapes(requirements, tuple(serving), tuple(rejected), assessments, prices, priced)
+
+
+def _of_mean_lengths(request: SizingRequest, load: ProvisionedLoad) -> SizingRequest | None:
+    """Return the request with other mean lengths, whose P90 is in proportion; None: the model takes none."""
+    prompts, answers = (
+        Lengths(mean, mean * min(max(usual.p90 / usual.mean, 1.0), MOST_P90))
+        for mean, usual in ((load.prompt_tokens, request.prompts), (load.answer_tokens, request.answers))
+    )
+    try:
+        return replace(request, input_tokens=prompts, output_tokens=answers)
+    except InputError:
+        return None
 
 
 def _broken_rule(requirements: ServingRequirements, shape: Shape) -> str:

@@ -9,6 +9,7 @@ from tangram.eligibility.shapes.serving_shapes import AssessedShapes
 from tangram.fleet import (
     CheckpointFacts,
     Intent,
+    ProvisionedLoad,
     ReplicaMove,
     Shape,
     Spread,
@@ -46,6 +47,7 @@ class PlacementDemand:
     is_refused: bool = False  # the API server refuses its Deployment, or an object that this needs
     move: ReplicaMove | None = None  # its replicas leave GPUs that are cut anew
     limits: Mapping[Shape, ReplicaLimit] = field(default_factory=dict)
+    load: ProvisionedLoad | None = None  # that `desired` carries, by the scaling law; None: not known
 
     @property
     def uid(self) -> str:
@@ -61,13 +63,20 @@ class PlacementDemand:
         """Return the candidates in a quantised format that save enough to leave `current` for them.
 
         A model starts in the checkpoint's own format until there is an evaluation report, and is never moved
-        back to it for money.
+        back to it for money. A move that has begun goes on while it saves anything: a load that varies about
+        the threshold would begin and undo it for ever.
         """
-        own = self.facts.dtype
+        own, cost = self.facts.dtype, self.cost(current)
         if current.shape.precision != own:
             return ()
-        most = self.cost(current) * (1 - WORTH_A_MOVE)
-        return tuple(c for c in self.usable if c.shape.precision != own and self.cost(c) <= most)
+        return tuple(
+            c
+            for c in self.usable
+            if c.shape.precision != own
+            and self.cost(c) <= cost * (1 if self.workload_on(c.shape) else 1 - WORTH_A_MOVE)
+            # No move for money to a shape on which the measured requests are predicted to miss.
+            and (self.load is None or self.replicas_for_load(c.shape) is not None)
+        )
 
     def cost(self, candidate: ServingShape | Rejection) -> float:
         """USD per hour of the replicas that it would need of a candidate."""
@@ -106,10 +115,16 @@ class PlacementDemand:
         return next((workload for workload in self.workloads if workload.shape == shape), None)
 
     def replicas_needed(self, candidate: ServingShape | Rejection) -> int:
-        """Return how many replicas of a candidate carry the load for which `desired` was decided."""
+        """Return how many replicas of a candidate carry the load for which `desired` was decided.
+
+        By the measured load where the scaling law knows it, else by the rates for the lengths of the spec.
+        """
         shape, intent = candidate.shape, self.intent
         if shape == self.desired_shape or (self.desired_shape is None and self.workload_on(shape)):
             return self.desired
+        measured = self.replicas_for_load(shape)
+        if measured is not None:
+            return min(max(measured, intent.min_replicas), intent.max_replicas)
         needed_rate = self._desired_rate()
         if needed_rate is None:
             needed_rate = intent.traffic.requests_per_second or None
@@ -118,6 +133,13 @@ class PlacementDemand:
             return self.desired
         lowest = intent.min_replicas if self.reference_shape else self.desired
         return min(max(replicas_for(needed_rate, replica_rate), lowest), intent.max_replicas)
+
+    def replicas_for_load(self, shape: Shape) -> int | None:
+        """Return how many replicas of any shape carry the measured load; None: unknown."""
+        replica_rate = None if self.load is None else self.shapes.provisioned_rate(shape, self.load)
+        if self.load is None or replica_rate is None:
+            return None
+        return replicas_for(self.load.requests_per_second, replica_rate)
 
     def _desired_rate(self) -> float | None:
         """Requests per second that the desired replicas carry; None: unknown, or only the minimum is desired.

@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from tangram.scaling.outlook.forecast import Forecast
 from tangram.scaling.outlook.load_history import LoadHistory
+from tangram.scaling.outlook.mixture import Mixture
 from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
 
 
@@ -16,6 +17,7 @@ class LoadOutlook:
     capacity: ReplicaCapacity  # of the present shape, for the present mixture of lengths
     start_s: float | None = None  # P90 of measured start times of the present shape
     bins: int = 1  # of the history over which replicas average the load, because requests run for so long
+    mixture: Mixture | None = None  # that `capacity` is for
 
 
 class NeedLimit(StrEnum):
@@ -48,6 +50,10 @@ class ReplicaNeed:
     error_budget: float  # share of requests that may miss an objective
     limit: NeedLimit
     runner_up: RunnerUp | None = None  # None: one replica is needed
+    # Requests per second that `replicas` and `lasting` have to carry: of the last replica only the part that
+    # is needed. A number of replicas of another shape follows from them.
+    rate: float = 0.0
+    lasting_rate: float = 0.0
 
     @property
     def cause(self) -> str:

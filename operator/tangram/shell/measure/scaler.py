@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from tangram.fleet import Decision, Intent, Shape, Workload
+from tangram.fleet import Decision, Intent, ProvisionedLoad, Shape, Workload
 from tangram.scaling import ScalingDecision, ScalingParams, Signal, classify, recalled
 from tangram.scaling.law import Law, LawObservation, LawState, after_plan
 from tangram.shell.measure.fault_log import FaultLog
@@ -23,6 +23,12 @@ class ScalingResult:
 
     signal: Signal | None
     decision: ScalingDecision
+
+
+def provisioned_loads(results: Mapping[str, ScalingResult]) -> tuple[tuple[str, ProvisionedLoad], ...]:
+    """Return the loads that replicas are to carry, by UID, as far as they are known."""
+    loads = ((uid, result.decision.provisioned) for uid, result in results.items())
+    return tuple(sorted((uid, load) for uid, load in loads if load is not None))
 
 
 def params_of(settings: Settings) -> ScalingParams:
@@ -170,7 +176,13 @@ def _log_record(intent: Intent, signal: Signal | None, decision: ScalingDecision
         "message": decision.message,
         "signal": None if signal is None else signal.state,
     }
-    need = decision.need
+    need, load = decision.need, decision.provisioned
+    if load is not None:
+        record |= {
+            "provisionedRequestsPerSecond": round(load.requests_per_second, 4),
+            "promptTokens": round(load.prompt_tokens, 1),
+            "answerTokens": round(load.answer_tokens, 1),
+        }
     if need is not None:
         record |= {
             "expectedRequestsPerSecond": round(need.load.expected, 4),

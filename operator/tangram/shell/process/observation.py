@@ -22,7 +22,7 @@ from tangram.planner.jobs.inspections import key_of
 from tangram.planner.observe.free_capacity import may_use
 from tangram.shell.measure.fault_log import FaultLog, display_name
 from tangram.shell.measure.predicted_capacities import CapacityInputs
-from tangram.shell.measure.scaler import Scaler, ScalingResult
+from tangram.shell.measure.scaler import Scaler, ScalingResult, provisioned_loads
 from tangram.shell.objects.kinds import Object
 from tangram.shell.settings import Settings
 from tangram.shell.snapshot.broken_objects import without_broken_objects
@@ -100,6 +100,7 @@ class Observer:
             nodes=self.devices.remember(observed.nodes, now, observed.partition.nodes),
             desired=tuple(sorted((uid, result.decision.replicas) for uid, result in scaling.items())),
             desired_of=self.scaler.counted_shapes(),
+            provisioned=provisioned_loads(scaling),
             problems=_sorted(problems),
             evaluation_problems=_sorted(evaluation_problems),
             back_offs=tuple(
