@@ -61,6 +61,9 @@ def result_of(law, **faults):
     return run((served(TRACE, law, intent_changes=changes),), settings).deployments[0]
 
 
+FEWEST = {"dynamo-throughput": 2}  # one for prefill, one for decode
+
+
 @pytest.fixture(scope="module")
 def one_replica():
     return result_of(StaticReplicas(1)).attainment.share
@@ -88,4 +91,4 @@ def test_no_law_acts_while_prometheus_is_down_in_a_burst(name, facts):
 
     result = result_of(LAWS[name](facts), outages=(down,))
 
-    assert {count.desired for count in result.counts if 320 < count.at < 620} <= {1}
+    assert {count.desired for count in result.counts if 320 < count.at < 620} <= {FEWEST.get(name, 1)}

@@ -1,5 +1,7 @@
 """Each published law on cases that are counted by hand, and on metrics that are missing."""
 
+from dataclasses import replace
+
 import pytest
 
 from tangram.simulator.controllers import (
@@ -17,6 +19,7 @@ from tangram.simulator.controllers import (
     WVATokens,
     behind_hpa,
 )
+from tangram.simulator.controllers.fitted_models.step_filter import StepFilter, guessed_coefficients
 from tests.support.scraped_fleet import FACTS, ScrapedFleet
 
 LAWS = {
@@ -305,39 +308,93 @@ def test_wva_v2_learns_the_capacity_at_which_requests_waited():
 
 
 def test_the_queue_model_orders_the_rate_over_the_highest_that_meets_the_means():
+    # One reading is explained by steps of 18 ms and 3.39 ms for each request (test_fitted_models.py). At one
+    # per second the model then expects tens of requests in service, and the filter rejects the reading. A
+    # token takes 50 ms with 8.8 requests in service, which end after 0.33 + 200 * 0.05 s: 0.86 per second,
+    # and 0.76 with all states of the queue.
     fleet = ScrapedFleet(2).wait(75, busy)
     law = QueueModel(FACTS)
-    count = law.decide(fleet.view())
-    highest = law._highest_rate(1000, 200)
 
-    assert count == -(-2 // highest)
-    assert QueueModel(FACTS, knob=1 / 3).decide(fleet.view()) >= count
+    assert law.decide(fleet.view()) == 3  # 2 / 0.759
+    guess = guessed_coefficients(0.3, 0.02, 1000.0, 200.0)
+    assert law.filter.estimate.values() == pytest.approx(guess.values(), rel=1e-9)
+    assert QueueModel(FACTS, knob=0.5).decide(fleet.view()) == 23  # 2 / 0.0884: a token in 25 ms
+    assert QueueModel(FACTS, knob=1 / 3).decide(fleet.view()) == 2  # no rate has a token in 17 ms
 
 
-def test_the_queue_model_orders_the_minimum_without_traffic():
-    assert QueueModel(FACTS).decide(ScrapedFleet(3).wait(75).view()) == 1
+def test_the_queue_model_counts_requests_as_they_are_sent():
+    def congested(page):
+        busy(page)
+        page.arrived(30)
+
+    # Three requests arrive for each that ends: 6 / 0.759.
+    assert QueueModel(FACTS).decide(ScrapedFleet(2).wait(75, congested).view()) == 8
+
+
+def test_the_queue_model_learns_nothing_at_a_rate_that_its_model_cannot_serve():
+    fleet = ScrapedFleet(2).wait(75, busy)
+    law = QueueModel(FACTS)
+    law.decide(fleet.view())
+    law.filter = ExpectsNoReading(law.filter.estimate)
+
+    law.decide(
+        fleet.wait(60, lambda page: (busy(page), page.arrived(15))).view()
+    )  # 2 requests/s; most are 1.4
+
+
+class ExpectsNoReading(StepFilter):
+    """Fails as soon as it is corrected."""
+
+    def update(self, measured, predict):
+        raise AssertionError(measured)
+
+
+def test_the_queue_model_holds_without_requests():
+    assert QueueModel(FACTS).decide(ScrapedFleet(3).wait(75).view()) == 3
 
 
 # -- Dynamo ------------------------------------------------------------------------------------------------
 
 
 def test_dynamo_adds_prefill_and_decode_by_the_profile_and_its_corrections():
-    # One request per second of 1,000 and 200 tokens on each of two engines. A prompt takes 60 ms and
-    # measured TTFT is above that: 2 * 0.06. A step of the profile takes 10 + B * (0.02 + 0.11) ms; at a batch
-    # of 1 it is 10.13, measured are 20, so a step may take 50 * 10.13 / 20 = 25.325 ms: at most 117 requests,
-    # but 100 slots. 400 tokens/s over 100 / 23 ms.
+    # One request per second of 1,000 and 200 tokens on each of two engines, for 4.3 s. A prompt takes 60 ms,
+    # and measured TTFT is above that: 2 * 0.06 replicas. A step of the profile takes 10 + B * (0.02 + 0.11)
+    # ms; at the batch of 4.3 it is 10.559, measured are 20, so a step may take 50 * 10.559 / 20 = 26.4 ms: at
+    # most 126 requests, but 90 fill the KV cache. 400 tokens/s over 90 / 21.7 ms are 0.096 replicas.
     fleet = ScrapedFleet(2).wait(195, busy)
 
-    assert DynamoThroughput(FACTS).decide(fleet.view()) == 1  # 0.12 + 0.092
-    # Of 41 % of the objective, 10.38 ms are left, so 2 requests: 0.12 and 400 tokens/s over 2 / 10.26 ms.
-    assert DynamoThroughput(FACTS, knob=0.41).decide(fleet.view()) == 3
+    assert DynamoThroughput(FACTS).decide(fleet.view()) == 2  # each of them rounded up
+    # Of 39 % of the objective, 10.295 ms are left, so 2 requests: 400 tokens/s over 2 / 10.26 ms are 2.05.
+    assert DynamoThroughput(FACTS, knob=0.39).decide(fleet.view()) == 4
+
+
+def test_dynamo_plans_with_no_more_requests_than_the_kv_cache_holds():
+    # 2,200 tokens are 2 requests of 1,100: a step of 10.26 ms, and 400 tokens/s are 2.05 replicas, not 0.096.
+    fleet = ScrapedFleet(2).wait(195, busy)
+
+    assert DynamoThroughput(replace(FACTS, kv_tokens=2200)).decide(fleet.view()) == 4
+
+
+def test_dynamo_counts_requests_as_they_end():
+    def congested(page):
+        busy(page)
+        page.arrived(30)
+        for _ in range(30):
+            page.first_token(0.3, 1000)
+
+    # Three arrive for each that ends: the queue that grows is no demand.
+    assert (
+        DynamoThroughput(replace(FACTS, kv_tokens=2200)).decide(ScrapedFleet(2).wait(195, congested).view())
+        == 4
+    )
 
 
 def test_dynamo_orders_more_where_tokens_take_longer_than_the_profile_says():
     fleet = ScrapedFleet(2).wait(195, slow)
 
-    # A step may take 50 * 10.13 / 90 = 5.6 ms, which not even one request does: 400 * 10.13 ms + 0.12.
-    assert DynamoThroughput(FACTS).decide(fleet.view()) == 5
+    # 22 requests in 22 s: 12.86 ms. A step may take 50 * 12.86 / 90 = 7.1 ms, which not even one request
+    # does: 400 * 10.13 ms are 4.05 replicas, and one for 0.12.
+    assert DynamoThroughput(FACTS).decide(fleet.view()) == 6
 
 
 def test_dynamo_holds_without_traffic():

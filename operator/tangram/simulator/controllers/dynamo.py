@@ -3,25 +3,28 @@
 Throughput mode, every 180 s, from the means of the interval: replicas for prefill are the prompt tokens per
 second, times min(1, measured over expected TTFT), over what one replica prefills per second; replicas for
 decode are the tokens per second over what one replica decodes at the highest concurrency whose expected
-time per token is within the objective, divided by measured over expected time per token.
+time per token is within the objective, divided by measured over expected time per token. Both are rounded up,
+and at least one. Requests count when they end. The profile goes as far as a full KV cache: no concurrency,
+neither the highest nor the measured one (requests per replica, times their duration, over the interval), is
+above the tokens of the cache over those of a request.
 
 Load mode, every 5 s: each engine's latency is estimated by a regression of its time per token on the KV
 tokens in use (64 readings in 16 buckets); a replica is added if all engines exceed the objectives, and
 removed if all are below 80 % of them; never while one starts.
 
 Simplified: the next interval is predicted by the last one (one of the planner's predictors). A replica both
-prefills and decodes, so the replicas of both add up. Load mode has no metrics of single steps: time per
+prefills and decodes, so the replicas of both are added. Load mode has no metrics of single steps: time per
 token comes from scrapes. Missing metrics change nothing, in either mode.
 """
 
 import math
 
-from tangram.scaling.queries import ITL, KV_USAGE, RUNNING, TTFT, WAITING
+from tangram.scaling.queries import ITL, KV_USAGE, TTFT, WAITING
 from tangram.simulator.controllers.controller import CapacityFacts, ControllerView
 from tangram.simulator.controllers.fitted_models.step_regression import StepRegression
-from tangram.simulator.controllers.signals import increase, mean, total
+from tangram.simulator.controllers.signals import increase, mean
 from tangram.simulator.metrics import PrometheusDown
-from tangram.simulator.metrics.page_layout import ANSWER_LENGTH, PROMPT_LENGTH
+from tangram.simulator.metrics.page_layout import ANSWER_LENGTH, E2E, PROMPT_LENGTH, SUCCESS
 
 _ITL_WINDOW_S = 30.0
 _DOWN_SHARE = 0.8
@@ -40,34 +43,34 @@ class DynamoThroughput:
 
     def decide(self, view: ControllerView) -> int:
         """Return the desired replicas."""
+        names = (E2E, TTFT, ITL, PROMPT_LENGTH, ANSWER_LENGTH)
         try:
-            requests = increase(view.metrics, f"{TTFT}_count", self.interval_s)
-            latency = mean(view.metrics, TTFT, self.interval_s), mean(view.metrics, ITL, self.interval_s)
-            lengths = (
-                mean(view.metrics, PROMPT_LENGTH, self.interval_s),
-                mean(view.metrics, ANSWER_LENGTH, self.interval_s),
-            )
-            running = total(view.metrics.avg_over_time(RUNNING, self.interval_s))
+            requests = increase(view.metrics, SUCCESS, self.interval_s)
+            means = [mean(view.metrics, name, self.interval_s) for name in names]
         except PrometheusDown:
             return view.replicas
-        ttft, itl = latency
-        inputs, outputs = lengths
-        if not requests or ttft is None or itl is None or inputs is None or outputs is None:
+        known = [value for value in means if value is not None]
+        if not requests or len(known) < len(names):
             return view.replicas
+        duration, ttft, itl, inputs, outputs = known
         rate = requests / self.interval_s
         context = inputs + outputs / 2
         prefill_s = self._facts.step_s(0, 0, inputs)
         prefill = rate * prefill_s * min(1.0, ttft / prefill_s)
-        concurrency = max(1.0, (running or 0.0) / max(1, view.ready))
+        concurrency = min(max(1.0, rate * duration / max(1, view.ready)), self._most_running(context))
         correction = itl / self._facts.step_s(concurrency, context, 0)
         decode = rate * outputs / self._tokens_per_second(context, correction)
-        return max(1, math.ceil(prefill + decode))
+        return max(1, math.ceil(prefill)) + max(1, math.ceil(decode))
+
+    def _most_running(self, context: float) -> int:
+        """Return the requests of that context that the profile has: all slots, or a full KV cache."""
+        return max(1, min(self._facts.max_running, int(self._facts.kv_tokens / context)))
 
     def _tokens_per_second(self, context: float, correction: float) -> float:
         """Return the most tokens per second of a replica whose time per token meets the objective."""
         objective = self._facts.objectives.tpot
         limit_s = math.inf if objective is None else self.knob * objective.seconds / correction
-        low, high = 1, self._facts.max_running
+        low, high = 1, self._most_running(context)
         while low < high:  # the time of a step grows with the batch
             middle = (low + high + 1) // 2
             is_met = self._facts.step_s(middle, context, 0) <= limit_s

@@ -1,14 +1,14 @@
-"""The queue of one replica as inferno models it: state-dependent M/M/1 with a finite queue.
+"""The queue of one replica as WVA models it: state-dependent M/M/1 with a finite queue.
 
-Source: llm-d-incubation/inferno-autoscaler, docs/modeling-optimization.md. A step with n requests takes
+Source: pkg/analyzer/queueanalyzer.go of llm-d/llm-d-workload-variant-autoscaler. A step with n requests takes
 T(n) = a + n * (b * (I + O) / (O + 1) + g * (I + O/2)); a prompt T(n) + (b + g) * I; a token
-T(n) + b + g * (I + O/2). So n requests leave at n / (prompt + O * token) per second. Ten batches may wait.
+T(n) + b + g * (I + O/2). So n requests leave at n / (prompt + O * token) per second. A prompt is computed at
+the mean number of requests in service, and a token takes an O-th of what is left of the mean time in service.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-_QUEUE_BATCHES = 10
 _MOST_UTILISATION = 0.999
 _BISECTIONS = 30
 
@@ -32,12 +32,13 @@ class QueueingAnalyzer:
 
     coefficients: StepCoefficients
     max_running: int
+    most_waiting: int
     input_tokens: float
     output_tokens: float
 
     def latency(self, rate: float) -> tuple[float, float]:
-        """Return the mean TTFT and the mean time between tokens, in seconds."""
-        rate = min(rate, _MOST_UTILISATION * self.peak_rate)
+        """Return the mean TTFT (wait and prompt) and the mean time between tokens, in seconds."""
+        rate = min(rate, self.most_rate)
         probability, in_service, mass = 1.0, 0.0, 1.0
         for running in range(1, self.max_running + 1):
             probability *= rate / self._service_rate(running)
@@ -45,30 +46,34 @@ class QueueingAnalyzer:
                 in_service, mass, probability = in_service / 1e200, mass / 1e200, probability / 1e200
             in_service += running * probability
             mass += probability
-        ratio = rate / self.peak_rate
-        places = _QUEUE_BATCHES * self.max_running
+        ratio = rate / self._service_rate(self.max_running)
+        places = self.most_waiting
         tail = ratio**places
         queued_mass = probability * ratio * (1 - tail) / (1 - ratio)
         queued = probability * ratio * (1 - (places + 1) * tail + places * tail * ratio) / (1 - ratio) ** 2
         mass += queued_mass
         in_service += self.max_running * queued_mass
         served = rate * (1 - probability * tail / mass)
-        concurrency = self._running_at(in_service / mass / served)
-        return queued / mass / served + self._prompt_s(concurrency), self._token_s(concurrency)
+        prompt_s = self._prompt_s(in_service / mass)
+        token_s = (in_service / mass / served - prompt_s) / self.output_tokens
+        return queued / mass / served + prompt_s, token_s
 
     @property
-    def peak_rate(self) -> float:
-        """Requests per second with every slot taken."""
-        return self._service_rate(self.max_running)
+    def most_rate(self) -> float:
+        """Requests per second above which the model has no answer: nearly those with every slot taken."""
+        return _MOST_UTILISATION * self._service_rate(self.max_running)
 
     def highest_rate(self, ttft_s: float, itl_s: float) -> float:
-        """Return the highest rate at which both means are within these limits; 0 if there is none."""
+        """Return the highest rate at which both means are within these limits; 0 if there is none.
+
+        The first token comes with the first step after its prompt.
+        """
 
         def is_met(rate: float) -> bool:
             ttft, itl = self.latency(rate)
-            return ttft <= ttft_s and itl <= itl_s
+            return ttft + itl <= ttft_s and itl <= itl_s
 
-        low, high = 0.0, _MOST_UTILISATION * self.peak_rate
+        low, high = 0.0, self.most_rate
         if is_met(high):
             return high
         for _ in range(_BISECTIONS):
@@ -76,14 +81,10 @@ class QueueingAnalyzer:
             low, high = (middle, high) if is_met(middle) else (low, middle)
         return low
 
-    def _slope_s(self) -> float:
-        """Return how much longer a step is with one more request."""
-        prompt, answer = self.input_tokens, self.output_tokens
-        _, b, g = self.coefficients.values()
-        return b * (prompt + answer) / (answer + 1) + g * (prompt + answer / 2)
-
     def _step_s(self, running: float) -> float:
-        return self.coefficients.base_s + running * self._slope_s()
+        prompt, answer = self.input_tokens, self.output_tokens
+        a, b, g = self.coefficients.values()
+        return a + running * (b * (prompt + answer) / (answer + 1) + g * (prompt + answer / 2))
 
     def _prompt_s(self, running: float) -> float:
         _, b, g = self.coefficients.values()
@@ -95,12 +96,6 @@ class QueueingAnalyzer:
 
     def _service_rate(self, running: float) -> float:
         return running / (self._prompt_s(running) + self.output_tokens * self._token_s(running))
-
-    def _running_at(self, service_s: float) -> float:
-        """Return the concurrency at which a request takes `service_s` from its first step to its last."""
-        alone_s = self._prompt_s(0) + self.output_tokens * self._token_s(0)
-        running = (service_s - alone_s) / ((1 + self.output_tokens) * self._slope_s())
-        return min(max(running, 0.0), float(self.max_running))
 
 
 def derivatives(

@@ -1,17 +1,20 @@
 """An extended Kalman filter that fits the step coefficients of a queueing model to measured latency.
 
-Source: the model tuner of llm-d-incubation/inferno-autoscaler, with its noise: 10 % drift of each coefficient
-per reading, 5 % error of a measurement at 95 %, and readings rejected above a chi-square of 7.378.
+Source: the tuner of the queueing model of llm-d/llm-d-workload-variant-autoscaler, with its noise: 5 % drift
+of each coefficient per reading, 5 % error of a measurement at 95 %; a reading above a chi-square of 7.378 is
+rejected, and changes neither the estimate nor its covariance.
 """
 
 from collections.abc import Callable
 
 from tangram.simulator.controllers.fitted_models.queueing_analyzer import StepCoefficients, derivatives
 
-_DRIFT = 0.1
+_DRIFT = 0.05
 _ERROR = 0.05 / 1.96
 _GATE = 7.378
-_MOST_CHANGE = 10.0  # a coefficient stays within this factor of where it began
+_DEFAULTS = StepCoefficients(5e-3, 5e-5, 5e-8)  # where the first reading allows no guess
+_MOST_CHANGE = 100.0  # a coefficient stays within this factor of where it began
+_BASE_SHARE = 0.9  # of the time between tokens
 
 Matrix = list[list[float]]
 
@@ -35,8 +38,7 @@ class StepFilter:
         noise = _diagonal([(_ERROR * value) ** 2 for value in measured])
         spread = _inverse(_add(_times(_times(slopes, covariance), _transposed(slopes)), noise))
         distance = sum(missed[i] * spread[i][j] * missed[j] for i in range(2) for j in range(2))
-        self._covariance = covariance
-        if distance > _GATE:
+        if distance >= _GATE:
             return False
         gain = _times(_times(covariance, _transposed(slopes)), spread)
         corrected = [
@@ -49,6 +51,19 @@ class StepFilter:
         )
         self._covariance = _add(covariance, _times(_times(gain, slopes), covariance), sign=-1)
         return True
+
+
+def guessed_coefficients(ttft: float, itl: float, inputs: float, outputs: float) -> StepCoefficients:
+    """Return where the fit begins: the coefficients that explain one reading without a queue, or defaults.
+
+    A step takes nine tenths of the time between tokens. What a prompt takes beyond it is (b + g) * I, and
+    what a token takes beyond it is b + g * (I + (O + 1) / 2).
+    """
+    base = _BASE_SHARE * itl
+    both = (ttft - base) / inputs
+    context = (itl - base - both) / (inputs + (outputs + 1) / 2 - 1)
+    guess = StepCoefficients(base, both - context, context)
+    return guess if all(value > 0 for value in guess.values()) else _DEFAULTS
 
 
 def _diagonal(values: list[float]) -> Matrix:
