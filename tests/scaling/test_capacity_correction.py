@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tangram.fleet import Objectives
 from tangram.scaling import ScalingMemory, capacity_correction
+from tangram.scaling.outlook.load_misses import LoadMisses
 from tangram.scaling.outlook.load_outlook import LoadOutlook
 from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
 from tests.scaling.test_feed_forward import CHAT, PARAMS, outlook, sample, sharp
@@ -49,7 +50,8 @@ def smooth(load, share=1.0):
 
 def predicted(memory, load):
     """Return the share of misses at a load of one replica, as corrected."""
-    return SMOOTH.scaled(memory.trusted_share, memory.sharpness).missed_share(load)
+    corrected = SMOOTH.scaled(memory.trusted_share, memory.sharpness, memory.unavoidable_share)
+    return corrected.missed_share(load)
 
 
 @pytest.mark.parametrize("share", [0.3, 0.5, 1.0, 1.5])
@@ -197,3 +199,48 @@ def test_misses_of_a_ttft_out_of_reach_do_not_correct_what_a_replica_carries():
     assert before.trusted_share < 0.5
     assert memory.corrected_for == Objectives(None, CHAT.tpot)
     assert memory.trusted_share >= 1.0
+
+
+LOW, HALF, FULL = 1.0, 6.0, 10.0
+"""Loads of one replica that carries 10 requests/s at P99: a tenth, more than half, all."""
+
+
+def with_unavoidable(load, share=0.03):
+    return share + (1 - share) * SMOOTH.missed_share(load)
+
+
+def test_misses_at_low_load_are_no_reason_for_a_replica():
+    memory = lived(with_unavoidable, loads=(LOW, 2.0, HALF, FULL))
+
+    assert 0.02 < memory.unavoidable_share <= 0.03
+    for load in (LOW, HALF, FULL):
+        assert predicted(memory, load) == pytest.approx(with_unavoidable(load), rel=0.3)
+    without = SMOOTH.scaled(memory.trusted_share, memory.sharpness)
+    assert without.missed_share(HALF) < 0.01, "by load alone"
+
+
+@pytest.mark.parametrize(
+    ("missed_share", "loads"),
+    [
+        (with_unavoidable, (HALF, FULL)),
+        (with_unavoidable, (LOW, 2.0)),
+        (lambda load: 0.9 if load > 4 else 0.03, (LOW, 2.0, HALF, FULL)),
+        (SMOOTH.missed_share, (LOW, 2.0, HALF, FULL)),
+    ],
+    ids=["no low load", "low load alone", "overload at what the model calls half", "hardly any miss"],
+)
+def test_misses_are_unavoidable_only_beside_a_load_that_replicas_carried(missed_share, loads):
+    assert lived(missed_share, hours=1, loads=loads).unavoidable_share < 0.002
+
+
+def test_misses_at_low_load_that_chance_explains_are_not_unavoidable():
+    memory = ScalingMemory(load_misses=LoadMisses().counted(0.1, 150.0, 0.02).counted(0.8, 500.0, 0.0))
+
+    assert after(1, sample(0.0), memory).unavoidable_share == 0.0
+
+
+def test_other_objectives_have_other_unavoidable_misses():
+    memory = lived(with_unavoidable, loads=(LOW, 2.0, HALF, FULL))
+    memory = replace(memory, ttft_reachable=False, compared_at=None)
+
+    assert after(1, sample(5.0), memory, known=replace(outlook(), capacity=SMOOTH)).unavoidable_share == 0.0

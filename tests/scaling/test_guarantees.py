@@ -175,6 +175,7 @@ def test_every_number_that_is_remembered_is_finite(history, known):
         assert all(math.isfinite(number) and number >= 0 for number in numbers)
         assert 1e-4 <= memory.trusted_share <= 2.0
         assert 0.2 <= memory.sharpness <= 1.0
+        assert 0.0 <= memory.unavoidable_share <= 1.0
         assert len(memory.recommendations) <= 49
 
 

@@ -130,6 +130,20 @@ def test_tokens_that_are_slow_at_low_load_are_not_made_faster_by_replicas(runnin
     assert learned(slow).tpot_reachable is known
 
 
+def test_a_few_good_requests_do_not_undo_that_tokens_are_slow_at_low_load():
+    slow = learned(replace(CALM, running_mean=2.0, tpot_attainment=0.1))
+    good_minute = replace(
+        CALM,
+        requests=30.0,
+        running_mean=2.0,
+        wider=(Window(300.0, 150.0, 2.0, 0.99, 0.5), Window(1800.0, 900.0, 2.0, 0.99, 0.3, is_widest=True)),
+    )
+    lasting = replace(good_minute, wider=(Window(300.0, 150.0, 2.0, 0.99, 0.95, is_widest=True),))
+
+    assert learned(good_minute, memory=slow).tpot_reachable is False
+    assert learned(lasting, memory=slow).tpot_reachable is True
+
+
 # --- TTFT: P90 of 1000 ms, two replicas
 
 

@@ -23,6 +23,7 @@ LEARNED = ScalingMemory(
     spare_since=5.0,
     trusted_share=0.5123,
     sharpness=0.61,
+    unavoidable_share=0.0131,
 )
 
 
@@ -40,6 +41,7 @@ def test_what_was_learned_goes_through_a_status():
         failed_orders=2,
         trusted_share=0.51,
         sharpness=0.62,
+        unavoidable_share=0.014,
         prior_share=0.51,
         prior_sharpness=0.62,
     )

@@ -56,3 +56,11 @@ def test_the_idle_ttft_between_two_percentiles_is_that_of_the_less_strict_one():
 
     assert [capacity.idle_ttft_ms(p) for p in (99.5, 99, 97, 90, 50)] == [900.0, 900.0, 600.0, 500.0, 300.0]
     assert KNEE.idle_ttft_ms(99) is None
+
+
+def test_unavoidable_misses_are_those_of_any_load():
+    capacity = KNEE.scaled(1.0, unavoidable_share=0.02)
+
+    assert capacity.missed_share(0.0) == pytest.approx(0.02, abs=0.001)
+    assert capacity.missed_share(2.0) == pytest.approx(1 - 0.98 * 0.99)
+    assert capacity.missed_share(40.0) == 1.0

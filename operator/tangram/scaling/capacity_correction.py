@@ -4,7 +4,8 @@ Two numbers make the prediction explain the requests and misses by load (`LoadMi
 predicted load that a replica really carries, and how sharply misses rise with the load. The model sees a
 steady load with the usual lengths; within a minute real loads and lengths vary, so that some requests miss at
 a load that is carried on average, and not all at one that is not. Both numbers follow all requests of hours:
-no single burst decides.
+no single burst decides. What misses at a quarter of the load, because prompts are too long, misses at any
+load and is no reason for a replica.
 
 Misses count at the load of the last two minutes; those behind a queue at the highest load since it began,
 which caused them. Only FRESH readings count.
@@ -31,6 +32,12 @@ _CORRELATED = 4.0  # requests of one burst miss together: so many count as one
 # knee a share that is wrong by hundreds predicts no miss, and a tenth of it none either.
 _SHARE_STEPS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5, 0.9, 0.98, 1.0, 1.02, 1.1)
 _SHARPNESS_STEPS = (0.9, 0.98, 1.0, 1.02, 1.1)
+# At this part of the load that a replica carries misses have other causes than the load.
+_LOW_LOAD = 0.25
+# Nothing is known of misses at low load before so many requests came at it, and as many at half the load, of
+# which most met the objectives: else a replica may carry far less than is believed.
+_HALF_LOAD, _LEAST_REQUESTS, _MOST_MISSED = 0.5, 100.0, 0.5
+_DEVIATIONS = 2.0  # by which chance may have made their misses more
 _COST = 1 / 0.35  # of a factor of e between either number and the one before any request, in nats
 
 
@@ -75,7 +82,7 @@ def _comparable(memory: ScalingMemory, objectives: Objectives, reference: float)
     if (memory.corrected_for, memory.corrected_at) == (objectives, reference):
         return memory
     if memory.corrected_for not in (None, objectives):
-        memory = replace(memory, trusted_share=1.0, sharpness=1.0)
+        memory = replace(memory, trusted_share=1.0, sharpness=1.0, unavoidable_share=0.0)
     if memory.corrected_at is not None:
         memory = replace(
             memory,
@@ -100,14 +107,17 @@ def _missed(intent: Intent, window: Window) -> float | None:
 
 
 def _fitted(memory: ScalingMemory, capacity: ReplicaCapacity, predicted: float) -> ScalingMemory:
-    """Return `memory` with the best neighbours of its two numbers: one step of a search for the best ones.
+    """Return `memory` with the best neighbours of its two numbers: one step of a search for the best ones,
+    beside the share of requests that miss at any load.
 
     Loads are counted in units of `predicted`, requests per second.
     """
+    unavoidable = _unavoidable_share(memory)
 
     def plausibility(share: float, sharpness: float) -> float:
         def missed_share(load: float) -> float:
-            return math.pow(capacity.missed_share(load * predicted / share), sharpness)
+            by_load = math.pow(capacity.missed_share(load * predicted / share), sharpness)
+            return unavoidable + (1 - unavoidable) * by_load
 
         cost = abs(math.log(share / memory.prior_share)) + abs(math.log(sharpness / memory.prior_sharpness))
         return memory.load_misses.log_likelihood(missed_share) / _CORRELATED - _COST * cost
@@ -115,7 +125,17 @@ def _fitted(memory: ScalingMemory, capacity: ReplicaCapacity, predicted: float) 
     shares = _steps(memory.trusted_share, _SHARE_STEPS, LEAST_SHARE, MOST_SHARE)
     sharpnesses = _steps(memory.sharpness, _SHARPNESS_STEPS, LEAST_SHARPNESS, MOST_SHARPNESS)
     share, sharpness = max(product(shares, sharpnesses), key=lambda pair: plausibility(*pair))
-    return replace(memory, trusted_share=share, sharpness=sharpness)
+    return replace(memory, trusted_share=share, sharpness=sharpness, unavoidable_share=unavoidable)
+
+
+def _unavoidable_share(memory: ScalingMemory) -> float:
+    """Return the share of requests that miss at low load, at least; as it was, while too little is known."""
+    counts, share = memory.load_misses, memory.trusted_share
+    requests, misses = counts.within(0.0, _LOW_LOAD * share)
+    at_load, missed_at_load = counts.within(_HALF_LOAD * share, math.inf)
+    if min(requests, at_load) < _LEAST_REQUESTS or missed_at_load > _MOST_MISSED * at_load:
+        return memory.unavoidable_share
+    return max(0.0, misses - _DEVIATIONS * math.sqrt(_CORRELATED * misses)) / requests
 
 
 def _steps(number: float, factors: tuple[float, ...], least: float, most: float) -> list[float]:

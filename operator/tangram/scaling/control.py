@@ -205,6 +205,7 @@ def forget_learned(memory: ScalingMemory) -> ScalingMemory:
         start_s=None,
         trusted_share=1.0,
         sharpness=1.0,
+        unavoidable_share=0.0,
         prior_share=1.0,
         prior_sharpness=1.0,
         corrected_for=None,

@@ -124,10 +124,20 @@ def tpot_met(objective: Objective, window: Window | None, budget: float = 1.0) -
 
 def ttft_reachable(objective: Objective, windows: Sequence[Window], least_misses: float) -> bool:
     """Return whether the TTFT objective is met over so many requests that it would allow this many misses."""
+    return ttft_met(objective, _widest(objective, windows, least_misses))
+
+
+def tpot_reachable(objective: Objective, windows: Sequence[Window], least_misses: float) -> bool:
+    """Return whether the TPOT objective is met over so many requests that it would allow this many misses."""
+    return tpot_met(objective, _widest(objective, windows, least_misses))
+
+
+def _widest(objective: Objective, windows: Sequence[Window], least_misses: float) -> Window | None:
+    """Return the widest window that is known, if its requests may miss the objective so many times."""
     measured = [window for window in windows if window.requests is not None]
     if not measured or (measured[-1].requests or 0) * (1 - objective.percentile / 100) < least_misses:
-        return False
-    return ttft_met(objective, measured[-1])
+        return None
+    return measured[-1]
 
 
 def ttft_missed_alone(

@@ -21,6 +21,7 @@ _MOST_LOAD = 1e7
 _DIGITS = 3
 _SHARE_STEP = 1.1
 _MOST_SHARE = 1e4
+_LEAST_UNAVOIDABLE = 0.001
 
 
 def record(memory: ScalingMemory) -> dict[str, Any]:
@@ -41,6 +42,9 @@ def record(memory: ScalingMemory) -> dict[str, Any]:
         block["provisionedRequestsPerSecond"] = _decimal(memory.provisioned.requests_per_second)
         block["provisionedPromptTokens"] = _decimal(memory.provisioned.prompt_tokens)
         block["provisionedAnswerTokens"] = _decimal(memory.provisioned.answer_tokens)
+    if memory.unavoidable_share >= _LEAST_UNAVOIDABLE:
+        steps = round(math.log(memory.unavoidable_share, _SHARE_STEP))
+        block["unavoidableShare"] = _decimal(_SHARE_STEP**steps, 2)
     if memory.ttft_reachable is not None:
         block["ttftReachable"] = memory.ttft_reachable
     if memory.tpot_reachable is not None:
@@ -77,6 +81,7 @@ def recalled(block: Mapping[str, Any]) -> ScalingMemory:
         prior_share=share,
         prior_sharpness=sharpness,
         provisioned=_provisioned(block, share),
+        unavoidable_share=_positive(block.get("unavoidableShare"), 1.0) or 0.0,
     )
 
 

@@ -79,6 +79,7 @@ class ScalingMemory:
     # Feed-forward (`feed_forward`). Shares are of the requests per second that are predicted for a replica.
     trusted_share: float = 1.0  # that a replica really carries; its inverse is the live correction
     sharpness: float = 1.0  # exponent of the predicted share of misses: below 1 they rise more slowly
+    unavoidable_share: float = 0.0  # of requests: they miss at low load, too, so more replicas do not help
     prior_share: float = 1.0  # the two as they were recorded, before any request of `load_misses`
     prior_sharpness: float = 1.0
     corrected_for: Objectives | None = None  # whose misses they explain

@@ -210,6 +210,10 @@ class ScalingStatus(APIModel):
     provisioned_answer_tokens: Decimal | None = optional(
         "Mean tokens of the answers to these requests, in steps of a tenth."
     )
+    unavoidable_share: Decimal | None = optional(
+        "Share of requests that miss an objective at a quarter of the load, too, as measured: more replicas "
+        "do not help them."
+    )
     recommended_replicas: Count | None = optional(
         "Replicas that the scaling law would order, where spec.replicas sets another number."
     )

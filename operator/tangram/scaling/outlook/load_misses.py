@@ -5,6 +5,7 @@ between two of them counts for both in part. Old counts fade, so that another ki
 """
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -36,6 +37,11 @@ class LoadMisses:
             counts[point] += weight * requests
             misses[point] += weight * requests * missed_share
         return LoadMisses(tuple(counts), tuple(misses))
+
+    def within(self, least: float, most: float) -> tuple[float, float]:
+        """Return the requests, and the misses among them, at loads from `least` to `most`."""
+        places = slice(bisect_left(LOADS, least), bisect_right(LOADS, most))
+        return sum(self.requests[places]), sum(self.misses[places])
 
     def log_likelihood(self, missed_share: Callable[[float], float]) -> float:
         """Return the log-likelihood of the counts if this share of the requests at each load misses."""

@@ -20,6 +20,7 @@ class ReplicaCapacity:
 
     rates: tuple[tuple[float, float], ...]
     sharpness: float = 1.0  # exponent of the share of misses
+    unavoidable_share: float = 0.0  # of requests: they miss whatever the load is
     idle_ttft: tuple[tuple[float, float], ...] = ()  # milliseconds of a nearly idle replica by percentile
     without_ttft: "ReplicaCapacity | None" = None  # by the TPOT objective alone; None: there is none
 
@@ -48,7 +49,8 @@ class ReplicaCapacity:
         loads = [load for _, load in self.rates]
         place = min(max(bisect_left(loads, rate), 1), len(loads) - 1)
         first, second, below, width = self._piece(place)
-        return math.exp(self.sharpness * min(0.0, first + (second - first) * (rate - below) / width))
+        by_load = math.exp(self.sharpness * min(0.0, first + (second - first) * (rate - below) / width))
+        return self.unavoidable_share + (1 - self.unavoidable_share) * by_load
 
     def _piece(self, place: int) -> tuple[float, float, float, float]:
         """Return the logarithms of the shares at both ends of a piece, its lower load, and its width."""
@@ -64,7 +66,9 @@ class ReplicaCapacity:
         first, second, below, width = self._piece(place)
         return max(0.0, below + width * (math.log(missed) - first) / (second - first))
 
-    def scaled(self, share: float, sharpness: float = 1.0) -> "ReplicaCapacity":
+    def scaled(
+        self, share: float, sharpness: float = 1.0, unavoidable_share: float = 0.0
+    ) -> "ReplicaCapacity":
         """Return the capacity of a replica that carries this share of each load, with this exponent."""
         rates = ((percentile, share * rate) for percentile, rate in self.rates)
-        return ReplicaCapacity(tuple(rates), sharpness)
+        return ReplicaCapacity(tuple(rates), sharpness, unavoidable_share)
