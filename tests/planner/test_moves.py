@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tangram.fleet import ApplyDeployment, RemoveDeployment, ScaleDeployment
+from tangram.fleet import ApplyDeployment, Objective, ProvisionedLoad, RemoveDeployment, ScaleDeployment
 from tangram.planner import plan
 from tests.support.fleet import NOW, claims, intent, node, shape, snapshot, workload
 from tests.support.kubernetes import Kubernetes
@@ -132,3 +132,94 @@ def fail(cluster, rng):
     ready = [pod for d in cluster.deployments.values() for pod in d.living if pod.ready and d.shape == NEW]
     if ready:
         rng.choice(ready).ready = False
+
+
+# 36 requests/s of 3000 + 100 tokens: 4 replicas on H100s (9.14 requests/s each), 22 on A100s (1.69).
+LOAD = ProvisionedLoad(36.0, 3000.0, 100.0)
+STRONG, WEAK = shape(), shape(sku="A100-80GB-SXM")
+
+
+def between(old, new, kept, arrived, *, desired, free=40):
+    """Return how many of `kept` replicas on `old` stay beside `arrived` ones on `new`."""
+    m = intent(
+        "m",
+        "image:///m/8b",
+        ttft=Objective(95, 1000),
+        tpot=Objective(95, 60),
+        max_replicas=40,
+        denied_skus=(old.sku,),
+    )
+    observed = snapshot(
+        node("s", gpu=40 if old == STRONG else free),
+        node("w", sku="A100-80GB-SXM", gpu=40 if old == WEAK else free),
+        claims=claims(m, old, "s" if old == STRONG else "w", kept)
+        + claims(m, new, "w" if old == STRONG else "s", arrived),
+        workloads=(workload(m, old, kept), workload(m, new, max(1, arrived), available=arrived)),
+        desired=((m.uid, desired),),
+        desired_of=((m.uid, old),),
+        provisioned=((m.uid, LOAD),),
+    )
+    new_plan = plan(observed, (m,), NOW)
+    (before,) = [w for w in observed.workloads if w.shape == old]
+    for action in new_plan.actions:
+        if isinstance(action, RemoveDeployment | ScaleDeployment) and action.uid == before.uid:
+            return action.replicas if isinstance(action, ScaleDeployment) else 0
+    return kept
+
+
+@pytest.mark.parametrize(
+    ("arrived", "remaining"),
+    # With one new replica 22 get equal parts; 19 beside three of the new ones; four carry the load alone.
+    [(0, 22), (1, 21), (3, 19), (4, 0)],
+)
+def test_beside_stronger_replicas_weak_ones_stay_until_the_load_needs_none_of_them(arrived, remaining):
+    assert between(WEAK, STRONG, 22, arrived, desired=22) == remaining
+
+
+@pytest.mark.parametrize(
+    ("arrived", "remaining"), [(0, 4), (1, 4), (17, 4), (18, 4), (19, 3), (21, 1), (22, 0)]
+)
+def test_beside_weaker_replicas_strong_ones_stay_until_so_many_are_there_as_the_weak_ones_need(
+    arrived, remaining
+):
+    assert between(STRONG, WEAK, 4, arrived, desired=4) == remaining
+
+
+def test_without_devices_for_all_weaker_replicas_the_strong_ones_stay():
+    assert between(STRONG, WEAK, 4, 10, desired=4, free=10) == 4
+
+
+@pytest.mark.parametrize(("old", "new", "desired"), [(WEAK, STRONG, 22), (STRONG, WEAK, 4)])
+def test_a_move_never_leaves_fewer_replicas_than_the_weakest_needs(old, new, desired):
+    """Each round some of the missing new replicas become ready; each gets an equal part of the load."""
+    rate = {STRONG: 9.1434, WEAK: 1.6868}
+    kept, arrived, alone = desired, 0, 26 - desired
+    while kept:
+        before = (kept + arrived) * min(rate[s] for s, n in ((old, kept), (new, arrived)) if n)
+        kept = between(old, new, kept, arrived, desired=desired)
+        left = [s for s, n in ((old, kept), (new, arrived)) if n]
+        carried = (kept + arrived) * min(rate[s] for s in left)
+        assert carried >= min(before, 36.0) - 1e-6
+        arrived = min(alone, arrived + 1)
+
+
+def test_a_move_among_replicas_that_share_devices_proceeds_in_parts():
+    """On twelve slices: nine replicas in fp8 become twelve in bf16, which gain devices from them alone."""
+    m = intent("m", "image:///m/8b", tpot=Objective(95, 60), ttft=Objective(95, 1000), max_replicas=40)
+    old, new = shape("3g.40gb", precision="fp8"), shape("3g.40gb")
+    kept, arrived, before = 9, 3, None
+    while (kept, arrived) != before:
+        before = kept, arrived
+        observed = snapshot(
+            node("s", mig_3g_40gb=12),
+            claims=claims(m, old, "s", kept) + claims(m, new, "s", arrived),
+            workloads=(workload(m, old, kept), workload(m, new, arrived)),
+            desired=((m.uid, 9),),
+            desired_of=((m.uid, old),),
+            provisioned=((m.uid, LOAD),),
+        )
+        new_plan = plan(observed, (m,), NOW)
+        (arrived,) = [a.replicas for a in new_plan.actions if isinstance(a, ApplyDeployment)]
+        kept = min((a.replicas for a in new_plan.actions if isinstance(a, ScaleDeployment)), default=kept)
+
+    assert (kept, arrived) == (3, 9)  # no replica in bf16 may take the place of one in fp8 before it is ready
