@@ -190,6 +190,7 @@ class Decision:
     facts: CheckpointFacts | None = None  # of the checkpoint that is wanted, once known
     predicted_tpot_ms: float | None = None  # per output token, of a nearly idle replica of `shape`
     back_offs: tuple[BackOff, ...] = ()  # shapes on which nothing more is tried for a while
+    start_failures: str = ""  # shapes on which no replica became ready, and what follows; "": there are none
     rollout_waits: str = ""  # what a rollout of `shape` waits for; "": nothing that is known here
 
 

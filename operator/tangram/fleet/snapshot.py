@@ -212,6 +212,18 @@ class BackOff:
     since: float  # epoch seconds
     until: float  # epoch seconds: then one more replica is tried
     attempts: int  # that failed in a row
+    # Replicas of another shape have become ready since: then checkpoint and engine image are not the cause.
+    started_elsewhere: bool = False
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StartOutcome:
+    """Whether the replicas of one LLMDeployment on one shape became ready."""
+
+    owner_uid: str
+    shape: Shape
+    generation: int  # of the spec that they were rendered from
+    is_late: bool  # none was ready by the deadline; False: one has been ready for a while
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +280,7 @@ class FleetSnapshot:
     faults: tuple[Fault, ...] = ()  # sorted
     quotas: tuple[QuotaLimit, ...] = ()  # sorted
     back_offs: tuple[BackOff, ...] = ()  # of the last plan, or of the status of LLMDeployments; sorted
+    start_outcomes: tuple[StartOutcome, ...] = ()  # by the scaling law, of shapes that have one; sorted
     pod_needs: PodNeeds = PodNeeds()
     priority_classes: tuple[PriorityClass, ...] = ()  # sorted
     default_priority_class: str = ""  # of LLMDeployments that name none; empty: none

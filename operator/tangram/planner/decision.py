@@ -31,6 +31,7 @@ from tangram.planner.jobs.inspections import inspection_actions, observe_inspect
 from tangram.planner.observe.back_off import Obstacles, observe_obstacles
 from tangram.planner.observe.free_capacity import FreeDevices, observe_free_devices, reserve_for_missing_pods
 from tangram.planner.observe.node_offers import NodeOffers, node_shapes, offers
+from tangram.planner.placement.avoided_shapes import avoided_shapes
 from tangram.planner.placement.placement_demand import PlacementDemand, ReplicaLimit
 from tangram.planner.placement.placement_targets import PlacementTarget, placement_targets
 from tangram.planner.placement.quotas import Quotas
@@ -95,6 +96,9 @@ def _plan(snapshot: FleetSnapshot, intents: tuple[ParsedIntent, ...], now: float
     assessed |= {d.uid: d for d in demands}
     expected = {uid: draft.expected_replicas for uid, draft in draft_of.items()}
     reserve_for_missing_pods(devices, snapshot, intents, expected, _max_replicas(limits, obstacles))
+    avoided = avoided_shapes(demands, obstacles.back_offs, devices, now)
+    demands = tuple(replace(d, avoided=avoided[d.uid]) for d in demands)
+    assessed |= {d.uid: d for d in demands}
     targets = placement_targets(demands, node_offers, devices)
 
     def decide(intent: ParsedIntent) -> tuple[Decision, list[Action]]:

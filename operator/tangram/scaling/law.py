@@ -10,10 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from tangram.fleet import Decision, Intent, Shape
+from tangram.fleet import Decision, Intent, Shape, Workload
+from tangram.scaling import ordered_replicas as supply
 from tangram.scaling.control import decide, forget_learned
 from tangram.scaling.feed_forward import arrival_rate, bins_of_requests
 from tangram.scaling.limits import forecast_objectives
+from tangram.scaling.ordered_replicas import ShapeStart
 from tangram.scaling.outlook.load_history import LoadHistory, extended, merged
 from tangram.scaling.outlook.load_outlook import LoadOutlook
 from tangram.scaling.outlook.mixture import STATED_S, Mixture
@@ -38,6 +40,7 @@ class LawState:
     bins: int = 1  # of the history that requests run for
     mixture_since: float = 0.0  # when it was measured first, and last
     mixture_at: float = 0.0
+    starts: tuple[ShapeStart, ...] = ()  # of the shapes that have replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,7 @@ class LawObservation:
     capacity_of: CapacityOf | None = None  # of a replica of the one shape; None: it cannot be predicted
     start_s: float | None = None  # P90 of its start times, as pods record them
     stored: LoadHistory | None = None  # the loads of past hours that Prometheus holds
+    workloads: tuple[Workload, ...] = ()  # its Deployments
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,10 @@ class Law:
             outlook=_outlook(state, observation, capacity, idle_ttft_ms),
             idle_ttft_ms=idle_ttft_ms,
         )
-        return replace(state, memory=decision.memory), decision
+        starts = supply.observe_shapes(
+            state.starts, observation.workloads, decision.memory, self.params, observation.at
+        )
+        return replace(state, memory=decision.memory, starts=starts), decision
 
     def _with_loads(self, state: LawState, observation: LawObservation, sample: Sample) -> LawState:
         """Return the state with what a reading says about loads and lengths. A bin ends with each minute."""
@@ -159,7 +166,7 @@ def after_plan(state: LawState, decision: Decision, shapes: frozenset[Shape]) ->
     if not moved and state.shape != shape:
         return state
     if state.shape not in (None, shape):
-        memory = forget_learned(memory)
+        memory = supply.forget_orders(forget_learned(memory))
     memory = replace(memory, idle_tpot_ms=decision.predicted_tpot_ms)
     if memory.replicas != decision.desired:
         memory = replace(memory, replicas=decision.desired, spare_since=None)

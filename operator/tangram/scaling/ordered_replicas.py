@@ -4,16 +4,33 @@ A replica is expected until a deadline, a multiple of the start times that were 
 ready by then (its pod crash-loops, its node is broken) is written off: it no longer delays the next step, and
 further replicas are ordered beside it. If no replica of two orders in a row becomes ready, the cause is the
 image or the model rather than a node: then no replica is added before one becomes ready.
+
+Replicas of a shape are late together where none of them was ready, for a window, for as long as an order may
+take. One that is ready for a moment between two crashes changes nothing. While a replica of the shape is
+ready its nodes work, so another one that is late is a fault of a node, not of the shape.
 """
 
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
+from tangram.fleet import Shape, StartOutcome, Workload
 from tangram.scaling.state import ScalingMemory, ScalingParams
 
 _LATE_AFTER_STARTS = 3  # deadline, in measured start times
 _LATEST_S = 3600.0
 _MOST_FAILED_ORDERS = 2
 _SMOOTHING = 0.5  # weight of the newest start time
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeStart:
+    """The replicas of one LLMDeployment on one shape, of one revision."""
+
+    shape: Shape
+    generation: int  # that they are of
+    unready_since: float  # no replica has been ready for a window since
+    ready_since: float | None = None  # a replica is ready without a break since
+    is_late: bool | None = None  # None: still starting; False: a replica has been ready for a window
 
 
 def observe(
@@ -63,6 +80,49 @@ def after_order(memory: ScalingMemory, now: float) -> ScalingMemory:
         incomplete_since=now,
         queued_since=None,
         ordered_from=memory.settled_ready,
+    )
+
+
+def forget_orders(memory: ScalingMemory) -> ScalingMemory:
+    """Return `memory` without orders and late replicas: the replicas are of another shape now."""
+    return replace(
+        memory,
+        grown_at=None,
+        complete_since=None,
+        incomplete_since=None,
+        ordered_from=None,
+        written_off=0,
+        failed_orders=0,
+    )
+
+
+def observe_shapes(
+    starts: Iterable[ShapeStart],
+    workloads: Iterable[Workload],
+    memory: ScalingMemory,
+    params: ScalingParams,
+    now: float,
+) -> tuple[ShapeStart, ...]:
+    """Return the starts after the Deployments of an LLMDeployment were observed, by shape.
+
+    Timers begin with the process, and anew where the clock was set back.
+    """
+    before = {(start.shape, start.generation): start for start in starts}
+    longest_s = max(deadline_s(memory, params), deadline_s(ScalingMemory(), params))
+
+    def after(workload: Workload) -> ShapeStart:
+        previous = before.get((workload.shape, workload.owner_generation))
+        return _start_on_shape(previous, workload, longest_s, params, now)
+
+    return tuple(after(w) for w in sorted(workloads, key=lambda w: (w.shape, w.uid)) if w.replicas)
+
+
+def start_outcomes(uid: str, starts: Iterable[ShapeStart]) -> tuple[StartOutcome, ...]:
+    """Return what is known of the shapes of the LLMDeployment `uid`; nothing of those still starting."""
+    return tuple(
+        StartOutcome(uid, start.shape, start.generation, start.is_late)
+        for start in starts
+        if start.is_late is not None
     )
 
 
@@ -117,3 +177,26 @@ def _failed(memory: ScalingMemory, missing: int, now: float) -> ScalingMemory:
         ordered_from=None,
         failed_orders=failed,
     )
+
+
+def _start_on_shape(
+    before: ShapeStart | None, workload: Workload, deadline_s: float, params: ScalingParams, now: float
+) -> ShapeStart:
+    shape, generation = workload.shape, workload.owner_generation
+    unready_since = since(before.unready_since if before else None, now)
+    if not _has_node(workload):
+        return ShapeStart(shape, generation, now)
+    if not workload.ready:
+        return ShapeStart(shape, generation, unready_since, is_late=now - unready_since >= deadline_s or None)
+    if not workload.settled or workload.is_rolling:  # those that are ready may be of another revision
+        return ShapeStart(shape, generation, now)
+    ready_since = since(before.ready_since if before else None, now)
+    if now - ready_since >= params.window_s:
+        return ShapeStart(shape, generation, now, ready_since, is_late=False)
+    return ShapeStart(shape, generation, unready_since, ready_since, before.is_late if before else None)
+
+
+def _has_node(workload: Workload) -> bool:
+    """Whether a pod has a node, and with it a device."""
+    unscheduled = workload.unscheduled.pods if workload.unscheduled is not None else 0
+    return workload.total > unscheduled

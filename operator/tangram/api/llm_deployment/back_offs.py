@@ -3,7 +3,15 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import AwareDatetime, Field, JsonValue, StrictInt, StringConstraints, ValidationError
+from pydantic import (
+    AwareDatetime,
+    Field,
+    JsonValue,
+    StrictBool,
+    StrictInt,
+    StringConstraints,
+    ValidationError,
+)
 
 from tangram.api.common.base import APIModel
 from tangram.fleet import BackOff, Shape
@@ -16,7 +24,7 @@ MAX_MESSAGE = 160  # characters of a message of the cluster that a status keeps
 
 
 class BackOffStatus(APIModel):
-    """A shape in back-off: its pods could not be created or scheduled."""
+    """A shape in back-off: its pods could not be created or scheduled, or none of them became ready."""
 
     sku: _Word = Field(description="GPU model.")
     profile: _Word = Field(description="MIG profile, or gpu for a whole GPU.")
@@ -26,20 +34,23 @@ class BackOffStatus(APIModel):
         description="Generation of the object that was tried. A later generation is tried at once."
     )
     reason: Annotated[str, StringConstraints(pattern=r"^[A-Za-z]([A-Za-z0-9]*)$", max_length=64)] = Field(
-        description="Why, in one word: Unschedulable, QuotaExceeded or FailedCreate."
+        description="Why, in one word: Unschedulable, QuotaExceeded, FailedCreate or ReplicasNotStarting."
     )
     message: Annotated[str, StringConstraints(max_length=MAX_MESSAGE)] = Field(
-        description="Message of the API server or the scheduler, truncated."
+        description="Message of the API server, the scheduler or the kubelet, truncated."
     )
     replicas: _Count = Field(description="Replicas of this shape that run, and stay.")
     since: AwareDatetime = Field(description="When the back-off began.", json_schema_extra=_RFC3339)
-    until: AwareDatetime = Field(description="When one replica is tried again.", json_schema_extra=_RFC3339)
+    until: AwareDatetime = Field(description="When it is tried again.", json_schema_extra=_RFC3339)
     attempts: _Count = Field(description="Failed attempts in a row.")
+    started_elsewhere: StrictBool = Field(
+        default=False, description="Whether replicas of another shape have become ready since."
+    )
 
 
 def back_off_block(back_off: BackOff) -> dict[str, Any]:
     """Return a back-off as the status holds it."""
-    return {
+    block = {
         "sku": back_off.shape.sku,
         "profile": back_off.shape.profile,
         "tensorParallel": back_off.shape.tensor_parallel,
@@ -52,6 +63,7 @@ def back_off_block(back_off: BackOff) -> dict[str, Any]:
         "until": rfc3339(back_off.until),
         "attempts": back_off.attempts,
     }
+    return block | {"startedElsewhere": True} if back_off.started_elsewhere else block
 
 
 def back_offs_from_status(obj: Mapping[str, Any]) -> tuple[BackOff, ...]:
@@ -67,7 +79,7 @@ def back_offs_from_status(obj: Mapping[str, Any]) -> tuple[BackOff, ...]:
         except ValidationError:
             continue
         shape = Shape(entry.sku, entry.profile, entry.tensor_parallel, entry.precision)
-        times = entry.since.timestamp(), entry.until.timestamp(), entry.attempts
+        times = entry.since.timestamp(), entry.until.timestamp(), entry.attempts, entry.started_elsewhere
         uid = str(obj["metadata"].get("uid", ""))
         back_offs.append(
             BackOff(uid, entry.generation, shape, entry.reason, entry.message, entry.replicas, *times)

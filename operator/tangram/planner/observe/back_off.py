@@ -1,4 +1,4 @@
-"""Back-off of shapes on which pods do not start: which obstacle rules out a shape, and when it is tried
+"""Back-off of shapes on which replicas do not start: which obstacle rules out a shape, and when it is tried
 again.
 
 | obstacle | what it rules out | why |
@@ -7,10 +7,12 @@ again.
 | exceeded quota, at creation | the shape, at once | another shape may be under another quota |
 | FailedCreate: webhook, PodSecurity, LimitRange | every shape, at once | pods differ by size alone |
 | SchedulingGated | nothing | another controller holds the pod back on purpose |
-| image pull, missing Secret, volume mount, crash | nothing | it fails on any shape alike |
+| no replica ready by the deadline | the shape, while another one can serve | drivers, broken GPUs |
 
-The condition `Available` shows the last two rows, with what the pod waits for. The status keeps the first
-three, so that another operator process goes on from there.
+The condition `Available` shows the last two rows, with what the pod waits for: its image, a Secret, a volume,
+a container that stays up. The status keeps the others, so that another operator process goes on from there.
+A shape of which no replica became ready is remembered until replicas of it, or of another shape, do: two such
+shapes show that the cause is the checkpoint or the engine image, and no third one is tried.
 """
 
 import re
@@ -44,6 +46,7 @@ RULES: Mapping[str, BackOffRule] = {
     Reason.UNSCHEDULABLE: BackOffRule(every_shape=False, first_s=300.0, longest_s=3600.0),
     Reason.QUOTA_EXCEEDED: BackOffRule(every_shape=False, first_s=30.0, longest_s=300.0),
     Reason.FAILED_CREATE: BackOffRule(every_shape=True, first_s=30.0, longest_s=300.0),
+    Reason.REPLICAS_NOT_STARTING: BackOffRule(every_shape=False, first_s=600.0, longest_s=3600.0),
 }
 
 
@@ -80,13 +83,16 @@ def observe_obstacles(
     open_quotas = _open_quotas(snapshot)
     recorded = {(b.owner_uid, b.shape): b for b in snapshot.back_offs}
     workloads = {(w.owner_uid, w.shape): w for w in snapshot.workloads}
+    outcomes: dict[tuple[str, int], dict[Shape, bool]] = defaultdict(dict)  # whether replicas are late
+    for outcome in snapshot.start_outcomes:
+        outcomes[outcome.owner_uid, outcome.generation][outcome.shape] = outcome.is_late
     shapes: dict[str, set[Shape]] = defaultdict(set)
     for uid, shape in (*recorded, *workloads):
         shapes[uid].add(shape)
     unscheduled_messages: dict[tuple[str, Shape], str] = {}
 
     def back_offs_of(intent: Intent) -> tuple[str, tuple[BackOff, ...]]:
-        back_offs = []
+        back_offs, late = [], outcomes.get((intent.uid, intent.rendered_generation), {})
         for shape in sorted(shapes[intent.uid]):
             workload, previous = workloads.get((intent.uid, shape)), recorded.get((intent.uid, shape))
             obstacle: Obstacle | None = None
@@ -96,9 +102,15 @@ def observe_obstacles(
                     unscheduled_messages[(intent.uid, shape)] = message
             if previous is not None:
                 previous = _valid_back_off(previous, intent, open_quotas, now)
-            back_off = _next(previous, obstacle, intent, shape, workload, devices, now)
+            is_start_failure = previous is not None and previous.reason == Reason.REPLICAS_NOT_STARTING
+            if obstacle is None and (is_start_failure or late.get(shape)):
+                start_failure = previous if is_start_failure else None
+                back_off = _after_start(start_failure, late, intent, shape, workload, now)
+            else:
+                previous = None if is_start_failure else previous
+                back_off = _next(previous, obstacle, intent, shape, workload, devices, now)
             back_offs += [back_off] if back_off is not None else []
-        back_offs.sort(key=lambda b: (-b.until, b.shape))
+        back_offs.sort(key=lambda b: (not _is_open_failure(b), -b.until, b.shape))
         return intent.uid, tuple(back_offs[:MOST_PER_OWNER])
 
     back_offs = for_each(RoundStep.BACK_OFF, intents, lambda intent: intent.uid, back_offs_of)
@@ -159,6 +171,43 @@ def _next(
         return None
     arrived = devices.count_held(intent.uid, shape) if workload is not None else 0
     return None if arrived > previous.replicas else previous
+
+
+def _after_start(
+    previous: BackOff | None,
+    late: Mapping[Shape, bool],
+    intent: Intent,
+    shape: Shape,
+    workload: Workload | None,
+    now: float,
+) -> BackOff | None:
+    """Return the back-off of a shape of which no replica became ready, or None.
+
+    `late`: by shape, whether replicas are late (else one has been ready for a while).
+    """
+    if late.get(shape) is False:
+        return None
+    is_elsewhere = any(not is_late for other, is_late in late.items() if other != shape)
+    if previous is not None:
+        previous = replace(previous, started_elsewhere=previous.started_elsewhere or is_elsewhere)
+    is_due = previous is None or now >= previous.until
+    if is_due and late.get(shape) and workload is not None and not workload.ready:
+        is_row = previous is not None and not previous.started_elsewhere
+        since = previous.since if previous is not None and is_row else now
+        attempts = previous.attempts + 1 if previous is not None else 1
+        until = now + _delay_s(Reason.REPLICAS_NOT_STARTING, attempts)
+        return BackOff(
+            intent.uid, intent.rendered_generation, shape, Reason.REPLICAS_NOT_STARTING,
+            workload.message[:MAX_MESSAGE], 0, float(int(since)), float(int(until)), attempts, is_elsewhere,
+        )  # fmt: skip
+    if previous is None or _is_open_failure(previous):
+        return previous
+    return previous if now <= previous.until + RULES[previous.reason].longest_s else None
+
+
+def _is_open_failure(back_off: BackOff) -> bool:
+    """Whether no replica of any shape is known to have become ready since those of this one did not."""
+    return back_off.reason == Reason.REPLICAS_NOT_STARTING and not back_off.started_elsewhere
 
 
 def _valid_back_off(

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from tangram.capacity.sizing import Constraint, Rejection, ServingShape, SizingRequest
+from tangram.eligibility.reasons import Reason
 from tangram.fleet import Alternative
 from tangram.planner.observe.free_capacity import FreeDevices
 from tangram.planner.placement.placement_demand import PlacementDemand
@@ -15,6 +16,7 @@ _FIT_ORDER = {
     "QuotaExceeded": 1,
     "FailedCreate": 1,
     "Unschedulable": 1,
+    "ReplicasNotStarting": 1,
     "Dearer": 1,
     "Fleet": 1,
     "Spread": 1,
@@ -56,6 +58,8 @@ def _binding_constraint(
 ) -> tuple[str, str]:
     shape, cost, budget = candidate.shape, count * candidate.price_per_hour, demand.intent.budget_per_hour
     available, limit = demand.devices_for(shape, devices), demand.limits.get(shape)
+    if shape in demand.avoided.reasons:
+        return str(Reason.REPLICAS_NOT_STARTING), demand.avoided.reasons[shape]
     if available < count:
         return "NotEnoughGPUs", f"devices for {available} of {count} replicas"
     if limit is not None and limit.replicas < count:

@@ -35,6 +35,16 @@ class ReplicaLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class AvoidedShapes:
+    """Shapes on which replicas do not become ready, so that others are used."""
+
+    reasons: Mapping[Shape, str] = field(default_factory=dict)  # by shape, why it is avoided
+    ends_replicas: bool = False  # their replicas end before others are ready
+    is_final: bool = False  # replicas of two shapes failed: the cause is not a shape
+    note: str = ""  # for conditions
+
+
+@dataclass(frozen=True, slots=True)
 class PlacementDemand:
     """An LLMDeployment that is accepted, not paused, and whose checkpoint is known."""
 
@@ -48,6 +58,7 @@ class PlacementDemand:
     move: ReplicaMove | None = None  # its replicas leave GPUs that are cut anew
     limits: Mapping[Shape, ReplicaLimit] = field(default_factory=dict)
     load: ProvisionedLoad | None = None  # that `desired` carries, by the scaling law; None: not known
+    avoided: AvoidedShapes = AvoidedShapes()
 
     @property
     def uid(self) -> str:
@@ -58,6 +69,11 @@ class PlacementDemand:
     def usable(self) -> tuple[ServingShape, ...]:
         """Shapes that may be used, cheapest first."""
         return self.shapes.serving
+
+    @property
+    def choosable(self) -> tuple[ServingShape, ...]:
+        """Shapes that may be used and are not avoided, cheapest first."""
+        return tuple(c for c in self.usable if c.shape not in self.avoided.reasons)
 
     def cheaper_formats(self, current: ServingShape) -> tuple[ServingShape, ...]:
         """Return the candidates in a quantised format that save enough to leave `current` for them.
@@ -71,7 +87,7 @@ class PlacementDemand:
             return ()
         return tuple(
             c
-            for c in self.usable
+            for c in self.choosable
             if c.shape.precision != own
             and self.cost(c) <= cost * (1 if self.workload_on(c.shape) else 1 - WORTH_A_MOVE)
             # No move for money to a shape on which the measured requests are predicted to miss.

@@ -5,7 +5,6 @@ start, and twice the devices meanwhile. New LLMDeployments, those that have to m
 an LLMDeployment holds are assigned jointly, under shortage by priority.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -14,6 +13,7 @@ from tangram.eligibility.isolation import RoundStep, for_each
 from tangram.fleet import Shape
 from tangram.planner.observe.free_capacity import DeviceGroup, FreeDevices
 from tangram.planner.observe.node_offers import NodeOffers
+from tangram.planner.placement.affordable_replicas import affordable_replicas, other_shapes_cost
 from tangram.planner.placement.joint_assignment import (
     DeviceAssignment,
     DeviceDemand,
@@ -126,7 +126,7 @@ def _placement_choice(
         option = _option(demand, current, devices, index, min_replicas=0)
         return PlacementChoice(demand, (current,), (option,), stays=True)
     pairs = []
-    for candidate in (current, *cheaper) if current is not None else demand.usable:
+    for candidate in (current, *cheaper) if current is not None else demand.choosable:
         # A move to a shape without devices for the minimum could never end, so it does not begin.
         has_begun = not demand.is_serving or demand.available_on(candidate.shape) > 0
         least = 1 if has_begun else demand.intent.min_replicas
@@ -149,8 +149,8 @@ def _moved(demand: PlacementDemand) -> ServingShape | None:
 
 
 def _current(demand: PlacementDemand, devices: FreeDevices) -> ServingShape | None:
-    """Return the usable candidate that has replicas and enough devices for the minimum, if there is one."""
-    running = [candidate for candidate in demand.usable if demand.workload_on(candidate.shape) is not None]
+    """Return the candidate that has replicas and enough devices for the minimum, if there is one."""
+    running = [candidate for candidate in demand.choosable if demand.workload_on(candidate.shape) is not None]
     running.sort(key=lambda c: -demand.available_on(c.shape))  # stable: then by price
 
     def possible(shape: Shape) -> int:
@@ -168,7 +168,7 @@ def _option(
     min_replicas: int,
 ) -> ShapeOption:
     shape, desired = candidate.shape, demand.replicas_needed(candidate)
-    most = min(_affordable(demand, candidate), demand.max_replicas(shape))
+    most = min(affordable_replicas(demand, candidate), demand.max_replicas(shape))
     fitting = min(desired, most, demand.devices_for(shape, devices))
     return ShapeOption(
         groups=tuple(index[group] for group in devices.groups(demand.uid, shape)),
@@ -179,26 +179,6 @@ def _option(
         price=candidate.price_per_hour,
         can_spread=demand.can_spread(shape, fitting, devices),
     )
-
-
-def _affordable(demand: PlacementDemand, candidate: ServingShape) -> int:
-    """Replicas that the budget allows beside those of other shapes, which run until these serve.
-
-    The budget ends no replica of the minimum that runs.
-    """
-    budget, price = demand.intent.budget_per_hour, candidate.price_per_hour
-    if budget is None or price <= 0:
-        return NO_LIMIT
-    workload = demand.workload_on(candidate.shape)
-    kept_replicas = min(demand.intent.min_replicas, workload.replicas) if workload else 0
-    affordable = min((budget - _other_shapes_cost(demand, candidate)) / price, NO_LIMIT)
-    return max(kept_replicas, math.floor(affordable + 1e-9))
-
-
-def _other_shapes_cost(demand: PlacementDemand, candidate: ServingShape) -> float:
-    """USD per hour of its replicas on other shapes."""
-    others = (w for w in demand.workloads if w.shape != candidate.shape)
-    return sum(w.replicas * demand.shapes.price(w.shape) for w in others)
 
 
 def _surge(demand: PlacementDemand, target: PlacementTarget, devices: FreeDevices) -> int:
@@ -257,7 +237,7 @@ def _unassigned_option(choice: PlacementChoice, devices: FreeDevices) -> int:
 
 
 def _over_budget(demand: PlacementDemand, candidate: ServingShape, option: ShapeOption) -> str:
-    others = _other_shapes_cost(demand, candidate)
+    others = other_shapes_cost(demand, candidate)
     beside = f", beside {others:.2f} $/h for what runs until then" if others else ""
     return (
         f"placement.budgetPerHour of {demand.intent.budget_per_hour:.2f} $/h allows"

@@ -11,6 +11,8 @@ from tangram.planner.observe.free_capacity import FreeDevices
 from tangram.planner.placement.placement_demand import PlacementDemand, ReplicaLimit
 from tangram.planner.placement.quotas import Quotas
 
+_REFUSALS = (Reason.QUOTA_EXCEEDED, Reason.FAILED_CREATE)  # of pods, by the API server
+
 
 def replica_limits(
     demands: tuple[PlacementDemand, ...],
@@ -49,7 +51,7 @@ def _refused_namespaces(
         demand.intent.namespace
         for demand in demands
         for back_off in obstacles.back_offs.get(demand.uid, ())
-        if back_off.reason != Reason.UNSCHEDULABLE and now < back_off.until
+        if back_off.reason in _REFUSALS and now < back_off.until
     )
 
 
@@ -72,7 +74,8 @@ def _limit(
     limits += [
         _back_off_limit(back_off, shape, pods, now)
         for back_off in obstacles.back_offs.get(uid, ())
-        if back_off.shape == shape or RULES[back_off.reason].every_shape
+        if back_off.reason != Reason.REPLICAS_NOT_STARTING
+        and (back_off.shape == shape or RULES[back_off.reason].every_shape)
     ]
     if namespace in refused and not any(w.total for w in demand.workloads):
         text = f"namespace {namespace} refuses pods, so this LLMDeployment starts with one pod"

@@ -67,6 +67,7 @@ def deployment_placement(
         _waits_for_minimum(demand, target, current, others),
         pod_rollout.waits,
         failure if target.failure else "",
+        demand.avoided.note,
         f"keeps {kept_text} {until}" if kept_text else "",
         _uncut(demand.intent, chosen, node_offers),
     )
@@ -80,6 +81,7 @@ def deployment_placement(
         price_per_hour=target.replicas * chosen.price_per_hour,
         predicted_tpot_ms=_idle_tpot_ms(demand, chosen),
         rollout_waits=pod_rollout.waits,
+        start_failures=demand.avoided.note,
     )
     return decision, (
         *_apply(demand, node_offers, devices, chosen, replicas, pod_rollout, current),

@@ -27,7 +27,8 @@ def kept_replicas(
     arrived = current.available if current is not None and current.settled else 0
     missing_load = max(0.0, 1 - arrived / target.desired) if target.desired else 0.0
     missing_replicas = max(0, demand.intent.min_replicas - arrived)
-    usable = {candidate.shape for candidate in demand.usable if demand.max_replicas(candidate.shape) > 0}
+    candidates = demand.choosable if demand.avoided.ends_replicas else demand.usable
+    usable = {candidate.shape for candidate in candidates if demand.max_replicas(candidate.shape) > 0}
     kept_by_uid: dict[str, int] = {}
     others = [w for w in demand.workloads if w is not current]
     missing_beside = _replicas_of_the_weakest(demand, target, others, arrived) - arrived

@@ -18,6 +18,7 @@ _NOT_PLACED = (
     Reason.QUOTA_EXCEEDED,
     Reason.FAILED_CREATE,
     Reason.UNSCHEDULABLE,
+    Reason.REPLICAS_NOT_STARTING,
     Reason.EVALUATING,
 )
 
@@ -141,6 +142,7 @@ def available(inputs: ConditionInputs) -> ConditionState:
         waiting = Reason.WAITING_FOR_PLACEMENT, "waits until condition Placed is True"
         return ConditionState(FALSE, *(starting if inputs.decision.placed else waiting))
     messages = sorted({w.message for w in inputs.workloads if w.message})
+    messages += [inputs.decision.start_failures] if inputs.decision.start_failures else []
     count = f"{inputs.available} of at least {inputs.minimum} available"
     if messages:
         return ConditionState(FALSE, Reason.REPLICAS_NOT_STARTING, f"{count}; {'; '.join(messages)}")

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from tangram.fleet import Decision, Intent, ProvisionedLoad, Shape, Workload
+from tangram.fleet import Decision, Intent, ProvisionedLoad, Shape, StartOutcome, Workload
+from tangram.fleet.times import rfc3339
 from tangram.scaling import ScalingDecision, ScalingParams, Signal, classify, recalled
 from tangram.scaling.law import Law, LawObservation, LawState, after_plan
+from tangram.scaling.ordered_replicas import ShapeStart, start_outcomes
 from tangram.shell.measure.fault_log import FaultLog
 from tangram.shell.measure.predicted_capacities import CapacityInputs, PredictedCapacities
 from tangram.shell.measure.reading import MetricsSource
@@ -99,6 +101,14 @@ class Scaler:
         """Return the shape whose replicas the law counts, by UID, where there is one."""
         return tuple(sorted((uid, state.shape) for uid, state in self._states.items() if state.shape))
 
+    def start_outcomes(self) -> tuple[StartOutcome, ...]:
+        """Return which shapes have replicas that became ready, and which have late ones alone."""
+        return tuple(
+            outcome
+            for uid, state in sorted(self._states.items())
+            for outcome in start_outcomes(uid, state.starts)
+        )
+
     def adopt(self, decisions: Iterable[Decision], workloads: Iterable[Workload]) -> None:
         """Continue from the numbers of a plan. `workloads` are those that the plan is based on."""
         runs_on: dict[str, set[Shape]] = {}
@@ -139,9 +149,12 @@ class Scaler:
             capacity_of=None if shape is None else self.capacities.of(intent, shape, capacity_inputs),
             start_s=None if shape is None else capacity_inputs.start_s.get((intent.uid, shape)),
             stored=None if self.reader is None else self.reader.histories.of(intent.uid),
+            workloads=tuple(workloads),
         )
-        state, decision = Law(self.params).step(self._states.get(intent.uid, LawState()), observation)
+        before = self._states.get(intent.uid, LawState())
+        state, decision = Law(self.params).step(before, observation)
         self._states[intent.uid] = state
+        _log_late(intent, before.starts, state.starts, workloads)
         if decision.replicas != decision.previous:
             log.info("scaling %s", json.dumps(_log_record(intent, observation.signal, decision)))
         return ScalingResult(observation.signal, decision)
@@ -163,6 +176,24 @@ class Scaler:
 def _shape_of(workloads: Iterable[Workload], variant: str | None) -> Shape | None:
     """Return the shape whose replicas a status counts, if there is a Deployment of it."""
     return next((workload.shape for workload in workloads if workload.shape.variant == variant), None)
+
+
+def _log_late(
+    intent: Intent, before: Iterable[ShapeStart], starts: Iterable[ShapeStart], workloads: Iterable[Workload]
+) -> None:
+    """Log each shape of which no replica has become ready by the deadline, once."""
+    late_before = {start.shape for start in before if start.is_late}
+    messages = {workload.shape: workload.message for workload in workloads}
+    for start in starts:
+        if start.is_late and start.shape not in late_before:
+            record = {
+                "namespace": intent.namespace,
+                "name": intent.name,
+                "shape": start.shape.described,
+                "since": rfc3339(start.unready_since),
+                "message": messages.get(start.shape, ""),
+            }
+            log.warning("no replica became ready %s", json.dumps(record))
 
 
 def _log_record(intent: Intent, signal: Signal | None, decision: ScalingDecision) -> dict[str, object]:

@@ -101,6 +101,7 @@ class Observer:
             desired=tuple(sorted((uid, result.decision.replicas) for uid, result in scaling.items())),
             desired_of=self.scaler.counted_shapes(),
             provisioned=provisioned_loads(scaling),
+            start_outcomes=self.scaler.start_outcomes(),
             problems=_sorted(problems),
             evaluation_problems=_sorted(evaluation_problems),
             back_offs=tuple(
