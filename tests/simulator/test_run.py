@@ -9,7 +9,7 @@ import pytest
 from tangram.capacity.load.simulate import simulate
 from tangram.catalog import InputError
 from tangram.catalog.prices import Prices
-from tangram.fleet import FleetSnapshot, Objective, Plan, Pool
+from tangram.fleet import FleetSnapshot, Objective, Plan, Pool, Shape
 from tangram.planner import plan
 from tangram.scaling.scrapes import read_sample
 from tangram.simulator.cluster.engine_setups import EngineSetups
@@ -27,7 +27,7 @@ from tangram.simulator.run import SimulationSettings, run, shapes_at_start
 from tangram.simulator.serving.gateway import Router
 from tangram.simulator.traffic.resampling import window
 from tangram.simulator.traffic.trace import Trace
-from tests.support.fleet import FACTS_8B, shape
+from tests.support.fleet import FACTS_8B, node, shape
 from tests.support.simulated_fleets import Law, Schedule, h100_nodes, poisson_trace, served, served_intent
 
 FLEET = SimulationSettings(h100_nodes(4, 4), seed=5)
@@ -172,6 +172,31 @@ def test_requests_of_a_lost_node_are_misses_and_its_pods_are_replaced() -> None:
     ready = [(count.at, count.ready) for count in result.counts]
     assert (345.0, 1) in ready
     assert ready[-1][1] == 2
+
+
+@pytest.mark.parametrize(
+    ("crashing", "last"), [(shape(sku="A100-80GB-SXM"), (2, 2)), (None, (2, 0))], ids=["one shape", "all"]
+)
+def test_replicas_that_never_start_on_one_shape_start_on_another(
+    crashing: Shape | None, last: tuple[int, int]
+) -> None:
+    """Two nodes are lost, and the pods that replace theirs on a third one crash for ever."""
+    alike = tuple(node(f"a{i}", "A100-80GB-SXM", gpu=2) for i in range(3))
+    faults = InjectedFaults(
+        node_failures=tuple(NodeFailure(lost.name, 100.0) for lost in alike[:2]),
+        crash_loops=(CrashLoop("uid-chat", 1.0, math.inf, crashing),),
+    )
+    settings = replace(FLEET, nodes=(*alike, *h100_nodes(2), node("l0", "L4", gpu=4)), faults=faults)
+    law = Schedule([(0, 2)])
+
+    result = run((served(poisson_trace(800, 0.2), law, initial_replicas=2),), settings).deployments[0]
+
+    assert (result.counts[-1].ordered, result.counts[-1].ready) == last
+    assert max(count.ordered for count in result.counts) == 4  # of two shapes at a time
+    back = [count.at for count in result.counts if count.at > 200.0 and count.ready]
+    # The loss is noticed after 40 s, replicas are late 600 s later, and others then start within minutes.
+    assert all(740.0 <= at <= 1000.0 for at in back)
+    assert bool(back) == bool(crashing)
 
 
 def test_without_a_ready_pod_requests_wait_or_are_refused() -> None:

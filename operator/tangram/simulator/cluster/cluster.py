@@ -208,7 +208,7 @@ class SimulatedCluster:
             self.supply.image_at.setdefault(node, at)
             self._ready(pod, at)
             self._join(pod, at)
-        elif not self.faults.crashes(pod.owner_uid, pod.created_at):
+        elif not self.faults.crashes(pod.owner_uid, pod.shape, pod.created_at):
             self.events.add(self._ready_at(pod, node, at), partial(self._ready, pod))
 
     def _ready_at(self, pod: SimulatedPod, node: str, at: float) -> float:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from tangram.fleet import Shape
+
 
 @dataclass(frozen=True, slots=True)
 class NodeFailure:
@@ -33,11 +35,12 @@ class PodQuota:
 
 @dataclass(frozen=True, slots=True)
 class CrashLoop:
-    """Pods of an LLMDeployment that are created in this time never become ready."""
+    """Pods of an LLMDeployment that are created in this time never become ready, on one shape or on all."""
 
     owner_uid: str
     begin_s: float
     end_s: float
+    shape: Shape | None = None  # None: all
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +71,11 @@ class InjectedFaults:
         limits = (q.pods for q in self.pod_quotas if q.namespace == namespace and q.begin_s <= at < q.end_s)
         return min(limits, default=None)
 
-    def crashes(self, owner_uid: str, created_at: float) -> bool:
+    def crashes(self, owner_uid: str, shape: Shape, created_at: float) -> bool:
         """Whether a pod that is created then never becomes ready."""
         return any(
-            loop.owner_uid == owner_uid and loop.begin_s <= created_at < loop.end_s
+            loop.owner_uid == owner_uid
+            and loop.shape in {None, shape}
+            and loop.begin_s <= created_at < loop.end_s
             for loop in self.crash_loops
         )

@@ -1,13 +1,27 @@
 """The operator's planner in a simulation: actions for the cluster, computed when something changed."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from tangram.fleet import Action, BackOff, CheckpointFacts, Fault, FleetSnapshot, Intent, Plan, Pool
+from tangram.fleet import (
+    Action,
+    BackOff,
+    CheckpointFacts,
+    Fault,
+    FleetSnapshot,
+    Intent,
+    Plan,
+    Pool,
+    Workload,
+)
 from tangram.planner import plan
+from tangram.scaling import ScalingMemory, ScalingParams
+from tangram.scaling.ordered_replicas import ShapeStart, observe_shapes, start_outcomes
 from tangram.simulator.cluster.cluster import SimulatedCluster
 from tangram.simulator.cluster.observed_fleet import START_OF_TRACE, observed_fleet
 
 _MOST_CACHED = 4096
+_PARAMS = ScalingParams(window_s=60.0, scrape_interval_s=15.0, up_after_s=30.0, down_after_s=300.0)
 
 
 class FleetPlanner:
@@ -22,21 +36,27 @@ class FleetPlanner:
     ) -> None:
         self.intents, self.facts, self.prices, self.pools = intents, facts, prices, pools
         self.back_offs: tuple[BackOff, ...] = ()
+        self.starts: dict[str, tuple[ShapeStart, ...]] = {}  # by UID
         self.faults: set[Fault] = set()
         self.computed = 0  # plans that no cache answered
+        self._workloads: tuple[Workload, ...] = ()  # of the last snapshot
         self._cache: dict[FleetSnapshot, Plan] = {}
         self._performed: tuple[int, tuple[tuple[str, int], ...]] | None = None  # version and desired replicas
 
     def actions(self, cluster: SimulatedCluster, desired: Mapping[str, int], at: float) -> tuple[Action, ...]:
         """Return the actions of this round; none where the last plan was for the same cluster at any time."""
-        state = cluster.version, tuple(sorted(desired.items()))
+        state, now = (cluster.version, tuple(sorted(desired.items()))), START_OF_TRACE + at
         if state == self._performed:
+            self._observe_starts(now)
             return ()
         snapshot = observed_fleet(cluster, self.facts, desired, self.back_offs, self.prices, at, self.pools)
-        timeless = not snapshot.back_offs and not any(w.unscheduled or w.refused for w in snapshot.workloads)
+        self._workloads = snapshot.workloads
+        self._observe_starts(now)
+        snapshot = self._with_start_outcomes(snapshot)
+        timeless = not snapshot.back_offs and not any(_depends_on_time(w) for w in snapshot.workloads)
         planned = self._cache.get(snapshot) if timeless else None
         if planned is None:
-            planned = plan(snapshot, self.intents, START_OF_TRACE + at)
+            planned = plan(snapshot, self.intents, now)
             self.computed += 1
             if timeless:
                 self._remember(snapshot, planned)
@@ -45,7 +65,25 @@ class FleetPlanner:
         self._performed = state if timeless and not self.back_offs else None
         return planned.actions
 
+    def _observe_starts(self, now: float) -> None:
+        """Observe starts as the operator's law does, under the deadline before one was measured."""
+        for uid in (intent.uid for intent in self.intents):
+            own = [workload for workload in self._workloads if workload.owner_uid == uid]
+            self.starts[uid] = observe_shapes(self.starts.get(uid, ()), own, ScalingMemory(), _PARAMS, now)
+
+    def _with_start_outcomes(self, snapshot: FleetSnapshot) -> FleetSnapshot:
+        outcomes = [o for uid, starts in sorted(self.starts.items()) for o in start_outcomes(uid, starts)]
+        if not self.back_offs and not any(outcome.is_late for outcome in outcomes):
+            return snapshot  # what is ready changes no plan then, and no cached one
+        return replace(snapshot, start_outcomes=tuple(outcomes))
+
     def _remember(self, snapshot: FleetSnapshot, planned: Plan) -> None:
         if len(self._cache) >= _MOST_CACHED:
             del self._cache[next(iter(self._cache))]
         self._cache[snapshot] = planned
+
+
+def _depends_on_time(workload: Workload) -> bool:
+    """Whether plans change with the time alone: pods may be waited for until a deadline."""
+    is_starting = workload.replicas > 0 and not workload.ready
+    return bool(workload.unscheduled or workload.refused or is_starting)
