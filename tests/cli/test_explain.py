@@ -3,6 +3,7 @@
 import contextlib
 import importlib.resources
 import json
+import time
 from dataclasses import replace
 
 import pytest
@@ -14,8 +15,10 @@ from tangram.catalog import InputError
 from tangram.cli.cluster import reading
 from tangram.cli.cluster.reading import ObservedCluster
 from tangram.cli.explain.requested_name import requested_name
-from tangram.fleet import ProvisionedLoad
+from tangram.fleet import BackOff, ProvisionedLoad
+from tangram.fleet.times import rfc3339
 from tangram.recommendation.problem.problem import fleet_problem
+from tests.support.fleet import node, shape
 from tests.support.json_schema import violations
 from tests.support.plans import Planner, gpu, inventory, run
 from tests.support.snapshots import BAD, BIG, CHAT, CODE, NEW, document, seen
@@ -109,6 +112,23 @@ def test_of_a_cluster_it_tells_what_the_operator_does_and_what_the_whole_fleet_s
     assert found["operator"]["accepted"]["reason"] == "Valid"
     assert found["operator"]["placed"]["reason"]
     assert found["plan"]["chosen"][0]["profile"] != "gpu"  # a slice that nobody has cut yet
+
+
+def test_a_shape_of_which_no_replica_became_ready_is_named_with_the_reason_and_the_time(planner):
+    now = float(int(time.time()))
+    back_off = BackOff(
+        CODE.uid, 1, shape("1g.20gb"), "ReplicasNotStarting", "CrashLoopBackOff", 0, now - 60, now + 540, 1
+    )
+    nodes = (node("a", mig_1g_20gb=4), node("b", gpu=2))
+    fleet = replace(seen(), nodes=nodes, workloads=(), claims=(), back_offs=(back_off,))
+    found = told(planner, document(CODE, fleet=fleet), what="llmdep/code")
+    _, text, _ = explain(planner, document(CODE, fleet=fleet), what="llmdep/code", columns=1000)
+
+    message = found["operator"]["placed"]["message"]
+    assert message.startswith("1 on H100-80GB-SXM at")
+    why = f"no replica on H100-80GB-SXM:1g.20gb became ready in time (attempt 1, since {rfc3339(now - 60)})"
+    assert f"{why}: CrashLoopBackOff; another shape is used, until {rfc3339(now + 540)} at least" in message
+    assert why in text
 
 
 def test_of_a_cluster_it_says_that_the_plan_is_the_best_with_one_shape_per_deployment(planner):

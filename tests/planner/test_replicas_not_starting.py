@@ -1,5 +1,6 @@
 """Replicas of a shape that do not become ready: another shape is used, and what serves stays."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from tangram.api import back_off_block, back_offs_from_status
 from tangram.fleet import ApplyDeployment, BackOff, FleetSnapshot, RemoveDeployment, StartOutcome
 from tangram.planner import plan, render_status
+from tangram.recommendation.documents.snapshot_file import read_snapshot, snapshot_document
 from tangram.scaling import ScalingMemory, ScalingParams
 from tangram.scaling import ordered_replicas as supply
 from tests.support.fleet import NOW, Cluster, claims, intent, node, shape, snapshot, workload
@@ -380,3 +382,18 @@ def test_failed_starts_refuse_no_pods_of_the_namespace():
     placed = {d.owner_uid: d.placed for d in plan(seen, (m, other), NOW).decisions}
 
     assert placed == {m.uid: 2, other.uid: 3}
+
+
+def test_a_snapshot_file_gives_the_same_plan():
+    m = intent(min_replicas=2)
+    world = World(m, CHEAP)
+    world.run(11)
+    seen = world.observed()
+    assert seen.start_outcomes
+    assert seen.back_offs
+
+    document = json.loads(json.dumps(snapshot_document(seen, (m,))))
+    read, intents = read_snapshot(document, "file")
+
+    assert plan(read, intents, world.now) == plan(seen, (m,), world.now)
+    assert plan(read, intents, world.now).decisions[0].shape == DEAR
