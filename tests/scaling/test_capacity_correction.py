@@ -244,3 +244,22 @@ def test_other_objectives_have_other_unavoidable_misses():
     memory = replace(memory, ttft_reachable=False, compared_at=None)
 
     assert after(1, sample(5.0), memory, known=replace(outlook(), capacity=SMOOTH)).unavoidable_share == 0.0
+
+
+def test_misses_of_a_burst_that_begins_count_at_its_load_and_those_after_it_at_the_mean():
+    quiet = after(1, sample(3.0, attainment=1.0))
+
+    begun = after(1, sample(30.0, attainment=0.5), replace(quiet, compared_at=None))
+    over = after(1, sample(3.0, attainment=0.5), replace(begun, compared_at=None))
+
+    assert begun.queued_load == pytest.approx(30.0 / 3 / 1.96)
+    assert over.queued_load == pytest.approx((30.0 + 3.0) / 2 / 3 / 1.96)
+
+
+def test_one_burst_after_silence_does_not_teach_that_a_replica_carries_next_to_nothing():
+    known = replace(outlook(), capacity=SMOOTH)
+    memory = after(5, sample(0.0, attainment=1.0), ready=1, known=known)
+
+    burst = after(1, sample(20.0, attainment=0.85), replace(memory, compared_at=None), ready=1, known=known)
+
+    assert burst.trusted_share > 0.7

@@ -3,10 +3,13 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tangram.fleet import Objective
 from tangram.scaling import Sample, ScalingMemory, ScalingParams, classify, decide
 from tangram.scaling import feed_forward as law
+from tangram.scaling.outlook.forecast import Forecast
 from tangram.scaling.outlook.load_history import LoadHistory
 from tangram.scaling.outlook.load_outlook import LoadOutlook
 from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
@@ -163,3 +166,44 @@ def test_bounds_hold_whatever_is_forecast():
     decision = decided(ScalingMemory(replicas=4), sample(500.0), ready=4, known=outlook(rate=500.0), of=few)
 
     assert (decision.reason, decision.replicas) == ("AtMaximum", 4)
+
+
+def burst_of(low, high, times):
+    """Return a load that is low, and in so many of the nine quantiles high."""
+    rates = (low,) * (9 - times) + (high,) * times
+    return Forecast(60.0, low, rates)
+
+
+def test_replicas_for_a_burst_are_worth_it_together_where_one_alone_prevents_nothing():
+    # A quarter of the time 40 requests/s come, else 2: between 2 and 20 replicas no further one alone helps.
+    misses = law.ExpectedMisses(burst_of(2.0, 40.0, 4), sharp(2.0))
+
+    assert misses.share(3) == pytest.approx(misses.share(15), abs=0.01)
+    assert misses.replicas_within(0.1, 2.0) == 20
+
+
+def test_replicas_for_a_load_that_hardly_ever_comes_are_not_worth_it():
+    # Once in a hundred times: 50 replicas would prevent 1 request/s of 2, and are allowed to miss 10.
+    misses = law.ExpectedMisses(burst_of(1.0, 100.0, 1), sharp(2.0))
+
+    assert misses.replicas_within(0.1, 2.0) == 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.floats(0.01, 300), min_size=9, max_size=9).map(sorted),
+    st.floats(0.001, 0.5),
+    st.floats(0.5, 20),
+)
+def test_no_other_number_weighs_less_than_the_one_that_is_ordered(rates, budget, replica_rate):
+    misses = law.ExpectedMisses(Forecast(60.0, rates[4], tuple(rates)), sharp(replica_rate))
+
+    replicas = misses.replicas_within(budget, replica_rate)
+
+    def weighed(count):
+        return misses.per_second(count) + budget * replica_rate * count
+
+    enough = next(count for count in range(1, 700) if misses.share(count) <= budget)
+    best = min(weighed(count) for count in range(1, enough + 1))
+    assert replicas <= enough
+    assert weighed(replicas) <= 1.1 * best

@@ -7,8 +7,9 @@ a load that is carried on average, and not all at one that is not. Both numbers 
 no single burst decides. What misses at a quarter of the load, because prompts are too long, misses at any
 load and is no reason for a replica.
 
-Misses count at the load of the last two minutes; those behind a queue at the highest load since it began,
-which caused them. Only FRESH readings count.
+Misses count at the load of the last two minutes, or of the last one where it is higher: a burst that begins
+would count at half of its load, and teach that a replica carries next to nothing. Those behind a queue count
+at the highest load since it began, which caused them. Only FRESH readings count.
 """
 
 import math
@@ -62,7 +63,7 @@ def corrected(
     if 0 <= passed < every_s or ready < 1 or rate is None or predicted <= 0:
         return memory
     loads = (*memory.loads[1 - _MINUTES :], rate / ready / predicted)
-    caused_by = sum(loads) / len(loads)
+    caused_by = max(loads[-1], sum(loads) / len(loads))
     if (sample.waiting or 0.0) >= ready:
         caused_by = max(caused_by, memory.queued_load)  # the queue is that of an earlier load
     load_misses = memory.load_misses.faded(passed)

@@ -4,7 +4,8 @@ What one replica carries is predicted by the capacity model for the present mixt
 that is corrected live (`capacity_correction`).
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from tangram.fleet import Intent
@@ -19,7 +20,6 @@ from tangram.scaling.state import ScalingMemory, ScalingParams
 MOST_REPLICAS = 10_000  # that are ever recommended
 MOST_AVERAGED = 30  # bins of the load that are averaged
 _LASTING_BUDGET = 0.5  # share of the error budget down to which replicas are removed
-_MOST_MISSED = 0.5  # beyond it replicas are overloaded: one more carries little
 _PART, _LEAST_PART = 0.03, 0.01  # accuracy of a part of a replica, and the smallest one
 _DRAIN_S = 60.0  # within which a queue is to be served beside the arrivals
 _LOOP_S = 30.0  # from a change of the load to an order: half a window of rates and one round
@@ -100,18 +100,22 @@ class ExpectedMisses:
         return self.per_second(replicas) / requests if requests > 0 else 0.0
 
     def replicas_within(self, budget: float, replica_rate: float) -> int:
-        """Return the fewest replicas with at most this share of misses, as far as each is worth it.
+        """Return the fewest replicas with at most this share of misses, as far as they are worth it.
 
-        A replica is worth it if it prevents as many misses as a fully used one is allowed: where requests
-        miss whatever the load is, ever more replicas would prevent ever fewer.
+        Replicas are worth it if together they prevent as many misses as so many fully used ones are allowed:
+        where requests miss whatever the load is, ever more replicas would prevent ever fewer. One alone may
+        prevent none: a burst misses until there are replicas for all of it.
         """
         most = _first(lambda count: self.share(count) <= budget, 1)
-        carrying = min(_first(lambda count: self.share(count) <= _MOST_MISSED, 1), most)
-        least_prevented = budget * replica_rate
-        worth = _first(
-            lambda count: self.per_second(count) - self.per_second(count + 1) < least_prevented, carrying
-        )
-        return min(most, worth)
+        allowed = budget * replica_rate
+        worth, least = 1, math.inf
+        for count in _counts(most):
+            if allowed * count >= least:  # further replicas alone count as more than all misses
+                break
+            weighed = self.per_second(count) + allowed * count
+            if weighed < least:
+                worth, least = count, weighed
+        return worth
 
     def least_part(self, budget: float, replicas: int) -> float:
         """Return how many replicas are enough if the last of `replicas` may be a smaller one.
@@ -135,6 +139,15 @@ class ExpectedMisses:
         if self.backlog and replace(self, backlog=0.0).share(replicas - 1) <= budget:
             return NeedLimit.QUEUE
         return NeedLimit.ERROR_BUDGET
+
+
+def _counts(most: int) -> Iterator[int]:
+    """Yield numbers of replicas from 1 to `most`: each one at first, then in steps of a twelfth."""
+    count = 1
+    while count < most:
+        yield count
+        count += max(1, count // 12)
+    yield most
 
 
 def _first(holds: Callable[[int], bool], low: int) -> int:
