@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tangram.fleet import Objective, ProvisionedLoad, ScaleDeployment, Traffic
+from tangram.fleet import Lengths, Objective, ProvisionedLoad, ScaleDeployment, Traffic
 from tangram.fleet.lengths import around
 from tangram.planner import plan
 from tangram.scaling.outlook.mixture_capacity import MixtureCapacity
@@ -81,6 +81,14 @@ def test_the_number_is_within_the_bounds(bounds, expected):
 def test_where_the_ttft_of_these_lengths_is_out_of_reach_replicas_are_counted_for_tpot_as_in_the_forecast():
     m = chat(ttft=Objective(95, 300))  # of 3000 tokens of prompt it is longer on both
     rate = capacity(m, NEW)(LONG.prompt_tokens, LONG.answer_tokens).without_ttft.rate_at(95)
+
+    assert moving(m, LONG).desired == math.ceil(36.0 / rate)
+
+
+def test_lengths_vary_as_in_the_forecast():
+    """Stated lengths whose P90 is near the largest of a lognormal distribution vary less when measured."""
+    m = chat(traffic=Traffic(None, Lengths(700.0, 1589.0), Lengths(150.0, 340.0)))
+    rate = capacity(m, NEW)(LONG.prompt_tokens, LONG.answer_tokens).rate_at(95)
 
     assert moving(m, LONG).desired == math.ceil(36.0 / rate)
 

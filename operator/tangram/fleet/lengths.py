@@ -60,6 +60,16 @@ def around(mean: float) -> Lengths:
     return Lengths(float(mean), USUAL_P90 * mean)
 
 
+def with_mean(usual: Lengths, mean: float) -> Lengths:
+    """Return lognormal lengths of another mean, whose P90 is in proportion, at most twice the mean.
+
+    Lognormal lengths of a larger P90 vary too much: at 2.27 times the mean by a squared coefficient of
+    variation of 3.5. Of seven recorded distributions with a P90 of twice the mean or more, six have 0.6 to
+    1.7.
+    """
+    return Lengths(mean, mean * min(max(usual.p90 / usual.mean, 1.0), USUAL_P90))
+
+
 def fixed(tokens: float) -> Lengths:
     """Return lengths that are all alike."""
     return Lengths(float(tokens), float(tokens))

@@ -44,6 +44,7 @@ def decide(
     existing: int | None = None,
     outlook: LoadOutlook | None = None,
     idle_ttft_ms: float | None = None,
+    is_mixed: bool = False,
 ) -> ScalingDecision:
     """Return the desired replicas of `intent` at `now`.
 
@@ -51,7 +52,8 @@ def decide(
     have `existing` replicas (None: all that were ordered); the others wait for devices. Without any metrics
     `signal` is None and the number is held. While spec.replicas is set it is the number; the load that one
     replica carries is learned meanwhile, too. Without an `outlook` replicas follow violations and queues.
-    `idle_ttft_ms` is predicted for the present lengths; None: as remembered.
+    `idle_ttft_ms` is predicted for the present lengths; None: as remembered. `is_mixed`: replicas of several
+    shapes are ready.
     """
     held = memory.replicas if memory.replicas is not None else (current or intent.min_replicas)
     memory = _for_subject(memory, intent)
@@ -60,7 +62,7 @@ def decide(
     memory = supply.observe(
         memory, params, held=held, existing=held if existing is None else existing, ready=ready, now=now
     )
-    memory = _remember(memory, params, intent, held, ready, signal, now, outlook)
+    memory = _remember(memory, params, intent, held, ready, signal, now, outlook, is_mixed=is_mixed)
     need = _need(memory, params, intent, signal, now, outlook)
     if need is not None:
         memory = replace(
@@ -214,6 +216,9 @@ def forget_learned(memory: ScalingMemory) -> ScalingMemory:
         loads=(),
         recommendations=(),
         rate_steps=(),
+        episode_ready=0,
+        episode_rate=0.0,
+        episode_load=0.0,
     )
 
 
@@ -226,6 +231,8 @@ def _remember(
     signal: Signal | None,
     now: float,
     outlook: LoadOutlook | None,
+    *,
+    is_mixed: bool,
 ) -> ScalingMemory:
     """Update the timers. Any gap in the evidence restarts them."""
     sample = signal.recent_sample if signal else None
@@ -235,12 +242,21 @@ def _remember(
         memory = replace(memory, stable_since=now)
     queued = _queue_is_long(sample, intent, ready)
     memory = replace(memory, queued_since=supply.since(memory.queued_since, now) if queued else None)
-    memory = limits.learn(
-        memory, params, intent, sample=sample, ready=ready, queued=_queue_lasts(memory, params, now), now=now
-    )
+    # A window of several shapes shows which share of all requests missed, not on which shape: it would teach
+    # that the stronger shape carries less than it does, and that the weaker one carries more.
+    if not is_mixed:
+        memory = limits.learn(
+            memory,
+            params,
+            intent,
+            sample=sample,
+            ready=ready,
+            queued=_queue_lasts(memory, params, now),
+            now=now,
+        )
     fresh = signal.state is SignalState.FRESH
     if outlook is not None:
-        if fresh:
+        if fresh and not is_mixed:
             memory = capacity_correction.corrected(
                 memory,
                 params,

@@ -14,7 +14,7 @@ from tangram.fleet import Decision, Intent, Shape, Workload
 from tangram.scaling import ordered_replicas as supply
 from tangram.scaling.control import decide, forget_learned
 from tangram.scaling.feed_forward import arrival_rate, bins_of_requests
-from tangram.scaling.limits import forecast_objectives
+from tangram.scaling.limits import forecast_objectives, ttft_unreachable
 from tangram.scaling.ordered_replicas import ShapeStart
 from tangram.scaling.outlook.load_history import LoadHistory, extended, merged
 from tangram.scaling.outlook.load_outlook import LoadOutlook
@@ -41,6 +41,7 @@ class LawState:
     mixture_since: float = 0.0  # when it was measured first, and last
     mixture_at: float = 0.0
     starts: tuple[ShapeStart, ...] = ()  # of the shapes that have replicas
+    is_mixed: bool = False  # replicas of another shape than `shape` were ready, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,11 @@ class LawObservation:
     existing: int  # replicas of its Deployments, those without a device among them
     current: int  # replicas to begin with while the state has no number
     shapes: frozenset[Shape] = frozenset()  # of the Deployments that have replicas
-    capacity_of: CapacityOf | None = None  # of a replica of the one shape; None: it cannot be predicted
-    start_s: float | None = None  # P90 of its start times, as pods record them
+    # Of a replica of the shape that is counted; None: it cannot be predicted.
+    capacity_of: CapacityOf | None = None
+    # Of each other shape that has ready replicas: the Service sends them equally many requests.
+    beside: tuple[CapacityOf | None, ...] = ()
+    start_s: float | None = None  # P90 of start times, of the slowest of the shapes, as pods record them
     stored: LoadHistory | None = None  # the loads of past hours that Prometheus holds
     workloads: tuple[Workload, ...] = ()  # its Deployments
 
@@ -71,10 +75,9 @@ class Law:
         sample = observation.signal.sample if observation.signal is not None else None
         if sample is not None:
             state = self._with_loads(state, observation, sample)
-        capacity = None if sample is None else _capacity(state, observation)
-        idle_ttft_ms = None
-        if capacity is not None and observation.intent.ttft is not None:
-            idle_ttft_ms = capacity.idle_ttft_ms(observation.intent.ttft.percentile)
+        state = _with_variants(state, observation)
+        capacity = None if sample is None else _capacity(state, observation, observation.capacity_of)
+        idle_ttft_ms = None if capacity is None else _idle_ttft_ms(capacity, observation.intent)
         decision = decide(
             state.memory,
             params=self.params,
@@ -86,6 +89,7 @@ class Law:
             existing=observation.existing,
             outlook=_outlook(state, observation, capacity, idle_ttft_ms),
             idle_ttft_ms=idle_ttft_ms,
+            is_mixed=state.is_mixed,
         )
         starts = supply.observe_shapes(
             state.starts, observation.workloads, decision.memory, self.params, observation.at
@@ -108,16 +112,39 @@ class Law:
         return state if measured is None else _with_mixture(state, observation.intent, measured, sample.at)
 
 
-def _capacity(state: LawState, observation: LawObservation) -> ReplicaCapacity | None:
-    """Return what one replica carries of the present mixture. While replicas move to another shape, None."""
-    if (
-        observation.capacity_of is None
-        or len(observation.shapes) != 1
-        or not {state.shape} <= {None, *observation.shapes}
-    ):
+def counted_shape(state: LawState, shapes: frozenset[Shape]) -> Shape | None:
+    """Return the shape whose replicas the law counts; None: there are others alone, or it is not known."""
+    if state.shape is None:
+        return next(iter(shapes)) if len(shapes) == 1 else None
+    return state.shape if state.shape in shapes else None
+
+
+def _with_variants(state: LawState, observation: LawObservation) -> LawState:
+    """Return the state with whether replicas of several shapes serve.
+
+    After them evidence begins anew: as many replicas may be ready as before, but windows reach back to the
+    others.
+    """
+    is_mixed = bool(observation.beside)
+    if state.is_mixed and not is_mixed:
+        at = observation.at
+        memory = replace(state.memory, stable_since=at, compared_at=at, loads=(), queued_load=0.0)
+        state = replace(state, memory=memory)
+    return replace(state, is_mixed=is_mixed)
+
+
+def _capacity(
+    state: LawState, observation: LawObservation, capacity_of: CapacityOf | None
+) -> ReplicaCapacity | None:
+    """Return what one replica carries of the present mixture; None: it cannot be predicted."""
+    if capacity_of is None or counted_shape(state, observation.shapes) is None:
         return None
     mixture = state.mixture or _stated(observation.intent)
-    return None if mixture is None else observation.capacity_of(*mixture.rounded)
+    return None if mixture is None else capacity_of(*mixture.rounded)
+
+
+def _idle_ttft_ms(capacity: ReplicaCapacity, intent: Intent) -> float | None:
+    return None if intent.ttft is None else capacity.idle_ttft_ms(intent.ttft.percentile)
 
 
 def _outlook(
@@ -135,10 +162,38 @@ def _outlook(
     objectives = forecast_objectives(memory, intent)
     if capacity is not None and objectives.ttft != intent.ttft:
         capacity = capacity.without_ttft
-    if capacity is None or capacity.rate_at(objectives.strictest_percentile) <= 0:
+    percentile = objectives.strictest_percentile
+    if capacity is None or capacity.rate_at(percentile) <= 0:
         return None
+    for capacity_of in observation.beside:
+        other = _capacity(state, observation, capacity_of)
+        if other is None:
+            return None
+        capacity = _beside(capacity, _of_reachable(other, intent), percentile, memory.trusted_share)
     mixture = state.mixture or _stated(intent)
     return LoadOutlook(state.history, capacity, observation.start_s, state.bins, mixture)
+
+
+def _of_reachable(capacity: ReplicaCapacity, intent: Intent) -> ReplicaCapacity | None:
+    """Return the capacity by the objectives that an idle replica of a shape is predicted to meet."""
+    idle_ttft_ms = _idle_ttft_ms(capacity, intent)
+    unreachable = ttft_unreachable(ScalingMemory(idle_ttft_ms=idle_ttft_ms), intent)
+    return capacity.without_ttft if unreachable else capacity
+
+
+def _beside(
+    capacity: ReplicaCapacity, other: ReplicaCapacity | None, percentile: float, trusted_share: float
+) -> ReplicaCapacity:
+    """Return the capacity of the weaker of two shapes: each replica gets an equal part of the requests.
+
+    The correction, which all of it is multiplied by, is that of the counted shape; for the other one it holds
+    below 1 alone (`load_steps`). A shape on which no load meets the objectives is left out: more replicas
+    would not help its requests.
+    """
+    if other is None or other.rate_at(percentile) <= 0:
+        return capacity
+    other = replace(other.scaled(min(trusted_share, 1.0) / trusted_share), beside=capacity.beside)
+    return replace(capacity, beside=other)
 
 
 def _with_mixture(state: LawState, intent: Intent, measured: Mixture, at: float) -> LawState:

@@ -15,8 +15,8 @@ from tangram.eligibility.host_resources import over_limit
 from tangram.eligibility.shapes.bundled_engine import served_formats
 from tangram.eligibility.shapes.evaluation_reports import report_rejection
 from tangram.eligibility.shapes.serving_requirements import UNLOADED_RPS, ServingRequirements
-from tangram.fleet import WHOLE_GPU, Lengths, MIGPolicy, ProvisionedLoad, Shape, ShapeKey
-from tangram.fleet.lengths import MOST_P90
+from tangram.fleet import WHOLE_GPU, MIGPolicy, ProvisionedLoad, Shape, ShapeKey
+from tangram.fleet.lengths import with_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +109,13 @@ def assessed_shapes(
 
 
 def _of_mean_lengths(request: SizingRequest, load: ProvisionedLoad) -> SizingRequest | None:
-    """Return the request with other mean lengths, whose P90 is in proportion; None: the model takes none."""
-    prompts, answers = (
-        Lengths(mean, mean * min(max(usual.p90 / usual.mean, 1.0), MOST_P90))
-        for mean, usual in ((load.prompt_tokens, request.prompts), (load.answer_tokens, request.answers))
-    )
+    """Return the request with the mean lengths of a load; None: the model takes no such requests."""
     try:
-        return replace(request, input_tokens=prompts, output_tokens=answers)
+        return replace(
+            request,
+            input_tokens=with_mean(request.prompts, load.prompt_tokens),
+            output_tokens=with_mean(request.answers, load.answer_tokens),
+        )
     except InputError:
         return None
 

@@ -7,14 +7,11 @@ from tangram.capacity.load.engine_limits import EngineLimits
 from tangram.capacity.load.latency import ReplicaUnderLoad
 from tangram.capacity.load.traffic import Tokens, lengths_of
 from tangram.capacity.steps.decode_runs import Steps
-from tangram.fleet import PERCENTILES, Lengths, Objective, Objectives
-from tangram.fleet.lengths import USUAL_P90
+from tangram.fleet import PERCENTILES, Objective, Objectives
+from tangram.fleet.lengths import with_mean
 from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
 
 _STRICTEST_FIRST = tuple(sorted(PERCENTILES, reverse=True))
-# Lognormal lengths of a larger P90, in means, vary too much: at 2.27 by a squared coefficient of variation of
-# 3.5. Of seven recorded distributions with a P90 of twice the mean or more six have 0.6 to 1.7.
-_MOST_P90 = USUAL_P90
 _MOST_KEPT = 1024  # mixtures; means come rounded to a tenth, so a service has some tens
 
 
@@ -30,7 +27,7 @@ class MixtureCapacity:
     ) -> None:
         """`prompts` and `answers` are the usual lengths."""
         self.steps, self.limits, self.objectives = steps, limits, objectives
-        self._spreads = tuple(lengths.p90 / lengths.mean for lengths in map(lengths_of, (prompts, answers)))
+        self._usual = lengths_of(prompts), lengths_of(answers)
         self._computed = lru_cache(maxsize=_MOST_KEPT)(self._capacity)
 
     def __call__(self, prompt_tokens: float, answer_tokens: float) -> ReplicaCapacity | None:
@@ -40,10 +37,7 @@ class MixtureCapacity:
         return self._computed(prompt_tokens, answer_tokens)
 
     def _capacity(self, prompt_tokens: float, answer_tokens: float) -> ReplicaCapacity:
-        prompts, answers = (
-            Lengths(mean, mean * min(max(spread, 1.0), _MOST_P90))
-            for mean, spread in zip((prompt_tokens, answer_tokens), self._spreads, strict=True)
-        )
+        prompts, answers = map(with_mean, self._usual, (prompt_tokens, answer_tokens))
         replica = ReplicaUnderLoad(self.steps, self.limits, prompts, answers)
         ttft, tpot = self.objectives.ttft, self.objectives.tpot
         if ttft is None:

@@ -23,10 +23,13 @@ class ReplicaCapacity:
     unavoidable_share: float = 0.0  # of requests: they miss whatever the load is
     idle_ttft: tuple[tuple[float, float], ...] = ()  # milliseconds of a nearly idle replica by percentile
     without_ttft: "ReplicaCapacity | None" = None  # by the TPOT objective alone; None: there is none
+    # Of a replica of another shape behind the same Service: at each load the weaker of the two counts.
+    beside: "ReplicaCapacity | None" = None
 
     def rate_at(self, percentile: float) -> float:
         """Return the highest load at which `percentile` per cent of the requests meet the objectives."""
-        return next((rate for known, rate in self.rates if known <= percentile), self.rates[-1][1])
+        own = next((rate for known, rate in self.rates if known <= percentile), self.rates[-1][1])
+        return own if self.beside is None else min(own, self.beside.rate_at(percentile))
 
     def idle_ttft_ms(self, percentile: float) -> float | None:
         """Return the TTFT that so many per cent of the requests have at most on a nearly idle replica, None
@@ -50,7 +53,8 @@ class ReplicaCapacity:
         place = min(max(bisect_left(loads, rate), 1), len(loads) - 1)
         first, second, below, width = self._piece(place)
         by_load = math.exp(self.sharpness * min(0.0, first + (second - first) * (rate - below) / width))
-        return self.unavoidable_share + (1 - self.unavoidable_share) * by_load
+        own = self.unavoidable_share + (1 - self.unavoidable_share) * by_load
+        return own if self.beside is None else max(own, self.beside.missed_share(rate))
 
     def _piece(self, place: int) -> tuple[float, float, float, float]:
         """Return the logarithms of the shares at both ends of a piece, its lower load, and its width."""
@@ -71,4 +75,5 @@ class ReplicaCapacity:
     ) -> "ReplicaCapacity":
         """Return the capacity of a replica that carries this share of each load, with this exponent."""
         rates = ((percentile, share * rate) for percentile, rate in self.rates)
-        return ReplicaCapacity(tuple(rates), sharpness, unavoidable_share)
+        beside = None if self.beside is None else self.beside.scaled(share, sharpness, unavoidable_share)
+        return ReplicaCapacity(tuple(rates), sharpness, unavoidable_share, beside=beside)

@@ -23,26 +23,26 @@ class CapacityInputs:
 
 
 class PredictedCapacities:
-    """The capacity of a replica by UID of the LLMDeployment, of its last shape and spec."""
+    """The capacity of a replica by UID of the LLMDeployment and shape, of its last spec."""
 
     def __init__(self) -> None:
-        self._capacities: dict[str, tuple[object, MixtureCapacity | None]] = {}
+        self._capacities: dict[tuple[str, Shape], tuple[object, MixtureCapacity | None]] = {}
 
     def of(self, intent: Intent, shape: Shape, inputs: CapacityInputs) -> MixtureCapacity | None:
         """Return the capacity of one replica by mixture; None: unknown checkpoint, or it does not fit."""
         facts = inputs.facts.get(intent.uid)
         if facts is None:
             return None
-        key = (intent.rendered_generation, intent.traffic, facts.digest, shape)
-        computed = self._capacities.get(intent.uid)
+        key = (intent.rendered_generation, intent.traffic, facts.digest)
+        computed = self._capacities.get((intent.uid, shape))
         if computed is None or computed[0] != key:
-            computed = self._capacities[intent.uid] = key, _capacity_of(intent, facts, shape)
+            computed = self._capacities[intent.uid, shape] = key, _capacity_of(intent, facts, shape)
         return computed[1]
 
     def retain(self, uids: Iterable[str]) -> None:
         """Forget all other LLMDeployments."""
-        for uid in self._capacities.keys() - set(uids):
-            del self._capacities[uid]
+        kept = set(uids)
+        self._capacities = {key: found for key, found in self._capacities.items() if key[0] in kept}
 
 
 def _capacity_of(intent: Intent, facts: CheckpointFacts, shape: Shape) -> MixtureCapacity | None:

@@ -9,7 +9,7 @@ from functools import partial
 from tangram.fleet import Decision, Intent, ProvisionedLoad, Shape, StartOutcome, Workload
 from tangram.fleet.times import rfc3339
 from tangram.scaling import ScalingDecision, ScalingParams, Signal, classify, recalled
-from tangram.scaling.law import Law, LawObservation, LawState, after_plan
+from tangram.scaling.law import Law, LawObservation, LawState, after_plan, counted_shape
 from tangram.scaling.ordered_replicas import ShapeStart, start_outcomes
 from tangram.shell.measure.fault_log import FaultLog
 from tangram.shell.measure.predicted_capacities import CapacityInputs, PredictedCapacities
@@ -137,7 +137,10 @@ class Scaler:
         ready = sum(workload.ready for workload in workloads)
         running = max((workload.replicas for workload in workloads), default=0)
         shapes = frozenset(workload.shape for workload in workloads if workload.replicas)
-        shape = next(iter(shapes)) if len(shapes) == 1 else None
+        before = self._states.get(intent.uid, LawState())
+        counted = counted_shape(before, shapes)
+        predicted = partial(self.capacities.of, intent, inputs=capacity_inputs)
+        starts = (capacity_inputs.start_s.get((intent.uid, shape)) for shape in shapes)
         observation = LawObservation(
             now,
             intent,
@@ -146,12 +149,12 @@ class Scaler:
             existing=sum(workload.replicas for workload in workloads),
             current=running if recorded is None else recorded,
             shapes=shapes,
-            capacity_of=None if shape is None else self.capacities.of(intent, shape, capacity_inputs),
-            start_s=None if shape is None else capacity_inputs.start_s.get((intent.uid, shape)),
+            capacity_of=None if counted is None else predicted(counted),
+            beside=tuple(predicted(w.shape) for w in workloads if w.ready and w.shape != counted),
+            start_s=max((start_s for start_s in starts if start_s is not None), default=None),
             stored=None if self.reader is None else self.reader.histories.of(intent.uid),
             workloads=tuple(workloads),
         )
-        before = self._states.get(intent.uid, LawState())
         state, decision = Law(self.params).step(before, observation)
         self._states[intent.uid] = state
         _log_late(intent, before.starts, state.starts, workloads)
