@@ -212,6 +212,35 @@ def test_the_last_decisions_of_the_scaling_law_are_shown(monkeypatch):
     assert f"scaled 2026-11-27T10:05:00Z 5 -> 4 (LoadFell): {text} 2026-11-27T09:00:00Z 3 -> 5" in lines
 
 
+@pytest.mark.parametrize(
+    ("spare", "shown"),
+    [
+        ({"spareReplicas": 2, "spareCostPerHour": "9.20"}, "with 4; 9.20 $/h for 2 spare replicas"),
+        ({"spareReplicas": 1, "spareCostPerHour": "4.60"}, "with 4; 4.60 $/h for 1 spare replica"),
+        ({"spareReplicas": 1}, "with 4"),
+        ({"spareReplicas": 0, "spareCostPerHour": "0.00"}, "with 4"),
+        ({}, "with 4"),
+    ],
+    ids=["two", "one", "no price", "none", "written before spares were known"],
+)
+def test_the_cost_of_the_spare_replicas_is_shown(monkeypatch, spare, shown):
+    need = {"replicas": 4, "expectedMissedShare": "0.00400", "errorBudget": "0.01000", "limit": "ErrorBudget"}
+    change = {"time": "2026-11-27T10:05:00Z", "from": 5, "to": 4, "reason": "LoadFell"}
+    decision = change | {"message": "0.4 % expected to miss with 4: 5 -> 4", "need": need | spare}
+    statuses = (ScalingDecisionStatus.model_validate(decision),)
+    cluster = ObservedCluster(seen(), (CHAT, CODE), decisions={CHAT.uid: statuses})
+    monkeypatch.setattr(reading, "read_cluster", lambda _access: cluster)
+
+    _, out, _ = run("explain", "llmdep/chat", "-o", "json")
+    document = json.loads(out)
+    assert violations(document, SCHEMA) == []
+    assert document["scaling"] == [decision]
+
+    _, out, _ = run("explain", "llmdep/chat")
+    lines = " ".join(out.split())
+    assert f"5 -> 4 (LoadFell): 0.4 % expected to miss {shown} plan" in lines
+
+
 def test_the_load_that_replicas_are_ordered_for_is_shown(monkeypatch):
     load = ProvisionedLoad(12.345, 1419.6, 310.2)
     cluster = ObservedCluster(replace(seen(), provisioned=((CHAT.uid, load),)), (CHAT, CODE))

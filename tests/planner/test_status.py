@@ -618,9 +618,60 @@ def test_a_decision_by_a_forecast_is_shown_beside_one_replica_fewer():
         "expectedMissedShare": "0.00841",
         "errorBudget": "0.01000",
         "limit": "ErrorBudget",
+        "spareReplicas": 0,
+        "spareCostPerHour": "0.00",
         "runnerUp": {"replicas": 8, "expectedMissedShare": "0.02300"},
     }
     LLMDeploymentStatus.model_validate(status)
+
+
+def test_spare_replicas_are_shown_with_what_they_cost_on_the_shape_that_runs():
+    m = intent("m", max_replicas=9)
+    scale = replace(scaled(), need=replace(NEED, spare=2))
+    priced = replace(serving(m), prices=(("H100-80GB-SXM", 10.5),))  # a slice 1g.10gb: a seventh of it
+
+    status = status_of(priced, m, scale=scale)
+
+    shown = LLMDeploymentStatus.model_validate(status).scaling.decisions[0].need
+    assert (shown.spare_replicas, shown.spare_cost_per_hour) == (2, "3.00")
+
+
+def test_spare_replicas_without_a_known_price_have_no_cost():
+    m = intent("m", max_replicas=9)
+    at = shape(sku="GB200-186GB")
+    unpriced = snapshot(node("a", "GB200-186GB", gpu=4), workloads=(workload(m, at, 2),))
+
+    status = status_of(unpriced, m, scale=replace(scaled(), need=replace(NEED, spare=2)))
+
+    need = status["scaling"]["decisions"][0]["need"]
+    assert need["spareReplicas"] == 2
+    assert "spareCostPerHour" not in need
+
+
+def test_spare_replicas_of_no_single_shape_have_no_cost():
+    m = intent("m", max_replicas=9)
+    observed = serving(m)
+    both = replace(observed, workloads=(*observed.workloads, workload(m, WHOLE)))
+    none = replace(observed, workloads=())
+
+    for of in (both, none):
+        status = status_of(of, m, scale=replace(scaled(), need=replace(NEED, spare=2)))
+        assert "spareCostPerHour" not in status["scaling"]["decisions"][0]["need"]
+
+
+def test_the_longest_calculation_is_shown_whole():
+    m = intent("m", max_replicas=9)
+    load = Forecast(90.0, 23456.7, (23456.7,) * 9)
+    longest = replace(
+        NEED, replicas=9999, runner_up=RunnerUp(9998, 0.23), load=load, spare=4321, backlog_rate=1234.5
+    )
+    longest = replace(longest, limit=NeedLimit.QUEUE)
+
+    status = status_of(serving(m), m, scale=replace(scaled(), need=longest, message=longest.cause))
+
+    (shown,) = LLMDeploymentStatus.model_validate(status).scaling.decisions
+    assert shown.message == longest.cause
+    assert "4321 of 9999 are spare" in shown.message
 
 
 def test_one_replica_and_a_decision_without_a_forecast_have_no_runner_up():

@@ -29,6 +29,15 @@ def test_a_decision_by_a_forecast_is_logged_with_the_runner_up_and_the_limit():
     assert (record["limit"], record["errorBudget"]) == ("ErrorBudget", 0.01)
 
 
+@pytest.mark.parametrize("spare", [0, 2])
+def test_the_spare_replicas_of_a_forecast_are_logged(spare):
+    assert logged(replace(DECISION, need=replace(NEED, spare=spare)))["spareReplicas"] == spare
+
+
+def test_without_a_forecast_no_spare_is_logged():
+    assert "spareReplicas" not in logged(replace(DECISION, need=None))
+
+
 @pytest.mark.parametrize("need", [None, ONE], ids=["without a forecast", "one replica"])
 def test_without_a_runner_up_none_is_logged(need):
     assert not [name for name in logged(replace(DECISION, need=need)) if name.startswith("runnerUp")]

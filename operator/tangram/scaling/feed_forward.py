@@ -66,6 +66,7 @@ def needed(
         RunnerUp(replicas - 1, misses.share(replicas - 1)) if replicas > 1 else None,
         misses.least_part(budget, replicas) * replica_rate,
         misses.least_part(_LASTING_BUDGET * budget, lasting) * replica_rate,
+        max(0, replicas - misses.of_certain_load.replicas_within(budget, replica_rate)),
     )
 
 
@@ -77,6 +78,11 @@ class ExpectedMisses:
     capacity: ReplicaCapacity
     backlog: float = 0.0  # requests per second that wait and are to be served beside those that arrive
     _computed: dict[float, float] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    def of_certain_load(self) -> "ExpectedMisses":
+        """The misses if the expected load came for certain."""
+        return ExpectedMisses(self.load.certain, self.capacity, self.backlog)
 
     def per_second(self, replicas: float) -> float:
         """Return the requests per second that miss an objective; of the backlog alone where none arrive.

@@ -163,6 +163,14 @@ class NeedStatus(APIModel):
         "Queue: the same, because a queue is served beside the arrivals. FurtherReplica: one more would "
         "prevent too few misses. OneReplica: there is no smaller number."
     )
+    spare_replicas: Count | None = optional(
+        "Of these replicas, those beyond the ones that the expected load alone needs: for load that may come "
+        "before another replica has started."
+    )
+    spare_cost_per_hour: Decimal | None = optional(
+        "USD per hour of the spare replicas, at the price of a replica of the shape that runs; absent where "
+        "no price is known."
+    )
     runner_up: RunnerUpStatus | None = optional(
         "What one replica fewer would lead to; absent where one replica is needed."
     )

@@ -124,7 +124,15 @@ def _operator(decision: Mapping[str, Any]) -> str:
 def _scaling_decision(decision: Mapping[str, Any]) -> str:
     change = f"{decision['from']} -> {decision['to']}"
     message = decision["message"].removesuffix(f": {change}")
-    return f"{decision['time']} {change} ({decision['reason']}): {message}"
+    return f"{decision['time']} {change} ({decision['reason']}): {message}{_spare_cost(decision)}"
+
+
+def _spare_cost(decision: Mapping[str, Any]) -> str:
+    need = decision.get("need", {})
+    if not need.get("spareReplicas") or "spareCostPerHour" not in need:
+        return ""
+    spare = counted(need["spareReplicas"], "spare replica")
+    return f"; {money(float(need['spareCostPerHour']))} $/h for {spare}"
 
 
 def _plan(plan: Mapping[str, Any]) -> str:

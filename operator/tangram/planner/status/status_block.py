@@ -67,7 +67,7 @@ def render_status(
         "cost": {"perHour": f"{_cost(inputs, snapshot):.2f}"},
         "url": _url(intent, snapshot),
         "lastScale": _last_scale(scale, previous_status),
-        "scaling": _scaling(intent, scale, previous_status),
+        "scaling": _scaling(inputs, snapshot, previous_status),
         "backOffs": [back_off_block(back_off) for back_off in decision.back_offs] or None,
     }
     return {name: block for name, block in blocks.items() if block is not None}
@@ -277,8 +277,9 @@ def _url(intent: ParsedIntent, snapshot: FleetSnapshot) -> str | None:
 
 
 def _scaling(
-    intent: ParsedIntent, scale: ScalingDecision | None, previous_status: Mapping[str, Any]
+    inputs: ConditionInputs, snapshot: FleetSnapshot, previous_status: Mapping[str, Any]
 ) -> dict[str, Any] | None:
+    intent, scale = inputs.intent, inputs.scale
     previous = previous_status.get("scaling")
     previous = previous if isinstance(previous, Mapping) else {}
     if scale is None:
@@ -290,29 +291,39 @@ def _scaling(
     decisions = previous.get("decisions")
     decisions = list(decisions) if isinstance(decisions, list) else []
     if scale.replicas != scale.previous:
-        calculation = {"message": scale.message[:_MAX_DECISION_CHARS]} | _need(scale.need)
-        decisions.insert(0, _change(scale) | calculation)
+        message = {"message": scale.message[:_MAX_DECISION_CHARS]}
+        need = {} if scale.need is None else {"need": _need(scale.need, _replica_hour(inputs, snapshot))}
+        decisions.insert(0, _change(scale) | message | need)
     if decisions:
         block["decisions"] = decisions[:_MAX_DECISIONS]
     return block or None
 
 
-def _need(need: ReplicaNeed | None) -> dict[str, Any]:
-    """Return the need beside its runner-up, {} without a forecast."""
-    if need is None:
-        return {}
+def _replica_hour(inputs: ConditionInputs, snapshot: FleetSnapshot) -> float | None:
+    """Return USD per hour of a replica of the one shape that replicas have: a need counts those. None: no
+    price is known, or there are several shapes.
+    """
+    shapes = {w.shape for w in inputs.workloads if w.replicas}
+    return running_replica_hour(snapshot, inputs.intent.uid, *shapes) if len(shapes) == 1 else None
+
+
+def _need(need: ReplicaNeed, replica_hour: float | None) -> dict[str, Any]:
+    """Return the need beside its runner-up, with the price of its spare replicas where one is known."""
     block: dict[str, Any] = {
         "replicas": need.replicas,
         "expectedMissedShare": f"{need.missed_share:.5f}",
         "errorBudget": f"{need.error_budget:.5f}",
         "limit": str(need.limit),
+        "spareReplicas": need.spare,
     }
+    if replica_hour is not None:
+        block["spareCostPerHour"] = f"{need.spare * replica_hour:.2f}"
     if need.runner_up is not None:
         block["runnerUp"] = {
             "replicas": need.runner_up.replicas,
             "expectedMissedShare": f"{need.runner_up.missed_share:.5f}",
         }
-    return {"need": block}
+    return block
 
 
 def _last_scale(scale: ScalingDecision | None, previous_status: Mapping[str, Any]) -> dict[str, Any] | None:

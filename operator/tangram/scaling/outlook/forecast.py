@@ -62,8 +62,15 @@ class Forecast:
         """The rate that is exceeded once in forty times."""
         return self.rates[_JUDGED]
 
+    @property
+    def certain(self) -> "Forecast":
+        """The expected load, as if no other could come."""
+        return Forecast(self.horizon_s, self.expected, (self.expected,) * len(self.rates))
+
     def mean_of(self, function: Callable[[float], float]) -> float:
         """Return the expectation of a function of the load."""
+        if self.rates[0] == self.rates[-1]:  # ascending: all are equal
+            return function(self.rates[0])
         pairs = zip(self.rates, DISTRIBUTION, strict=True)
         return sum(share * function(rate) for rate, (_, share) in pairs)
 

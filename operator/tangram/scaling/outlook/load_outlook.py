@@ -54,6 +54,8 @@ class ReplicaNeed:
     # is needed. A number of replicas of another shape follows from them.
     rate: float = 0.0
     lasting_rate: float = 0.0
+    # Of `replicas`, those beyond the ones that the expected load and the queue alone need: a warm spare.
+    spare: int = 0
 
     @property
     def cause(self) -> str:
@@ -62,7 +64,11 @@ class ReplicaNeed:
         text = f"{load.expected:.3g} requests/s expected in {load.horizon_s:.0f} s, up to {load.upper:.3g}"
         if self.backlog_rate:
             text += f", and {self.backlog_rate:.3g} of queue"
-        return f"{text}; {self.replica_rate:.3g} per replica; {self._comparison}"
+        text += f"; {self.replica_rate:.3g} per replica; {self._comparison}"
+        if self.spare:
+            spare = f"{self.spare} of {self.replicas} {'is' if self.spare == 1 else 'are'} spare"
+            text += f"; {spare} for load that may come before a replica has started"
+        return text
 
     @property
     def _comparison(self) -> str:

@@ -15,6 +15,7 @@ from prometheus_client import (
 )
 
 from tangram.fleet import Decision, Intent, Node, Workload
+from tangram.scaling.outlook.load_outlook import ReplicaNeed
 from tangram.shell.decide.recommendation_worker import RecommendationResult
 from tangram.shell.objects.kinds import Object
 
@@ -77,6 +78,10 @@ class OperatorMetrics:
             "tangram_recommended_replicas",
             "Replicas that the scaling law recommends, also where spec.replicas sets another number.",
         )
+        self.spare = per_deployment(
+            "tangram_spare_replicas",
+            "Replicas that the forecast load needs beyond those that the expected load alone needs.",
+        )
         self.placed = per_deployment("tangram_placed_replicas", "Replicas with a GPU or slice.")
         self.ready = per_deployment("tangram_ready_replicas", "Replicas that take requests.")
         self.attainment = gauge(
@@ -138,6 +143,7 @@ class OperatorMetrics:
         for gauge in (
             self.desired,
             self.recommended,
+            self.spare,
             self.placed,
             self.ready,
             self.attainment,
@@ -171,12 +177,18 @@ class OperatorMetrics:
         self.plan_unmet.labels(state).set(spec["unmet"])
         self.plan_solve.labels(state).set(float(figures["solveSeconds"]))
 
-    def show(self, intent: Intent, decision: Decision, status: Object, ready: int) -> None:
-        """Set the gauges of one LLMDeployment from the decision and the status of one round."""
+    def show(
+        self, intent: Intent, decision: Decision, status: Object, ready: int, need: ReplicaNeed | None = None
+    ) -> None:
+        """Set the gauges of one LLMDeployment from the decision and the status of one round. `need`: of the
+        forecast load, None without a forecast.
+        """
         labels = (intent.namespace, intent.name)
         self.desired.labels(*labels).set(decision.desired)
         scaling = status.get("scaling") or {}
         self.recommended.labels(*labels).set(scaling.get("recommendedReplicas", decision.desired))
+        if need is not None:
+            self.spare.labels(*labels).set(need.spare)
         self.placed.labels(*labels).set(decision.placed)
         self.ready.labels(*labels).set(ready)
         self.dollars.labels(*labels).set(decision.price_per_hour)

@@ -225,6 +225,7 @@ def _log_record(intent: Intent, signal: Signal | None, decision: ScalingDecision
             "replicaRequestsPerSecond": round(need.replica_rate, 4),
             "queueRequestsPerSecond": round(need.backlog_rate, 4),
             "neededReplicas": need.replicas,
+            "spareReplicas": need.spare,
             "expectedMissedShare": round(need.missed_share, 5),
             "errorBudget": round(need.error_budget, 5),
             "limit": need.limit,

@@ -1,0 +1,60 @@
+"""The gauges per LLMDeployment that the operator exports."""
+
+import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+from tangram.planner import plan
+from tangram.shell.measure.fault_log import FaultLog
+from tangram.shell.measure.metrics import OperatorMetrics
+from tangram.shell.measure.scaler import Scaler, ScalingResult
+from tangram.shell.process.observation import Observer
+from tangram.shell.process.round_report import RoundReporter
+from tests.shell.test_scaling_log import DECISION, NEED
+from tests.support.views import NOW, PARAMS, SETTINGS, running
+
+BURSTY = ScalingResult(None, replace(DECISION, need=replace(NEED, spare=2)))
+STEADY = ScalingResult(None, replace(DECISION, need=NEED))
+REACTIVE = ScalingResult(None, replace(DECISION, need=None))
+
+
+class NothingWritten:
+    """Writes no status."""
+
+    async def write(self, _statuses: object) -> list[Any]:
+        return []
+
+
+def reported(*rounds: dict[str, ScalingResult]) -> OperatorMetrics:
+    """Return the metrics after rounds with these decisions, by name of the LLMDeployment."""
+    metrics = OperatorMetrics()
+    observer = Observer(SETTINGS, Scaler(PARAMS, None), FaultLog(metrics))
+    no_plan: Any = SimpleNamespace(advice=lambda *_: None, pool_use=dict)
+    nothing: Any = NothingWritten()
+    reporter = RoundReporter(observer, no_plan, nothing, None, metrics)  # type: ignore[arg-type]
+    for decisions in rounds:
+        observer.faults.begin()
+        seen = observer.observe(running("a", "b", "c").view(), NOW)
+        uids = {intent.name: intent.uid for intent in seen.intents}
+        seen = replace(seen, scaling={uids[name]: result for name, result in decisions.items()})
+        asyncio.run(reporter.report(seen, plan(seen.snapshot, seen.parsed, NOW)))
+        assert not observer.faults.faults
+    return metrics
+
+
+def spare(metrics: OperatorMetrics, name: str) -> float | None:
+    labels = {"namespace": "ns", "llmdeployment": name}
+    return metrics.registry.get_sample_value("tangram_spare_replicas", labels)
+
+
+def test_spare_replicas_are_exported_where_a_forecast_counts_them():
+    metrics = reported({"a": BURSTY, "b": STEADY, "c": REACTIVE})
+
+    assert [spare(metrics, name) for name in "abc"] == [2, 0, None]
+
+
+def test_spare_replicas_of_an_earlier_round_are_not_exported():
+    metrics = reported({"a": BURSTY, "b": BURSTY}, {"a": STEADY, "b": REACTIVE})
+
+    assert [spare(metrics, name) for name in "ab"] == [0, None]
