@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from tangram.fleet import ProvisionedLoad
+from tangram.scaling.outlook.load_steps import nearest_step
 from tangram.scaling.state import ScalingMemory
 
 # Field of `status.placement`, in milliseconds: not repeated in `status.scaling`.
@@ -42,6 +43,7 @@ def record(memory: ScalingMemory) -> dict[str, Any]:
         block["provisionedRequestsPerSecond"] = _decimal(memory.provisioned.requests_per_second)
         block["provisionedPromptTokens"] = _decimal(memory.provisioned.prompt_tokens)
         block["provisionedAnswerTokens"] = _decimal(memory.provisioned.answer_tokens)
+        block["provisionedTrustedShare"] = _decimal(memory.provisioned.trusted_share)
     if memory.unavoidable_share >= _LEAST_UNAVOIDABLE:
         steps = round(math.log(memory.unavoidable_share, _SHARE_STEP))
         block["unavoidableShare"] = _decimal(_SHARE_STEP**steps, 2)
@@ -80,17 +82,16 @@ def recalled(block: Mapping[str, Any]) -> ScalingMemory:
         sharpness=sharpness,
         prior_share=share,
         prior_sharpness=sharpness,
-        provisioned=_provisioned(block, share),
+        provisioned=_provisioned(block),
         unavoidable_share=_positive(block.get("unavoidableShare"), 1.0) or 0.0,
     )
 
 
-def _provisioned(block: Mapping[str, Any], share: float) -> ProvisionedLoad | None:
-    rate = _positive(block.get("provisionedRequestsPerSecond"), _MOST_LOAD)
-    prompt, answer = (
-        _positive(block.get(f"provisioned{of}Tokens"), _MOST_LOAD) for of in ("Prompt", "Answer")
-    )
-    if rate is None or prompt is None or answer is None:
+def _provisioned(block: Mapping[str, Any]) -> ProvisionedLoad | None:
+    names = ("RequestsPerSecond", "PromptTokens", "AnswerTokens", "TrustedShare")
+    numbers = [_positive(block.get(f"provisioned{name}"), _MOST_LOAD) for name in names]
+    rate, prompt, answer, share = (None if number is None else nearest_step(number) for number in numbers)
+    if rate is None or prompt is None or answer is None or share is None:
         return None
     return ProvisionedLoad(rate, prompt, answer, min(share, 1.0))
 

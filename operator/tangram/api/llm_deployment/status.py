@@ -218,6 +218,10 @@ class ScalingStatus(APIModel):
     provisioned_answer_tokens: Decimal | None = optional(
         "Mean tokens of the answers to these requests, in steps of a tenth."
     )
+    provisioned_trusted_share: Decimal | None = optional(
+        "Share of the predicted requests per second that a replica of another shape is trusted with, at most "
+        "1: trustedShare where misses lowered it, in steps of a tenth."
+    )
     unavoidable_share: Decimal | None = optional(
         "Share of requests that miss an objective at a quarter of the load, too, as measured: more replicas "
         "do not help them."

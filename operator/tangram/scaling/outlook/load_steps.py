@@ -28,10 +28,10 @@ def provisioned_load(
     """
     share = min(trusted_share, 1.0)
     if before is None:
-        return ProvisionedLoad(_STEP**step, *mixture.rounded, _rounded(share))
+        return ProvisionedLoad(float(_STEP**step), *mixture.rounded, nearest_step(share))
     rate = before.requests_per_second
     return ProvisionedLoad(
-        rate if rate_step(rate) == step else _STEP**step,
+        rate if rate_step(rate) == step else float(_STEP**step),
         _kept(before.prompt_tokens, mixture.prompt_tokens),
         _kept(before.answer_tokens, mixture.answer_tokens),
         _kept(before.trusted_share, share),
@@ -41,8 +41,9 @@ def provisioned_load(
 def _kept(before: float, number: float) -> float:
     """Return `before` while `number` is less than a step away, else the step next to it."""
     number = max(number, 1e-9)
-    return before if abs(math.log(number / before, _STEP)) < 1 else _rounded(number)
+    return before if abs(math.log(number / before, _STEP)) < 1 else nearest_step(number)
 
 
-def _rounded(number: float) -> float:
+def nearest_step(number: float) -> float:
+    """Return the step next to `number`, which is above 0: of one that was recorded, exactly what it was."""
     return float(_STEP ** round(math.log(number, _STEP)))
