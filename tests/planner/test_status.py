@@ -625,7 +625,7 @@ def test_a_decision_by_a_forecast_is_shown_beside_one_replica_fewer():
     LLMDeploymentStatus.model_validate(status)
 
 
-def test_spare_replicas_are_shown_with_what_they_cost_on_the_shape_that_runs():
+def test_spare_replicas_are_shown_with_what_they_cost_on_their_shape():
     m = intent("m", max_replicas=9)
     scale = replace(scaled(), need=replace(NEED, spare=2))
     priced = replace(serving(m), prices=(("H100-80GB-SXM", 10.5),))  # a slice 1g.10gb: a seventh of it
@@ -646,6 +646,22 @@ def test_spare_replicas_without_a_known_price_have_no_cost():
     need = status["scaling"]["decisions"][0]["need"]
     assert need["spareReplicas"] == 2
     assert "spareCostPerHour" not in need
+
+
+@pytest.mark.parametrize(("counted", "cost"), [(SLICE, "3.00"), (WHOLE, "21.00")])
+def test_in_a_move_spare_replicas_cost_what_the_counted_shape_does(counted, cost):
+    m = intent("m", max_replicas=9)
+    observed = serving(m)
+    moving = replace(
+        observed,
+        workloads=(*observed.workloads, workload(m, WHOLE)),
+        desired_of=((m.uid, counted),),
+        prices=(("H100-80GB-SXM", 10.5),),
+    )
+
+    status = status_of(moving, m, scale=replace(scaled(), need=replace(NEED, spare=2)))
+
+    assert status["scaling"]["decisions"][0]["need"]["spareCostPerHour"] == cost
 
 
 def test_spare_replicas_of_no_single_shape_have_no_cost():

@@ -168,8 +168,8 @@ class NeedStatus(APIModel):
         "before another replica has started."
     )
     spare_cost_per_hour: Decimal | None = optional(
-        "USD per hour of the spare replicas, at the price of a replica of the shape that runs; absent where "
-        "no price is known."
+        "USD per hour of the spare replicas, at the price of a replica of the shape that is counted; absent "
+        "where no price is known."
     )
     runner_up: RunnerUpStatus | None = optional(
         "What one replica fewer would lead to; absent where one replica is needed."

@@ -300,11 +300,13 @@ def _scaling(
 
 
 def _replica_hour(inputs: ConditionInputs, snapshot: FleetSnapshot) -> float | None:
-    """Return USD per hour of a replica of the one shape that replicas have: a need counts those. None: no
-    price is known, or there are several shapes.
+    """Return USD per hour of a replica of the shape that the law counts. None: no price is known, or the law
+    counts no shape and replicas have several.
     """
-    shapes = {w.shape for w in inputs.workloads if w.replicas}
-    return running_replica_hour(snapshot, inputs.intent.uid, *shapes) if len(shapes) == 1 else None
+    uid, shapes = inputs.intent.uid, {w.shape for w in inputs.workloads if w.replicas}
+    counted = dict(snapshot.desired_of).get(uid)
+    shapes = shapes if counted is None else {counted}
+    return running_replica_hour(snapshot, uid, *shapes) if len(shapes) == 1 else None
 
 
 def _need(need: ReplicaNeed, replica_hour: float | None) -> dict[str, Any]:
