@@ -77,7 +77,11 @@ class ExpectedMisses:
     load: Forecast
     capacity: ReplicaCapacity
     backlog: float = 0.0  # requests per second that wait and are to be served beside those that arrive
+    _mean_rate: float = field(init=False, repr=False, compare=False)
     _computed: dict[float, float] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_mean_rate", self.load.mean_of(lambda rate: rate))
 
     @property
     def of_certain_load(self) -> "ExpectedMisses":
@@ -94,7 +98,7 @@ class ExpectedMisses:
         return self._computed[replicas]
 
     def _per_second(self, replicas: float) -> float:
-        if not self.load.mean_of(lambda rate: rate):
+        if not self._mean_rate:
             return self.backlog * self.capacity.missed_share(self.backlog / replicas)
         return self.load.mean_of(
             lambda rate: rate * self.capacity.missed_share((rate + self.backlog) / replicas)
@@ -102,7 +106,7 @@ class ExpectedMisses:
 
     def share(self, replicas: float) -> float:
         """Return the share of the requests that miss an objective."""
-        requests = self.load.mean_of(lambda rate: rate) or self.backlog
+        requests = self._mean_rate or self.backlog
         return self.per_second(replicas) / requests if requests > 0 else 0.0
 
     def replicas_within(self, budget: float, replica_rate: float) -> int:
