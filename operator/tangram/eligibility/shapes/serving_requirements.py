@@ -7,7 +7,7 @@ from tangram.capacity.sizing import SizingRequest
 from tangram.capacity.sizing.candidate_shapes import TENSOR_PARALLEL
 from tangram.catalog import Architecture, InputError
 from tangram.eligibility.shapes.evaluation_reports import Verdict
-from tangram.fleet import Intent, Lengths, PodNeeds, ShapeKey, Traffic
+from tangram.fleet import Intent, Lengths, PodNeeds, ProvisionedLoad, ShapeKey, Traffic
 from tangram.fleet.lengths import around
 
 DEFAULT_TOKENS = 1024 + 256  # of a request without stated lengths, as in `tangram size`
@@ -34,6 +34,7 @@ class ServingRequirements:
     uniform: bool = False
     # The shape that runs, and how many of it the scaling law wants: any other shape has to carry as much.
     present: tuple[ShapeKey, int] | None = None
+    load: ProvisionedLoad | None = None  # that these carry, by the scaling law; None: not known
     formats_running: tuple[tuple[ShapeKey, str], ...] = ()  # of weights, by the shape that replicas stand on
     impossible: str = ""  # why nothing can serve it, whatever the fleet has
     pod_needs: PodNeeds | None = None  # limits on CPU and memory of a replica; None: there are none

@@ -82,6 +82,7 @@ def _deployments(
     verdicts = acceptance(ordered, snapshot.pod_needs)
     facts, desired, desired_shapes = snapshot.known_facts, dict(snapshot.desired), dict(snapshot.desired_of)
     evaluation_reports = reports_by_checkpoint(reports(snapshot))
+    loads = dict(snapshot.provisioned)
     faulted = {fault.owner_uid: fault.error for fault in snapshot.faults}
     workloads = defaultdict[str, list[Workload]](list)
     for workload in snapshot.workloads:
@@ -104,7 +105,8 @@ def _deployments(
                 present = _desired_replicas(intent, workloads[uid], desired.get(uid), desired_shapes.get(uid))
                 pools = (*planned.pools, *_contained_pools(planned.pools, snapshot))
                 formats = _running_formats(workloads[uid])
-                deployments.append(replace(planned, pools=pools, present=present, formats_running=formats))
+                planned = replace(planned, pools=pools, present=present, formats_running=formats)
+                deployments.append(replace(planned, load=loads.get(uid)))
                 continue
             reason = planned
         unplanned.add(intent.uid)

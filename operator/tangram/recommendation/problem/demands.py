@@ -12,7 +12,7 @@ from tangram.eligibility.shapes.serving_requirements import ServingRequirements
 from tangram.eligibility.shapes.serving_shapes import AssessedShapes
 from tangram.fleet import WHOLE_GPU, ShapeKey
 from tangram.packing import Demand, Offer, Part, Problem
-from tangram.recommendation.problem.fleet_shapes import fleet_shapes
+from tangram.recommendation.problem.fleet_shapes import fleet_shapes, replicas
 from tangram.recommendation.problem.replica_bounds import ReplicaBounds
 
 Running = Mapping[str, Mapping[ShapeKey, int]]  # replicas by owner and shape
@@ -35,7 +35,7 @@ def size_all(
                 assessed = fleet_shapes(loaded, skus, prices, existing)
         except InputError as error:
             raise InputError(f"LLMDeployment {requirements.id}", f"{error.field} {error.problem}") from error
-        assessed_by_id[requirements.id] = assessed
+        assessed_by_id[requirements.id] = _of_measured_load(assessed)
     return assessed_by_id
 
 
@@ -53,6 +53,31 @@ def _loaded(assessed: AssessedShapes) -> ServingRequirements:
         return replace(requirements, rps=count * offer.rate)
     least = requirements.least if requirements.rps is not None else max(requirements.least, count)
     return replace(requirements, least=least)
+
+
+def _of_measured_load(assessed: AssessedShapes) -> AssessedShapes:
+    """Return the shapes with their rates for the measured load, as in the planner, where it is known.
+
+    The shape at present carries it with the desired replicas. A shape on which its requests are predicted to
+    miss keeps the ratio to that one.
+    """
+    requirements = assessed.requirements
+    load, present, intent = requirements.load, requirements.present, requirements.intent
+    if load is None or present is None or intent.replicas is not None:
+        return assessed
+    (key, count), rps = present, load.requests_per_second
+    offer = assessed.offer(key)
+    if offer is None or count < 1:
+        return assessed
+
+    def rate(serving: ServingShape) -> float:
+        measured = None if serving.key == key else assessed.provisioned_rate(serving.shape, load)
+        return rps / count * serving.rate / offer.rate if measured is None else measured
+
+    loaded = replace(requirements, rps=rps)
+    rated = (replace(serving, rate=rate(serving)) for serving in assessed.serving)
+    in_order = sorted(rated, key=lambda s: (replicas(loaded, s) * s.price_per_hour, s.key))
+    return replace(assessed, requirements=loaded, serving=tuple(in_order))
 
 
 def demand(assessed: AssessedShapes, bounds: ReplicaBounds, running: Running) -> Demand:

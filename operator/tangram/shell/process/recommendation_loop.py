@@ -87,6 +87,7 @@ def relevant_part(snapshot: FleetSnapshot, intents: tuple[ParsedIntent, ...]) ->
         snapshot.partition.promised,
         snapshot.desired,
         snapshot.desired_of,
+        snapshot.provisioned,
         snapshot.faults,
         snapshot.engine_image,
         snapshot.prices,
