@@ -7,7 +7,7 @@ a load that is carried on average, and not all at one that is not. Both numbers 
 no single burst decides. What misses at a quarter of the load, because prompts are too long, misses at any
 load and is no reason for a replica.
 
-Misses count at the load of the last two minutes, or of the last one where it is higher: a burst that begins
+Misses count at the load of the last two minutes, or of the last one where it has doubled: a burst that begins
 would count at half of its load, and teach that a replica carries next to nothing. Those behind a queue count
 at the highest load since it began, which caused them. Only FRESH readings count.
 """
@@ -28,6 +28,7 @@ LEAST_SHARE, MOST_SHARE = 1e-4, 2.0
 LEAST_SHARPNESS, MOST_SHARPNESS = 0.2, 1.0
 _EVERY_S = 60.0
 _MINUTES = 2  # whose mean load misses count at: a request may have arrived in the one before
+_BURST = 2.0  # times the load of the minute before, from which on a minute counts alone
 _CORRELATED = 4.0  # requests of one burst miss together: so many count as one
 # Factors of the two numbers that are tried together: they depend on each other. Far ones, because at a sharp
 # knee a share that is wrong by hundreds predicts no miss, and a tenth of it none either.
@@ -63,7 +64,7 @@ def corrected(
     if 0 <= passed < every_s or ready < 1 or rate is None or predicted <= 0:
         return memory
     loads = (*memory.loads[1 - _MINUTES :], rate / ready / predicted)
-    caused_by = max(loads[-1], sum(loads) / len(loads))
+    caused_by = loads[-1] if loads[-1] > _BURST * loads[0] else sum(loads) / len(loads)
     if (sample.waiting or 0.0) >= ready:
         caused_by = max(caused_by, memory.queued_load)  # the queue is that of an earlier load
     load_misses = memory.load_misses.faded(passed)
