@@ -1,7 +1,8 @@
 """Requests and misses by the load per replica at which they came: what a predicted capacity is compared with.
 
 Loads are in units of the one that the capacity model predicts for a P99, at points in equal ratios; a reading
-between two of them counts for both in part. Old counts fade, so that another kind of traffic shows.
+between two of them counts for both in part. The points are near each other: the loads of three replicas and
+of four must not count as one. Old counts fade, so that another kind of traffic shows.
 """
 
 import math
@@ -9,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 
-_LEAST_LOAD, _RATIO, _POINTS = 1e-4, 1.25, 47
+_LEAST_LOAD, _RATIO, _POINTS = 1e-4, 1.1, 109
 LOADS = tuple(_LEAST_LOAD * _RATIO**place for place in range(_POINTS))  # to 2.9
 HALF_LIFE_S = 12 * 3600.0
 _LEAST_COUNT = 0.05  # below it a point is empty
