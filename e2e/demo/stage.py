@@ -21,11 +21,13 @@ from e2e.kube import Kube
 
 IMAGES = ("engine", "operator", "silicon", "prometheus")
 _AGENT = ("Dockerfile", "requirements", "operator/tangram")
+_ENGINE = (
+    *("Dockerfile", "requirements", "engine/tangram_engine", "models/tangram-tiny"),
+    "operator/tangram/catalog/models.yaml",
+)
 SOURCES = {
-    "engine": (
-        *("Dockerfile", "requirements", "engine/tangram_engine", "models/tangram-tiny"),
-        "operator/tangram/catalog/models.yaml",
-    ),
+    "engine": _ENGINE,
+    "paced-engine": (*_ENGINE, "e2e/images"),
     "operator": ("Dockerfile", "requirements", "operator/tangram"),
     "silicon": ("e2e/images", "requirements", "e2e/silicon", "operator/tangram/catalog"),
     "prometheus": ("e2e/images",),
@@ -41,6 +43,7 @@ class Stage:
     provider: Provider
     registry: str = images.PREFIX
     values: tuple[Path, ...] = (install.VALUES,)
+    step_pace_ms: str = ""  # of the image paced-engine
     kube: Kube | None = None
     description: str = ""
     references: dict[str, str] = field(default_factory=dict)
@@ -111,7 +114,7 @@ class Stage:
             target,
             builder=builder,
             registry=self.registry,
-            tag=source_tag(SOURCES[target]),
+            tag=self._tag(target),
             environ={**self._arguments(target), **os.environ},
             progress=say,
         )
@@ -124,7 +127,13 @@ class Stage:
     def _arguments(self, target: str) -> Mapping[str, str]:
         if target == "engine":
             return images.FEW_KERNELS
+        if target == "paced-engine":
+            return {"ENGINE_IMAGE": self.references["engine"], "STEP_PACE_MS": self.step_pace_ms}
         return {"AGENT_IMAGE": self.references["agent"]} if target == "agent-of-simulated-driver" else {}
+
+    def _tag(self, target: str) -> str:
+        tag = source_tag(SOURCES[target])
+        return f"{tag}-{self.step_pace_ms.replace(',', '-')}" if target == "paced-engine" else tag
 
     def _up(self, say: Say) -> str:
         up = self.provider.up(say)
