@@ -1,7 +1,8 @@
 """The same requests on a real cluster and simulated: attainment and replicas beside each other.
 
     python -m benchmarks.paced_cluster --out FILE     replay on a cluster of its own, write what was measured, compare
-    python -m benchmarks.paced_cluster FILE...        compare what was measured before
+    python -m benchmarks.paced_cluster FILE...        compare what was measured before with what was simulated then
+    python -m benchmarks.paced_cluster --again FILE   the same, simulated under the law of today
 
 A real control plane, kubelet, Prometheus and operator on this machine, and the engine with its tiny model, whose steps
 last as long as those of a slow GPU (`tangram_engine.pace`). The first minutes of a recorded trace, slowed
@@ -15,9 +16,10 @@ import gzip
 import statistics
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.paced_cluster.recording import PERCENTILES, Outcome, Recording, read
+from benchmarks.paced_cluster.recording import PERCENTILES, Recording, read
 from benchmarks.paced_cluster.simulation import simulated
 from benchmarks.paced_cluster.slow_gpu import Load, Pace, requests_of
 from e2e.demo import install
@@ -34,6 +36,7 @@ def main() -> int:
     )
     parser.add_argument("file", nargs="*", type=Path)
     parser.add_argument("--out", type=Path, help="replay anew, and write what was measured to this file")
+    parser.add_argument("--again", action="store_true", help="simulate anew")
     parser.add_argument("--minutes", type=float, default=Load().minutes, help="of the replay")
     parser.add_argument("--slower", type=float, default=Load().slower, help="by which arrivals are spread")
     args = parser.parse_args()
@@ -41,8 +44,15 @@ def main() -> int:
     recordings = [read(file) for file in files]
     if args.out:
         recordings.append(replayed(args.out, Load(minutes=args.minutes, slower=args.slower)))
-    print("\n\n".join(report(one, [simulated(one, seed) for seed in SEEDS]) for one in recordings))
+    if args.again:
+        recordings = [with_simulations(one) for one in recordings]
+    print("\n\n".join(map(report, recordings)))
     return 0
+
+
+def with_simulations(recording: Recording) -> Recording:
+    """Return the recording beside its simulations under the law of today."""
+    return replace(recording, simulations=tuple(simulated(recording, seed) for seed in SEEDS))
 
 
 def replayed(file: Path, load: Load) -> Recording:
@@ -55,13 +65,14 @@ def replayed(file: Path, load: Load) -> Recording:
     with on_cluster.cluster(pace) as stage:
         recording = on_cluster.recorded(stage, "paced", pace, requests, 60 * load.minutes + on_cluster.TAIL_S)
     file.parent.mkdir(parents=True, exist_ok=True)
+    recording = with_simulations(recording)
     recording.write(file)
     return recording
 
 
-def report(recording: Recording, simulations: Sequence[Outcome]) -> str:
+def report(recording: Recording) -> str:
     """Return both beside each other, as Markdown: simulated is the mean over seeds, and the least to the most."""
-    real, steps = recording.outcome, recording.steps
+    real, steps, simulations = recording.outcome, recording.steps, recording.simulations
     minutes = int(recording.duration_s // 60)
     lines = [
         f"{recording.title}: {len(recording.answers)} requests, {steps.steps} steps, "

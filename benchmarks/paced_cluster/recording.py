@@ -85,6 +85,7 @@ class Recording:
     answers: tuple[Answer, ...]
     desired: Course
     ready: Course
+    simulations: tuple[Outcome, ...] = ()  # one per seed, under the law that was measured
 
     @property
     def objectives_s(self) -> tuple[float, float]:
@@ -105,27 +106,43 @@ class Recording:
         )
 
     def write(self, file: Path) -> None:
-        """Write it as JSON, a line per request."""
+        """Write it as JSON, a line per request and per simulation."""
         fields = asdict(self)
         rows = [list(answer.values()) for answer in fields.pop("answers")]
-        lines = ",\n".join(json.dumps(row) for row in rows)
-        file.write_text(json.dumps(fields, indent=1)[:-2] + f',\n "answers": [\n{lines}\n]\n}}\n')
+        lists = {"answers": rows, "simulations": fields.pop("simulations")}
+        text = json.dumps(fields, indent=1)[:-2]
+        for name, values in lists.items():
+            lines = ",\n".join(json.dumps(value) for value in values)
+            text += f',\n "{name}": [\n{lines}\n]'
+        file.write_text(text + "\n}\n")
 
 
 def read(file: Path) -> Recording:
     """Return what `Recording.write` wrote."""
     fields = json.loads(file.read_text())
-    courses = {
-        name: Course(tuple((at, count) for at, count in fields[name]["changes"]))
-        for name in ("desired", "ready")
-    }
     parts = {
         "pace_ms": tuple(fields["pace_ms"]),
         "starts_s": tuple(fields["starts_s"]),
         "steps": PacedSteps(**fields["steps"]),
         "answers": tuple(Answer(*row) for row in fields["answers"]),
+        "desired": _course(fields["desired"]),
+        "ready": _course(fields["ready"]),
+        "simulations": tuple(
+            Outcome(
+                one["attainment"],
+                tuple(one["ttft_s"]),
+                tuple(one["tpot_s"]),
+                _course(one["desired"]),
+                _course(one["ready"]),
+            )
+            for one in fields["simulations"]
+        ),
     }
-    return Recording(**{**fields, **courses, **parts})
+    return Recording(**{**fields, **parts})
+
+
+def _course(fields: Mapping[str, Any]) -> Course:
+    return Course(tuple((at, count) for at, count in fields["changes"]))
 
 
 def percentiles(values: Sequence[float]) -> tuple[float, ...]:

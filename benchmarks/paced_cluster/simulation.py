@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
@@ -19,9 +20,10 @@ from tangram.capacity.steps import calibration
 from tangram.fleet import CheckpointFacts, Intent, Node
 from tangram.shell.measure.predicted_capacities import CapacityInputs, PredictedCapacities
 from tangram.shell.measure.scaler import params_of
-from tangram.shell.settings import Settings
+from tangram.shell.settings import PrometheusSettings, Settings
 from tangram.simulator.cluster.start_times import Delay, StartTimes, luck
 from tangram.simulator.control.operator_law import OperatorLaw
+from tangram.simulator.controllers.controller import Controller, ControllerView
 from tangram.simulator.result.attainment import Verdict
 from tangram.simulator.run import SimulatedLLMDeployment, SimulationSettings, run
 from tangram.simulator.traffic.trace import Trace
@@ -31,13 +33,62 @@ SLICES = 7  # of `SHAPE` on the node
 SCHEDULING_S, ENDPOINT_LAG_S = 0.5, 1.0  # assumed: the rest of a start is measured
 
 
+@dataclass(frozen=True, slots=True)
+class RecordedOrders:
+    """The orders of a cluster as a scaling law, which reads no metric. `lead_s`: until its replay begins."""
+
+    desired: Course
+    lead_s: float
+    interval_s: float
+    name: str = "recorded"
+    knob: float = 0.0
+
+    def decide(self, view: ControllerView) -> int:
+        """Return what the cluster ordered at that time."""
+        return self.desired.at(view.now - self.lead_s)
+
+
 def simulated(recording: Recording, seed: int) -> Outcome:
-    """Simulate a replay. `seed` is of routing, scrapes, start times, and of where in a minute the replay begins:
-    the law counts loads by the minute of the clock.
+    """Simulate a replay under the operator's law as it is today. `seed` is of routing, scrapes, start times, and
+    of where in a minute the replay begins: the law counts loads by the minute of the clock.
     """
+    return _simulated(recording, seed, _operator_law)
+
+
+def simulated_orders(recording: Recording, seed: int) -> Outcome:
+    """Simulate a replay with the replicas that were ordered on the cluster, whatever the law is today."""
+
+    def orders(recording: Recording, settings: Settings, lead_s: float) -> RecordedOrders:
+        return RecordedOrders(recording.desired, lead_s, settings.tick_seconds)
+
+    return _simulated(recording, seed, orders)
+
+
+def _simulated(
+    recording: Recording, seed: int, law_of: Callable[[Recording, Settings, float], Controller]
+) -> Outcome:
     intent, facts = _served(recording)
+    settings = Settings.model_validate(recording.settings)
+    lead_s = recording.lead_s + MINUTE_S * luck(seed, "minute")
     with _calibrated(calibration_at(Pace(*recording.pace_ms), facts)):
-        return _simulated(recording, intent, facts, seed)
+        law = law_of(recording, settings, lead_s)
+        return _run(recording, intent, facts, law, settings, lead_s, seed)
+
+
+def _operator_law(recording: Recording, settings: Settings, _lead_s: float) -> OperatorLaw:
+    intent, facts = _served(recording)
+    capacity = PredictedCapacities().of(intent, SHAPE, CapacityInputs({intent.uid: facts}))
+    law = OperatorLaw(
+        intent, capacity, shape=SHAPE, params=params_of(settings), start_s=_p90(recording.starts_s)
+    )
+    law.interval_s = _prometheus(settings).interval_seconds
+    return law
+
+
+def _prometheus(settings: Settings) -> PrometheusSettings:
+    if settings.prometheus is None:
+        raise ValueError("the operator of the recording reads no Prometheus")
+    return settings.prometheus
 
 
 @contextmanager
@@ -56,17 +107,15 @@ def _forget_assessments() -> None:
     assessment_cache.cache_clear()
 
 
-def _simulated(recording: Recording, intent: Intent, facts: CheckpointFacts, seed: int) -> Outcome:
-    settings = Settings.model_validate(recording.settings)
-    prometheus = settings.prometheus
-    if prometheus is None:
-        raise ValueError("the operator of the recording reads no Prometheus")
-    capacity = PredictedCapacities().of(intent, SHAPE, CapacityInputs({intent.uid: facts}))
-    law = OperatorLaw(
-        intent, capacity, shape=SHAPE, params=params_of(settings), start_s=_p90(recording.starts_s)
-    )
-    law.interval_s = prometheus.interval_seconds
-    lead_s = recording.lead_s + MINUTE_S * luck(seed, "minute")
+def _run(
+    recording: Recording,
+    intent: Intent,
+    facts: CheckpointFacts,
+    law: Controller,
+    settings: Settings,
+    lead_s: float,
+    seed: int,
+) -> Outcome:
     requests = tuple(
         SimulatedRequest(lead_s + answer.arrival_s, answer.prompt_tokens, answer.answer_tokens)
         for answer in recording.answers
@@ -79,7 +128,7 @@ def _simulated(recording: Recording, intent: Intent, facts: CheckpointFacts, see
             seed=seed,
             duration_s=lead_s + recording.duration_s,
             round_s=settings.tick_seconds,
-            scrape_interval_s=prometheus.scrape_interval_seconds,
+            scrape_interval_s=_prometheus(settings).scrape_interval_seconds,
         ),
     ).deployments[0]
     judged = result.attainment

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.paced_cluster.__main__ import MEASURED, report
 from benchmarks.paced_cluster.recording import Answer, Course, PacedSteps, Recording, read
-from benchmarks.paced_cluster.simulation import simulated, start_times
+from benchmarks.paced_cluster.simulation import simulated, simulated_orders, start_times
 from benchmarks.paced_cluster.slow_gpu import Load, Pace, calibration_at, requests_of, step_model
 from tangram.api.llm_deployment.facts import Facts
 from tangram.capacity.load.traffic import SimulatedRequest
@@ -142,6 +142,7 @@ def test_a_request_that_was_not_served_attains_nothing():
 
 def test_a_recording_is_the_same_after_it_was_written_and_read(tmp_path):
     written = recording((*every(1.0, 3), Answer(3.0, 5, 1, "cut TimeoutError", 0.3, None)))
+    written = replace(written, simulations=(written.outcome, written.outcome))
 
     written.write(tmp_path / "recording.json")
 
@@ -184,9 +185,9 @@ def test_start_times_have_the_mean_that_was_measured():
 
 def test_the_report_has_the_cluster_beside_the_simulation():
     one = recording(every(4.0, 50))
-    simulations = [replace(one.outcome, attainment=share) for share in (0.9, 0.94)]
+    simulations = tuple(replace(one.outcome, attainment=share) for share in (0.9, 0.94))
 
-    text = report(one, simulations)
+    text = report(replace(one, simulations=simulations))
 
     assert "50 requests, 100 steps, 1.00 % late, all steps 1.0 % longer than paced" in text
     assert "| attainment, % | 100.0 | 92.0 | 90.0 to 94.0 |" in text
@@ -202,8 +203,9 @@ def measured(request):
 
 
 @pytest.fixture(scope="module")
-def simulations(measured):
-    return [simulated(measured, seed) for seed in range(3)]
+def orders(measured):
+    """The same replicas simulated: whatever the law becomes, what follows from its orders is compared."""
+    return [simulated_orders(measured, seed) for seed in range(3)]
 
 
 def test_the_engines_kept_their_pace(measured):
@@ -215,24 +217,33 @@ def test_every_request_of_a_measured_replay_was_served(measured):
     assert {answer.outcome for answer in measured.answers} == {"served"}
 
 
-def test_simulated_attainment_is_within_a_point_and_a_half_of_the_measured_one(measured, simulations):
+def test_with_the_same_orders_attainment_is_within_a_point(measured, orders):
     real = measured.outcome.attainment
 
-    assert max(abs(one.attainment - real) for one in simulations) < 0.015
+    assert max(abs(one.attainment - real) for one in orders) < 0.01
 
 
-def test_simulated_latencies_are_those_that_clients_measured(measured, simulations):
+def test_with_the_same_orders_latencies_are_those_that_clients_measured(measured, orders):
     real = measured.outcome
-    for one in simulations:
-        assert one.ttft_s[:2] == pytest.approx(real.ttft_s[:2], rel=0.1)
-        assert one.tpot_s == pytest.approx(real.tpot_s, rel=0.1)
+    for one in orders:
+        assert one.ttft_s[:2] == pytest.approx(real.ttft_s[:2], rel=0.05)
+        assert one.tpot_s == pytest.approx(real.tpot_s, rel=0.05)
 
 
-def test_simulated_replicas_are_within_one_of_the_measured_ones_while_requests_arrive(measured, simulations):
+def test_with_the_same_orders_replicas_are_ready_at_the_same_time(measured, orders):
+    minutes = int(measured.duration_s // 60)
+    for one in orders:
+        assert one.ready.by_minute(minutes) == pytest.approx(measured.ready.by_minute(minutes), abs=0.3)
+
+
+def test_the_law_that_was_measured_orders_the_same_in_a_simulation(measured):
     minutes = int(measured.answers[-1].arrival_s // 60) + 1
     real = measured.ready.by_minute(minutes)
-    by_minute = [one.ready.by_minute(minutes) for one in simulations]
+    by_minute = [one.ready.by_minute(minutes) for one in measured.simulations]
 
     means = [fmean(counts) for counts in zip(*by_minute, strict=True)]
-    assert max(abs(mean - count) for mean, count in zip(means, real, strict=True)) < 1.0
-    assert max(abs(fmean(counts) - fmean(real)) for counts in by_minute) < 0.75
+    assert means == pytest.approx(real, abs=1.0)
+    assert fmean(means) == pytest.approx(fmean(real), abs=0.3)
+    assert fmean(one.attainment for one in measured.simulations) == pytest.approx(
+        measured.outcome.attainment, abs=0.005
+    )
