@@ -117,12 +117,10 @@ def _fitted(memory: ScalingMemory, capacity: ReplicaCapacity, predicted: float) 
     unavoidable = _unavoidable_share(memory)
 
     def plausibility(share: float, sharpness: float) -> float:
-        def missed_share(load: float) -> float:
-            by_load = math.pow(capacity.missed_share(load * predicted / share), sharpness)
-            return unavoidable + (1 - unavoidable) * by_load
-
+        fitted = capacity.scaled(share, sharpness, unavoidable)
         cost = abs(math.log(share / memory.prior_share)) + abs(math.log(sharpness / memory.prior_sharpness))
-        return memory.load_misses.log_likelihood(missed_share) / _CORRELATED - _COST * cost
+        likelihood = memory.load_misses.log_likelihood(lambda load: fitted.missed_share(load * predicted))
+        return likelihood / _CORRELATED - _COST * cost
 
     shares = _steps(memory.trusted_share, _SHARE_STEPS, LEAST_SHARE, MOST_SHARE)
     sharpnesses = _steps(memory.sharpness, _SHARPNESS_STEPS, LEAST_SHARPNESS, MOST_SHARPNESS)

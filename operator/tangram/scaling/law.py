@@ -139,7 +139,7 @@ def _capacity(
     """Return what one replica carries of the present mixture; None: it cannot be predicted."""
     if capacity_of is None or counted_shape(state, observation.shapes) is None:
         return None
-    mixture = state.mixture or _stated(observation.intent)
+    mixture = _present_mixture(state, observation.intent)
     return None if mixture is None else capacity_of(*mixture.rounded)
 
 
@@ -170,7 +170,7 @@ def _outlook(
         if other is None:
             return None
         capacity = _beside(capacity, _of_reachable(other, intent), percentile, memory.trusted_share)
-    mixture = state.mixture or _stated(intent)
+    mixture = _present_mixture(state, intent)
     return LoadOutlook(state.history, capacity, observation.start_s, state.bins, mixture)
 
 
@@ -226,6 +226,11 @@ def after_plan(state: LawState, decision: Decision, shapes: frozenset[Shape]) ->
     if memory.replicas != decision.desired:
         memory = replace(memory, replicas=decision.desired, spare_since=None)
     return replace(state, shape=shape, memory=memory)
+
+
+def _present_mixture(state: LawState, intent: Intent) -> Mixture | None:
+    """Return the mixture that was measured, until then the one that the spec expects."""
+    return state.mixture or _stated(intent)
 
 
 def _stated(intent: Intent) -> Mixture | None:

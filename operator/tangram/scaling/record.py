@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from tangram.fleet import ProvisionedLoad
-from tangram.scaling.outlook.load_steps import nearest_step
+from tangram.scaling.outlook.tenth_steps import nearest_step
 from tangram.scaling.state import ScalingMemory
 
 # Field of `status.placement`, in milliseconds: not repeated in `status.scaling`.
@@ -20,7 +20,6 @@ _MOST_REPLICAS = 2**31 - 1
 _MOST_SECONDS = 86_400.0
 _MOST_LOAD = 1e7
 _DIGITS = 3
-_SHARE_STEP = 1.1
 _MOST_SHARE = 1e4
 _LEAST_UNAVOIDABLE = 0.001
 
@@ -36,17 +35,16 @@ def record(memory: ScalingMemory) -> dict[str, Any]:
         if value is not None:
             block[name] = _decimal(value)
     for name, share in (("trustedShare", memory.trusted_share), ("missSharpness", memory.sharpness)):
-        steps = round(math.log(share, _SHARE_STEP))
-        if steps:  # coarse, because it moves a little each minute, and each change is a write
-            block[name] = _decimal(_SHARE_STEP**steps, 2)
+        step = nearest_step(share)
+        if step != 1:  # coarse, because it moves a little each minute, and each change is a write
+            block[name] = _decimal(step, 2)
     if memory.provisioned is not None:  # in steps that last: see `outlook.load_steps`
         block["provisionedRequestsPerSecond"] = _decimal(memory.provisioned.requests_per_second)
         block["provisionedPromptTokens"] = _decimal(memory.provisioned.prompt_tokens)
         block["provisionedAnswerTokens"] = _decimal(memory.provisioned.answer_tokens)
         block["provisionedTrustedShare"] = _decimal(memory.provisioned.trusted_share)
     if memory.unavoidable_share >= _LEAST_UNAVOIDABLE:
-        steps = round(math.log(memory.unavoidable_share, _SHARE_STEP))
-        block["unavoidableShare"] = _decimal(_SHARE_STEP**steps, 2)
+        block["unavoidableShare"] = _decimal(nearest_step(memory.unavoidable_share), 2)
     if memory.ttft_reachable is not None:
         block["ttftReachable"] = memory.ttft_reachable
     if memory.tpot_reachable is not None:

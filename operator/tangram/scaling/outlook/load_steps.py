@@ -8,14 +8,14 @@ import math
 
 from tangram.fleet import ProvisionedLoad
 from tangram.scaling.outlook.mixture import Mixture
+from tangram.scaling.outlook.tenth_steps import STEP, nearest_step
 
-_STEP = 1.1
 _TOLERANCE = 0.05  # of a step: a rate that was recorded with three digits is of the same step
 
 
 def rate_step(rate: float) -> int:
     """Return the number of the lowest step that is not below `rate`, which is above 0."""
-    return math.ceil(math.log(rate, _STEP) - _TOLERANCE)
+    return math.ceil(math.log(rate, STEP) - _TOLERANCE)
 
 
 def provisioned_load(
@@ -28,10 +28,10 @@ def provisioned_load(
     """
     share = min(trusted_share, 1.0)
     if before is None:
-        return ProvisionedLoad(float(_STEP**step), *mixture.rounded, nearest_step(share))
+        return ProvisionedLoad(float(STEP**step), *mixture.rounded, nearest_step(share))
     rate = before.requests_per_second
     return ProvisionedLoad(
-        rate if rate_step(rate) == step else float(_STEP**step),
+        rate if rate_step(rate) == step else float(STEP**step),
         _kept(before.prompt_tokens, mixture.prompt_tokens),
         _kept(before.answer_tokens, mixture.answer_tokens),
         _kept(before.trusted_share, share),
@@ -41,9 +41,4 @@ def provisioned_load(
 def _kept(before: float, number: float) -> float:
     """Return `before` while `number` is less than a step away, else the step next to it."""
     number = max(number, 1e-9)
-    return before if abs(math.log(number / before, _STEP)) < 1 else nearest_step(number)
-
-
-def nearest_step(number: float) -> float:
-    """Return the step next to `number`, which is above 0: of one that was recorded, exactly what it was."""
-    return float(_STEP ** round(math.log(number, _STEP)))
+    return before if abs(math.log(number / before, STEP)) < 1 else nearest_step(number)

@@ -3,9 +3,10 @@
 import math
 from typing import NamedTuple
 
+from tangram.scaling.outlook.tenth_steps import nearest_step
+
 LEAST_AVERAGED_S, AVERAGED_S = 300.0, 3600.0  # time constants of the mean of mixtures
 STATED_S = 1200.0  # as long as this counts the mixture of the spec
-_STEP = 1.1  # means are rounded to powers of it: neighbours share a computed capacity
 
 
 class Mixture(NamedTuple):
@@ -16,8 +17,8 @@ class Mixture(NamedTuple):
 
     @property
     def rounded(self) -> "Mixture":
-        """The next mixture among those that a capacity is computed for."""
-        return Mixture(*(float(_STEP ** round(math.log(max(tokens, 1.0), _STEP))) for tokens in self))
+        """The next mixture among those that a capacity is computed for: neighbours share one."""
+        return Mixture(*(nearest_step(max(tokens, 1.0)) for tokens in self))
 
     def averaged(self, measured: "Mixture", seconds: float, age_s: float) -> "Mixture":
         """Return the mean of `age_s` seconds, of an hour at most, after `seconds` of another mixture."""
