@@ -150,3 +150,13 @@ def test_a_restart_remembers_what_is_late():
     fleet.memory = ScalingMemory(written_off=kept.written_off, failed_orders=kept.failed_orders)
 
     assert {d.reason for d in fleet.run(20)} == {"ReplicasNotStarting"}
+
+
+@pytest.mark.parametrize(("held", "written_off"), [(12, 3), (11, 2), (10, 1), (9, 0)])
+def test_a_smaller_order_ends_late_replicas_before_others(held, written_off):
+    """Else they would be ordered beside the smaller number again, as often as the load allows it."""
+    memory = ScalingMemory(ready=9, settled_ready=9, stable_since=0.0, written_off=3)
+
+    seen = supply.observe(memory, PARAMS, held=held, existing=held, ready=9, now=1000.0)
+
+    assert seen.written_off == written_off

@@ -46,6 +46,9 @@ def observe(
         memory = replace(memory, written_off=0)
     if memory.failed_orders and settled >= held - memory.written_off + 1:
         memory = replace(memory, failed_orders=0)
+    # A smaller order ends replicas that are not ready before others: fewer are late then.
+    missing = max(0, held - min(ready, settled))
+    memory = replace(memory, written_off=min(memory.written_off, missing))
     memory = _completeness(memory, params, held, existing, ready, now)
     if memory.incomplete_since is None and memory.ordered_from is not None:
         return _succeeded(memory)
