@@ -12,12 +12,12 @@ from tangram.capacity.load.simulate import simulate
 from tangram.capacity.load.traffic import open_traffic
 from tangram.fleet import Decision, Objective, Traffic
 from tangram.fleet.lengths import around
-from tangram.scaling.law import LawState, after_plan
+from tangram.scaling.law import LawState, after_plan, observation_of
 from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
 from tangram.scaling.sample import Window
 from tangram.shell.measure.predicted_capacities import CapacityInputs, PredictedCapacities
 from tests.scaling.test_law import CHAT, LAW, capacity, observation, sample
-from tests.support.fleet import FACTS_8B, intent, shape
+from tests.support.fleet import FACTS_8B, intent, shape, workload
 
 OLD, NEW = shape(), shape(sku="A100-80GB-SXM")
 COUNTED = LawState(shape=OLD)
@@ -36,6 +36,52 @@ def seen(reading, *others, **changes):
 
 def decided(*others, state=COUNTED, reading=None, **changes):
     return LAW.step(state, seen(reading or sample(630.0), *others, **changes))[1]
+
+
+CAPACITIES_ON = {OLD: capacity, NEW: scaled(0.5)}
+STARTS_ON = {OLD: 60.0, NEW: 90.0}
+
+
+def of_workloads(*workloads, state=COUNTED, recorded=None):
+    return observation_of(
+        state,
+        CHAT,
+        workloads,
+        None,
+        at=630.0,
+        recorded=recorded,
+        capacity_on=CAPACITIES_ON.get,
+        start_s_on=STARTS_ON.get,
+    )
+
+
+def test_an_observation_has_the_capacity_of_the_counted_shape_and_of_others_that_serve():
+    seen = of_workloads(workload(CHAT, OLD, 4, available=3), workload(CHAT, NEW, 2, available=1))
+
+    assert (seen.ready, seen.existing, seen.current) == (4, 6, 4)
+    assert seen.shapes == {OLD, NEW}
+    assert seen.capacity_of is capacity
+    assert seen.beside == (CAPACITIES_ON[NEW],)
+    assert seen.start_s == 90.0
+    assert len(seen.workloads) == 2
+
+
+def test_replicas_of_another_shape_that_are_not_ready_are_not_beside_the_counted_ones():
+    seen = of_workloads(workload(CHAT, OLD, 4, available=4), workload(CHAT, NEW, 2, available=0), recorded=5)
+
+    assert (seen.beside, seen.current, seen.start_s) == ((), 5, 90.0)
+
+
+def test_a_shape_without_replicas_is_none_that_replicas_have():
+    seen = of_workloads(workload(CHAT, OLD, 4, available=4), workload(CHAT, NEW, 0, available=0))
+
+    assert (seen.shapes, seen.start_s) == ({OLD}, 60.0)
+
+
+def test_the_capacity_is_unknown_while_the_counted_shape_has_no_replicas():
+    seen = of_workloads(workload(CHAT, NEW, 2, available=2))
+
+    assert (seen.capacity_of, seen.beside) == (None, (CAPACITIES_ON[NEW],))
 
 
 def test_beside_weaker_replicas_each_one_counts_as_the_weakest():

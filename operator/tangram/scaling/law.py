@@ -6,7 +6,7 @@ state that the status records; the loads of past hours are read from Prometheus 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -110,6 +110,43 @@ class Law:
         state = replace(state, history=history, stored=stored, bins=state.bins if bins is None else bins)
         measured = sample.mixture(self.params.window_s, self.params.min_samples)
         return state if measured is None else _with_mixture(state, observation.intent, measured, sample.at)
+
+
+def observation_of(
+    state: LawState,
+    intent: Intent,
+    workloads: Sequence[Workload],
+    signal: Signal | None,
+    *,
+    at: float,
+    recorded: int | None,
+    capacity_on: Callable[[Shape], CapacityOf | None],
+    start_s_on: Callable[[Shape], float | None],
+    stored: LoadHistory | None = None,
+) -> LawObservation:
+    """Return what is seen of one LLMDeployment, of which `workloads` are all Deployments.
+
+    `recorded`: replicas to begin with; None: those of its largest Deployment. `start_s_on`: P90 of the start
+    times on a shape; None: not known.
+    """
+    largest = max((workload.replicas for workload in workloads), default=0)
+    shapes = frozenset(workload.shape for workload in workloads if workload.replicas)
+    counted = counted_shape(state, shapes)
+    starts = (start_s_on(shape) for shape in shapes)
+    return LawObservation(
+        at,
+        intent,
+        signal,
+        ready=sum(workload.ready for workload in workloads),
+        existing=sum(workload.replicas for workload in workloads),
+        current=largest if recorded is None else recorded,
+        shapes=shapes,
+        capacity_of=None if counted is None else capacity_on(counted),
+        beside=tuple(capacity_on(w.shape) for w in workloads if w.ready and w.shape != counted),
+        start_s=max((start_s for start_s in starts if start_s is not None), default=None),
+        stored=stored,
+        workloads=tuple(workloads),
+    )
 
 
 def counted_shape(state: LawState, shapes: frozenset[Shape]) -> Shape | None:

@@ -9,7 +9,7 @@ from functools import partial
 from tangram.fleet import Decision, Intent, ProvisionedLoad, Shape, StartOutcome, Workload
 from tangram.fleet.times import rfc3339
 from tangram.scaling import ScalingDecision, ScalingParams, Signal, classify, recalled
-from tangram.scaling.law import Law, LawObservation, LawState, after_plan, counted_shape
+from tangram.scaling.law import Law, LawState, after_plan, observation_of
 from tangram.scaling.ordered_replicas import ShapeStart, start_outcomes
 from tangram.shell.measure.fault_log import FaultLog
 from tangram.shell.measure.predicted_capacities import CapacityInputs, PredictedCapacities
@@ -135,25 +135,17 @@ class Scaler:
         capacity_inputs: CapacityInputs,
     ) -> ScalingResult:
         ready = sum(workload.ready for workload in workloads)
-        running = max((workload.replicas for workload in workloads), default=0)
-        shapes = frozenset(workload.shape for workload in workloads if workload.replicas)
         before = self._states.get(intent.uid, LawState())
-        counted = counted_shape(before, shapes)
-        predicted = partial(self.capacities.of, intent, inputs=capacity_inputs)
-        starts = (capacity_inputs.start_s.get((intent.uid, shape)) for shape in shapes)
-        observation = LawObservation(
-            now,
+        observation = observation_of(
+            before,
             intent,
+            workloads,
             self._signal(intent, ready, now),
-            ready=ready,
-            existing=sum(workload.replicas for workload in workloads),
-            current=running if recorded is None else recorded,
-            shapes=shapes,
-            capacity_of=None if counted is None else predicted(counted),
-            beside=tuple(predicted(w.shape) for w in workloads if w.ready and w.shape != counted),
-            start_s=max((start_s for start_s in starts if start_s is not None), default=None),
+            at=now,
+            recorded=recorded,
+            capacity_on=partial(self.capacities.of, intent, inputs=capacity_inputs),
+            start_s_on=lambda shape: capacity_inputs.start_s.get((intent.uid, shape)),
             stored=None if self.reader is None else self.reader.histories.of(intent.uid),
-            workloads=tuple(workloads),
         )
         state, decision = Law(self.params).step(before, observation)
         self._states[intent.uid] = state
