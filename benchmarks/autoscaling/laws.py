@@ -67,7 +67,7 @@ def _ours(scenario: PreparedScenario, knob: float) -> Controller:
 
 def _reactive(scenario: PreparedScenario, _: float) -> Controller:
     start_s = START_TIME_P90 * scenario.scenario.start_s
-    return OperatorLaw(scenario.intent, None, shape=scenario.scenario.shape, start_s=start_s)
+    return OperatorLaw(scenario.intent, lambda _: None, start_s=start_s)
 
 
 _OF_QUEUE = (20.0, 10.0, 5.0, 2.0, 1.0, 0.5, 0.2, 0.1)

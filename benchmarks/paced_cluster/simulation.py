@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -77,10 +78,9 @@ def _simulated(
 
 def _operator_law(recording: Recording, settings: Settings, _lead_s: float) -> OperatorLaw:
     intent, facts = _served(recording)
-    capacity = PredictedCapacities().of(intent, SHAPE, CapacityInputs({intent.uid: facts}))
-    law = OperatorLaw(
-        intent, capacity, shape=SHAPE, params=params_of(settings), start_s=_p90(recording.starts_s)
-    )
+    inputs = CapacityInputs({intent.uid: facts})
+    capacity_on = partial(PredictedCapacities().of, intent, inputs=inputs)
+    law = OperatorLaw(intent, capacity_on, params=params_of(settings), start_s=_p90(recording.starts_s))
     law.interval_s = _prometheus(settings).interval_seconds
     return law
 

@@ -10,11 +10,19 @@ from benchmarks.linear_steps import LinearSteps
 from tangram.capacity.load.engine_limits import EngineLimits
 from tangram.capacity.load.replica_simulation import ReplicaSimulation
 from tangram.capacity.load.traffic import SimulatedRequest
-from tangram.fleet import Action, ApplyDeployment, Claim, Node, RemoveDeployment, ScaleDeployment
+from tangram.fleet import (
+    Action,
+    ApplyDeployment,
+    Claim,
+    Node,
+    ProvisionedLoad,
+    RemoveDeployment,
+    ScaleDeployment,
+)
 from tangram.simulator.cluster.cluster import ClusterTimes, ScaleDownOrder, SimulatedCluster
 from tangram.simulator.cluster.event_queue import EventQueue
 from tangram.simulator.cluster.faults import CrashLoop, InjectedFaults, NodeFailure, PodQuota, SlowPulls
-from tangram.simulator.cluster.observed_fleet import observed_fleet
+from tangram.simulator.cluster.observed_fleet import DesiredReplicas, observed_fleet, observed_workloads
 from tangram.simulator.cluster.simulated_pod import PodPhase, SimulatedPod
 from tangram.simulator.cluster.start_times import Delay, StartTimes, luck
 from tests.support.fleet import FACTS_8B, PRODUCTS, shape
@@ -209,6 +217,31 @@ def test_a_drain_ends_with_the_grace_period_and_what_runs_then_is_lost() -> None
     assert snapshot.workloads == ()
     assert [claim.count for claim in snapshot.claims] == [1]
     assert pod.gone_at == pod.lost_at == pytest.approx(210.0 + CHAT.termination_grace_s, abs=1.0)
+
+
+def test_the_removal_of_an_empty_deployment_is_a_change() -> None:
+    bench = Bench()
+    bench.order(0)
+    uid, version = bench.cluster.of_owner(CHAT.uid)[0].uid, bench.cluster.version
+
+    bench.perform(RemoveDeployment(CHAT.uid, "ns", "x", uid), 15.0)
+    removed = bench.cluster.version
+    bench.perform(RemoveDeployment(CHAT.uid, "ns", "x", uid), 30.0)
+
+    assert bench.cluster.version == removed > version
+    assert observed_workloads(bench.cluster, CHAT.uid) == ()
+
+
+def test_a_plan_is_for_the_number_the_shape_and_the_load_that_a_law_knows() -> None:
+    bench, other = Bench(), served_intent("other")
+    load = ProvisionedLoad(12.0, 700.0, 150.0)
+    desired = {CHAT.uid: DesiredReplicas(3, SHAPE, load), other.uid: DesiredReplicas(2)}
+
+    snapshot = observed_fleet(bench.cluster, {CHAT.uid: FACTS_8B}, desired, (), {}, 0.0)
+
+    assert snapshot.desired == ((CHAT.uid, 3), (other.uid, 2))
+    assert snapshot.desired_of == ((CHAT.uid, SHAPE),)
+    assert snapshot.provisioned == ((CHAT.uid, load),)
 
 
 def test_pods_that_are_not_ready_end_before_ready_ones_and_at_once() -> None:

@@ -48,6 +48,19 @@ def test_the_operators_law_begins_with_the_lengths_of_the_trace_and_the_p90_of_s
     assert law._start_s == pytest.approx(78.0)
 
 
+def test_the_capacity_is_known_of_each_shape_on_which_the_model_fits(known):
+    engines = EngineSetups([(known.intent, FACTS_8B)], Prices({}))
+    everywhere = replace(known, engines=engines)
+    lengths = [tokens.mean for tokens in TRACE.lengths]
+    h100, a100 = (everywhere.capacity_on(at)(*lengths) for at in (shape(), shape(sku="A100-80GB-SXM")))
+
+    assert h100 == known.capacity(*lengths) == known.capacity_on(shape())(*lengths)
+    assert 0.3 < a100.rate_at(95) / h100.rate_at(95) < 0.7
+    assert everywhere.capacity_on(shape()) is everywhere.capacity_on(shape())
+    assert everywhere.capacity_on(shape("1g.10gb", sku="A100-80GB-SXM")) is None
+    assert known.capacity_on(shape(sku="A100-80GB-SXM")) is None
+
+
 @pytest.mark.parametrize("knob", [None, 1.5, -1.0, 17.0])
 def test_a_fixed_number_of_replicas_is_a_whole_number_that_is_allowed(known, knob):
     with pytest.raises(InputError, match="needs a number of replicas up to 16"):

@@ -9,7 +9,6 @@ from tangram.simulator.cluster.faults import InjectedFaults, PrometheusOutage
 from tangram.simulator.cluster.start_times import Delay, StartTimes
 from tangram.simulator.control.operator_law import OperatorLaw
 from tangram.simulator.run import SimulationSettings, run
-from tests.support.fleet import shape
 from tests.support.simulated_fleets import h100_nodes, poisson_trace, served, served_intent
 
 FLEET = SimulationSettings(h100_nodes(16), seed=5)
@@ -18,9 +17,7 @@ STARTS = StartTimes(1.0, Delay(0.0), Delay(40.0, 0.2), Delay(18.0, 0.2), 1.0)
 
 
 def law(**changes):
-    return OperatorLaw(
-        served_intent(**changes), lambda _prompt, _answer: CAPACITY, shape=shape(), start_s=75.0
-    )
+    return OperatorLaw(served_intent(**changes), lambda _: lambda _prompt, _answer: CAPACITY, start_s=75.0)
 
 
 def test_constant_load_comes_to_a_constant_number_of_replicas():
@@ -34,7 +31,7 @@ def test_constant_load_comes_to_a_constant_number_of_replicas():
 
 def test_it_orders_before_a_reactive_law_would_and_costs_no_more_than_half_again():
     def once(feed_forward):
-        controller = law() if feed_forward else OperatorLaw(served_intent(), None, shape=shape())
+        controller = law() if feed_forward else OperatorLaw(served_intent(), lambda _: None)
         return run((served(trace, controller, start_times=STARTS),), FLEET).deployments[0]
 
     trace = poisson_trace(30_000, 10.0)

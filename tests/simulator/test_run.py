@@ -20,6 +20,7 @@ from tangram.simulator.cluster.faults import (
     PodQuota,
     PrometheusOutage,
 )
+from tangram.simulator.cluster.observed_fleet import DesiredReplicas
 from tangram.simulator.cluster.start_times import Delay, StartTimes
 from tangram.simulator.control import fleet_planner
 from tangram.simulator.controllers.controller import ControllerView
@@ -270,7 +271,11 @@ def test_plans_from_the_cache_are_those_that_planning_every_round_gives(
     plans = Counter[str]()
 
     def always(
-        self: fleet_planner.FleetPlanner, cluster: object, desired: dict[str, int], at: float
+        self: fleet_planner.FleetPlanner,
+        cluster: object,
+        desired: dict[str, DesiredReplicas],
+        at: float,
+        _: object,
     ) -> tuple[object, ...]:
         snapshot: FleetSnapshot = fleet_planner.observed_fleet(
             cluster, self.facts, desired, self.back_offs, self.prices, at

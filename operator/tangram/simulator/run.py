@@ -24,7 +24,7 @@ from tangram.simulator.controllers.controller import Controller
 from tangram.simulator.controllers.static_replicas import StaticReplicas
 from tangram.simulator.metrics import SimulatedPrometheus
 from tangram.simulator.result.attainment import WINDOW_S, attainment, violated_periods
-from tangram.simulator.result.device_use import device_use, usd_by_window
+from tangram.simulator.result.device_use import DeviceUse, device_use, usd_by_window
 from tangram.simulator.result.oscillation import reversals
 from tangram.simulator.result.run_result import DAY_S, DeploymentResult, RunResult
 from tangram.simulator.serving.gateway import Gateway, Router
@@ -231,19 +231,25 @@ class _Run:
             pods[0].shape if pods else None,
             self.end_s,
         )
-        use = device_use(pods, self._idle_s, self._usd_per_hour, self.end_s)
+        shapes = dict.fromkeys(pod.shape for pod in pods if pod.scheduled_at < self.end_s)
         days = self.end_s / DAY_S
         return DeploymentResult(
             name=intent.name,
             attainment=judged,
-            use=use,
+            use=self._use(pods),
             counts=tuple(scaled.counts),
             violated=violated_periods(judged.windows, intent.objectives.strictest_percentile / 100),
             reversals_per_day=reversals(scaled.counts) / days if days else 0.0,
             blind_actions=scaled.blind_actions,
             blind_scale_downs=scaled.blind_scale_downs,
             usd=usd_by_window(pods, self._usd_per_hour, self.end_s, WINDOW_S),
+            shape_uses=tuple(
+                (shape, self._use([pod for pod in pods if pod.shape == shape])) for shape in shapes
+            ),
         )
+
+    def _use(self, pods: list[SimulatedPod]) -> DeviceUse:
+        return device_use(pods, self._idle_s, self._usd_per_hour, self.end_s)
 
     def _idle_s(self, pod: SimulatedPod) -> float:
         engine = self.scraper.engines.get(pod)

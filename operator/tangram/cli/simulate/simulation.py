@@ -195,15 +195,16 @@ def _knowledge(
 ) -> LawKnowledge:
     intent = model.intent
     prices, shape = Prices(dict(settings.prices)), shapes[intent.uid]
-    engine = EngineSetups([(intent, model.facts)], prices).setup(intent.uid, shape)
+    engines = EngineSetups([(intent, model.facts)], prices)
     prompts, answers = trace.lengths
     return LawKnowledge(
         intent,
-        engine,
+        engines.setup(intent.uid, shape),
         intent.traffic.input_tokens or prompts,
         intent.traffic.output_tokens or answers,
         prices.required_replica_hour(*shape.key),
         starts.mean_s,
+        engines,
     )
 
 

@@ -111,7 +111,9 @@ class SimulatedCluster:
         most = action.replicas if isinstance(action, ScaleDeployment) else 0
         for deployment in self.deployments.values():
             if deployment.uid == action.uid:
-                deployment.removed = isinstance(action, RemoveDeployment)
+                is_removed = isinstance(action, RemoveDeployment)
+                self.version += is_removed != deployment.removed
+                deployment.removed = is_removed
                 self._scale(deployment, min(deployment.replicas, most), at)
 
     def of_owner(self, owner_uid: str) -> list[DeploymentState]:

@@ -1,6 +1,7 @@
 """The simulated cluster as the planner reads it: one `FleetSnapshot`."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from tangram.fleet import (
     BackOff,
@@ -9,7 +10,9 @@ from tangram.fleet import (
     FactsKey,
     FleetSnapshot,
     Pool,
+    ProvisionedLoad,
     QuotaLimit,
+    Shape,
     Unscheduled,
     Workload,
 )
@@ -21,10 +24,19 @@ START_OF_TRACE = 1_800_000_000.0  # epoch seconds of instant 0
 ENGINE_IMAGE = "simulated"
 
 
+@dataclass(frozen=True, slots=True)
+class DesiredReplicas:
+    """The replicas that a scaling law desires of one LLMDeployment, as plans count them."""
+
+    replicas: int
+    shape: Shape | None = None  # that `replicas` counts; None: the one that it runs on
+    load: ProvisionedLoad | None = None  # by which replicas of other shapes are counted; None: not known
+
+
 def observed_fleet(
     cluster: SimulatedCluster,
     facts: Mapping[str, CheckpointFacts],
-    desired: Mapping[str, int],
+    desired: Mapping[str, DesiredReplicas],
     back_offs: Iterable[BackOff],
     prices: Mapping[str, float],
     at: float,
@@ -41,12 +53,21 @@ def observed_fleet(
         workloads=tuple(_workload(d) for d in cluster.deployments.values() if not d.removed),
         facts=tuple(sorted(known.items(), key=lambda item: item[0])),
         services=tuple(sorted((intent.namespace, intent.name) for intent in intents)),
-        desired=tuple(sorted(desired.items())),
+        desired=tuple(sorted((uid, d.replicas) for uid, d in desired.items())),
+        desired_of=tuple(sorted((uid, d.shape) for uid, d in desired.items() if d.shape is not None)),
+        provisioned=tuple((uid, d.load) for uid, d in sorted(desired.items()) if d.load is not None),
         quotas=_quotas(cluster, at),
         back_offs=tuple(sorted(back_offs)),
         engine_image=ENGINE_IMAGE,
         prices=tuple(sorted(prices.items())),
         pools=pools,
+    )
+
+
+def observed_workloads(cluster: SimulatedCluster, owner_uid: str) -> tuple[Workload, ...]:
+    """Return the Deployments of an LLMDeployment as the API server shows them."""
+    return tuple(
+        _workload(deployment) for deployment in cluster.of_owner(owner_uid) if not deployment.removed
     )
 
 

@@ -1,18 +1,29 @@
 """Control rounds: each scaling law decides when it is due, and the fleet is planned for what they desire."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from tangram.fleet import Intent
+from tangram.fleet import Intent, Shape
 from tangram.scaling.scrapes import MetricsView
 from tangram.simulator.cluster.cluster import SimulatedCluster
 from tangram.simulator.cluster.event_queue import EventQueue
+from tangram.simulator.cluster.observed_fleet import DesiredReplicas, observed_workloads
 from tangram.simulator.cluster.simulated_pod import SimulatedPod
 from tangram.simulator.control.fleet_planner import FleetPlanner
+from tangram.simulator.control.operator_law import OperatorLaw
 from tangram.simulator.controllers.controller import Controller, ControllerView
 from tangram.simulator.metrics import PrometheusDown, SimulatedPrometheus
 
 REMEMBERED_S = 3600.0  # queries reach back no further: pods that ended earlier are not asked about
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeReplicas:
+    """Replicas of one Deployment."""
+
+    shape: Shape
+    ordered: int
+    ready: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +34,7 @@ class ReplicaCount:
     desired: int
     ordered: int  # of its Deployments
     ready: int
+    shapes: tuple[ShapeReplicas, ...] = ()  # of each shape that has any, sorted
 
 
 @dataclass(slots=True, eq=False)
@@ -37,6 +49,12 @@ class ScaledDeployment:
     pods: list[SimulatedPod] = field(default_factory=list)  # that Prometheus may be asked about
     blind_actions: int = 0  # changes of the desired replicas during an outage of Prometheus
     blind_scale_downs: int = 0  # of these, the ones downwards
+
+    @property
+    def planned_for(self) -> DesiredReplicas:
+        """What plans are made for. The operator's law alone goes on from them, and knows of shapes."""
+        law = self.controller
+        return law.desired(self.desired) if isinstance(law, OperatorLaw) else DesiredReplicas(self.desired)
 
 
 class ControlLoop:
@@ -82,6 +100,7 @@ class ControlLoop:
             starting=max(0, ordered - ready),
             min_replicas=intent.min_replicas,
             max_replicas=intent.max_replicas,
+            workloads=observed_workloads(self.cluster, intent.uid),
         )
         try:
             desired = scaled.controller.decide(view)
@@ -93,11 +112,22 @@ class ControlLoop:
             scaled.blind_scale_downs += scaled.desired < before
 
     def _plan(self, at: float) -> None:
-        desired = {uid: scaled.desired for uid, scaled in self.scaled.items()}
-        self.cluster.perform(self.planner.actions(self.cluster, desired, at), at)
+        laws = {uid: s.controller for uid, s in self.scaled.items() if isinstance(s.controller, OperatorLaw)}
+        actions = self.planner.actions(
+            self.cluster,
+            {uid: scaled.planned_for for uid, scaled in self.scaled.items()},
+            at,
+            {uid: law.state.starts for uid, law in laws.items()},
+        )
+        for decision in self.planner.decisions:
+            uid = decision.owner_uid
+            if uid in laws:
+                laws[uid].adopt(decision, [w for w in self.planner.workloads if w.owner_uid == uid])
+                self.scaled[uid].desired = self.scaled[uid].planned_for.replicas
+        self.cluster.perform(actions, at)
         for uid, scaled in self.scaled.items():
-            count = ReplicaCount(at, scaled.desired, *self._replicas(uid))
-            if not scaled.counts or _differs(scaled.counts[-1], count):
+            count = ReplicaCount(at, scaled.desired, *self._replicas(uid), self._by_shape(uid))
+            if not scaled.counts or replace(scaled.counts[-1], at=at) != count:
                 scaled.counts.append(count)
 
     def _replicas(self, uid: str) -> tuple[int, int]:
@@ -105,6 +135,8 @@ class ControlLoop:
         deployments = self.cluster.of_owner(uid)
         return sum(d.replicas for d in deployments), sum(d.ready for d in deployments)
 
-
-def _differs(before: ReplicaCount, count: ReplicaCount) -> bool:
-    return (before.desired, before.ordered, before.ready) != (count.desired, count.ordered, count.ready)
+    def _by_shape(self, uid: str) -> tuple[ShapeReplicas, ...]:
+        deployments = sorted(self.cluster.of_owner(uid), key=lambda d: d.shape)
+        return tuple(
+            ShapeReplicas(d.shape, d.replicas, d.ready) for d in deployments if d.replicas or d.ready
+        )

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from tangram.fleet import (
     Action,
     BackOff,
     CheckpointFacts,
+    Decision,
     Fault,
     FleetSnapshot,
     Intent,
@@ -18,9 +20,10 @@ from tangram.planner import plan
 from tangram.scaling import ScalingMemory, ScalingParams
 from tangram.scaling.ordered_replicas import ShapeStart, observe_shapes, start_outcomes
 from tangram.simulator.cluster.cluster import SimulatedCluster
-from tangram.simulator.cluster.observed_fleet import START_OF_TRACE, observed_fleet
+from tangram.simulator.cluster.observed_fleet import START_OF_TRACE, DesiredReplicas, observed_fleet
 
 _MOST_CACHED = 4096
+NO_STARTS: Mapping[str, tuple[ShapeStart, ...]] = MappingProxyType({})
 _PARAMS = ScalingParams(window_s=60.0, scrape_interval_s=15.0, up_after_s=30.0, down_after_s=300.0)
 
 
@@ -39,19 +42,29 @@ class FleetPlanner:
         self.starts: dict[str, tuple[ShapeStart, ...]] = {}  # by UID
         self.faults: set[Fault] = set()
         self.computed = 0  # plans that no cache answered
-        self._workloads: tuple[Workload, ...] = ()  # of the last snapshot
+        self.decisions: tuple[Decision, ...] = ()  # of the last plan
+        self.workloads: tuple[Workload, ...] = ()  # that it is based on
         self._cache: dict[FleetSnapshot, Plan] = {}
-        self._performed: tuple[int, tuple[tuple[str, int], ...]] | None = None  # version and desired replicas
+        self._performed: tuple[int, Mapping[str, DesiredReplicas]] | None = None  # its version of the cluster
 
-    def actions(self, cluster: SimulatedCluster, desired: Mapping[str, int], at: float) -> tuple[Action, ...]:
-        """Return the actions of this round; none where the last plan was for the same cluster at any time."""
-        state, now = (cluster.version, tuple(sorted(desired.items()))), START_OF_TRACE + at
+    def actions(
+        self,
+        cluster: SimulatedCluster,
+        desired: Mapping[str, DesiredReplicas],
+        at: float,
+        starts: Mapping[str, tuple[ShapeStart, ...]] = NO_STARTS,
+    ) -> tuple[Action, ...]:
+        """Return the actions of this round; none where the last plan was for the same cluster at any time.
+
+        `starts` are those that scaling laws have observed, by UID; the others are observed here.
+        """
+        state, now = (cluster.version, desired), START_OF_TRACE + at
         if state == self._performed:
-            self._observe_starts(now)
+            self._observe_starts(starts, now)
             return ()
         snapshot = observed_fleet(cluster, self.facts, desired, self.back_offs, self.prices, at, self.pools)
-        self._workloads = snapshot.workloads
-        self._observe_starts(now)
+        self.workloads = snapshot.workloads
+        self._observe_starts(starts, now)
         snapshot = self._with_start_outcomes(snapshot)
         timeless = not snapshot.back_offs and not any(_depends_on_time(w) for w in snapshot.workloads)
         planned = self._cache.get(snapshot) if timeless else None
@@ -60,16 +73,24 @@ class FleetPlanner:
             self.computed += 1
             if timeless:
                 self._remember(snapshot, planned)
+        self.decisions = planned.decisions
         self.back_offs = tuple(b for decision in planned.decisions for b in decision.back_offs)
         self.faults.update(planned.faults)
         self._performed = state if timeless and not self.back_offs else None
         return planned.actions
 
-    def _observe_starts(self, now: float) -> None:
-        """Observe starts as the operator's law does, under the deadline before one was measured."""
+    def _observe_starts(self, observed: Mapping[str, tuple[ShapeStart, ...]], now: float) -> None:
+        """Take over the starts that laws have observed; observe the others as the operator's law does, under
+        the deadline before one was measured.
+        """
         for uid in (intent.uid for intent in self.intents):
-            own = [workload for workload in self._workloads if workload.owner_uid == uid]
-            self.starts[uid] = observe_shapes(self.starts.get(uid, ()), own, ScalingMemory(), _PARAMS, now)
+            own = [workload for workload in self.workloads if workload.owner_uid == uid]
+            before = self.starts.get(uid, ())
+            self.starts[uid] = (
+                observed[uid]
+                if uid in observed
+                else observe_shapes(before, own, ScalingMemory(), _PARAMS, now)
+            )
 
     def _with_start_outcomes(self, snapshot: FleetSnapshot) -> FleetSnapshot:
         outcomes = [o for uid, starts in sorted(self.starts.items()) for o in start_outcomes(uid, starts)]

@@ -1,15 +1,15 @@
-"""Scaling laws by name, for one LLMDeployment on one shape. What a law has to know beforehand comes from the
-capacity model, as if it had been measured.
+"""Scaling laws by name, for one LLMDeployment. What a law has to know beforehand comes from the capacity
+model, as if it had been measured: the operator's law knows each shape, the others the first one alone.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 from tangram.catalog import InputError
-from tangram.fleet import Intent, Lengths, replicas_for
+from tangram.fleet import Intent, Lengths, Shape, replicas_for
 from tangram.scaling.outlook.mixture_capacity import MixtureCapacity
-from tangram.simulator.cluster.engine_setups import EngineSetup
+from tangram.simulator.cluster.engine_setups import EngineSetup, EngineSetups
 from tangram.simulator.control.operator_law import OperatorLaw
 from tangram.simulator.controllers import (
     AIBrixPodAutoscaler,
@@ -37,16 +37,34 @@ class LawKnowledge:
     """What scaling laws may know about an LLMDeployment before a run."""
 
     intent: Intent
-    engine: EngineSetup
+    engine: EngineSetup  # on the shape of its first replicas
     prompts: Lengths
     answers: Lengths
     price_per_hour: float  # of one replica
     start_s: float  # mean
+    engines: EngineSetups | None = None  # of other shapes; None: it runs on one
 
     @cached_property
     def capacity(self) -> MixtureCapacity:
         """The capacity of a replica by the mixture of its requests."""
-        engine = self.engine
+        return self._capacity(self.engine)
+
+    @cached_property
+    def capacity_on(self) -> Callable[[Shape], MixtureCapacity | None]:
+        """The same on any shape, computed once for each; None: it does not fit."""
+        return cache(self._capacity_on)
+
+    def _capacity_on(self, shape: Shape) -> MixtureCapacity | None:
+        if shape == self.engine.shape:
+            return self.capacity
+        if self.engines is None:
+            return None
+        try:
+            return self._capacity(self.engines.setup(self.intent.uid, shape))
+        except InputError:
+            return None
+
+    def _capacity(self, engine: EngineSetup) -> MixtureCapacity:
         return MixtureCapacity(
             engine.steps, engine.limits, self.prompts, self.answers, self.intent.objectives
         )
@@ -79,7 +97,7 @@ def _operator_law(knowledge: LawKnowledge, knob: float | None) -> Controller:
     )
     intent = replace(knowledge.intent, traffic=traffic)
     start_s = START_TIME_P90 * knowledge.start_s
-    return OperatorLaw(intent, knowledge.capacity, knob, shape=knowledge.engine.shape, start_s=start_s)
+    return OperatorLaw(intent, knowledge.capacity_on, knob, start_s=start_s)
 
 
 def _static(knowledge: LawKnowledge, knob: float | None) -> Controller:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from tangram.fleet import Objectives
+from tangram.fleet import Objectives, Workload
 from tangram.scaling.scrapes import MetricsView
 
 
@@ -19,6 +19,7 @@ class ControllerView:
     starting: int  # ordered, not ready yet
     min_replicas: int
     max_replicas: int
+    workloads: tuple[Workload, ...] = ()  # its Deployments, one for each shape, from the API server
 
 
 class Controller(Protocol):

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from tangram.fleet import Shape
 from tangram.simulator.control.control_loop import ReplicaCount
 from tangram.simulator.result.attainment import Attainment, ViolatedPeriod
 from tangram.simulator.result.device_use import DeviceUse
@@ -22,6 +23,7 @@ class DeploymentResult:
     blind_actions: int
     blind_scale_downs: int
     usd: tuple[float, ...] = ()  # of devices, by window of attainment
+    shape_uses: tuple[tuple[Shape, DeviceUse], ...] = ()  # parts of `use`, in the order of first use
 
     @property
     def longest_recovery_s(self) -> float:
