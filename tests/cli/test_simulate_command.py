@@ -9,10 +9,12 @@ import pytest
 import yaml
 
 from tangram.cli.main import main
+from tangram.cli.simulate import plot
 from tangram.simulator.control.laws_by_name import LAW_NAMES
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FLEET = EXAMPLES / "simulate" / "fleet.yaml"
+TWO_MODELS = EXAMPLES / "simulate" / "two-gpu-models.yaml"
 CHAT = next(yaml.safe_load_all(FLEET.read_text()))
 CSV = "arrival_s,input_tokens,output_tokens\n"
 
@@ -255,6 +257,51 @@ def test_prices_of_gpus_and_of_the_user_decide_the_cost(document, tmp_path):
     assert usd("--prices", prices) == pytest.approx(10 / 4 * usd(pricePerGPUHour=4), rel=1e-5)
 
 
+# -- shapes and nodes that are lost --------------------------------------------------------------------------
+
+LOST = ("--node-failure", "a100-b=5m", "--rate-factor", 4)
+
+
+def test_replicas_and_cost_of_each_shape_add_up(document):
+    (chat,) = document(*LOST, files=(TWO_MODELS,), to="15m")["seeds"][0]["deployments"]
+
+    a100, h100 = chat["shapes"]
+    assert (a100["shape"], h100["shape"]) == ("A100-80GB-SXM:gpu x1", "H100-80GB-SXM:gpu x1")
+    assert a100["precision"] == h100["precision"] == "bf16"
+    for figure in ("usd", "gpu_hours", "starts"):
+        assert a100[figure] + h100[figure] == pytest.approx(chat[figure], rel=1e-5)
+        assert h100[figure] > 0
+    assert a100["replicas"]["mean"] + h100["replicas"]["mean"] == pytest.approx(chat["replicas"]["mean"])
+    assert (h100["replicas"]["min"], h100["replicas"]["max"]) == (0, 3)
+    for change in chat["replica_changes"]:
+        for figure in ("ordered", "ready"):
+            assert sum(shape[figure] for shape in change["shapes"]) == change[figure]
+    ready = [{shape["shape"] for shape in c["shapes"] if shape["ready"]} for c in chat["replica_changes"]]
+    assert ready[0] == {a100["shape"]}
+    assert {a100["shape"], h100["shape"]} in ready
+
+
+def test_the_table_has_a_row_for_each_shape_where_there_are_several(simulate):
+    out = simulate(*LOST, files=(TWO_MODELS,), to="15m")
+
+    assert out.startswith("chat on A100-80GB-SXM and H100-80GB-SXM. ")
+    rows = dict(re.findall(r"^chat +0 +([A-Z]\S+) +[\d.]+ +[\d.]+ +(\d+/[\d.]+/\d+)", out, re.MULTILINE))
+    assert rows.keys() == {"A100-80GB-SXM", "H100-80GB-SXM"}
+    assert rows["H100-80GB-SXM"].endswith("/3")
+    assert "SHAPE" not in simulate(to="6m")
+
+
+def test_a_node_that_comes_back_takes_replicas_again(document):
+    def ready(failure):
+        options = "--law", "static=16", "--node-failure", failure
+        changes = document(*options, to="15m")["seeds"][0]["deployments"][0]["replica_changes"]
+        return [change["ready"] for change in changes]
+
+    lost, back = ready("node-b=2m"), ready("node-b=2m-4m")
+    assert (lost[0], min(lost), lost[-1]) == (16, 8, 8)
+    assert (back[0], min(back), back[-1]) == (16, 8, 16)
+
+
 # -- traces --------------------------------------------------------------------------------------------------
 
 
@@ -299,6 +346,21 @@ def test_a_png_is_drawn(simulate, tmp_path):
     simulate("--plot", tmp_path / "run.png", to="6m")
 
     assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG\r\n")
+
+
+@pytest.mark.parametrize("suffix", ["png", "html"])
+def test_a_plot_has_the_replicas_of_each_shape(monkeypatch, simulate, tmp_path, suffix):
+    figures = []
+    drawn = plot._figure
+    monkeypatch.setattr(plot, "_figure", lambda outcome: figures.append(drawn(outcome)) or figures[-1])
+
+    simulate(*LOST, "--plot", tmp_path / f"run.{suffix}", files=(TWO_MODELS,), to="10m")
+
+    labels = [text.get_text() for text in figures[0].axes[1].get_legend().get_texts()]
+    assert labels == ["chat on A100-80GB-SXM", "chat on H100-80GB-SXM"]
+    if suffix == "html":
+        page = (tmp_path / "run.html").read_text()
+        assert [f"<td>on {label[8:]}</td>" in page for label in labels] == [True, True]
 
 
 def test_an_html_page_has_figure_and_table_and_needs_nothing_from_elsewhere(simulate, tmp_path):

@@ -5,6 +5,7 @@ have failed.
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -67,6 +68,13 @@ _ROUTERS = {router.value.replace(" ", "-"): router for router in Router}
     help="Mean from the order of a replica to its first request, on nodes with the image.",
 )
 @click.option("--router", type=click.Choice(tuple(_ROUTERS)), default="random", help="How a pod is picked.")
+@click.option(
+    "--node-failure",
+    "failures",
+    multiple=True,
+    metavar="NODE=TIME[-TIME]",
+    help="Node that is lost at a time of the run, and back at another one: node-a=15m-1h. Repeatable.",
+)
 @click.option("--compare", is_flag=True, help="Compare with static replicas for the peak and for the mean.")
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw the run: .png or .html.")
 @facts_option
@@ -84,6 +92,7 @@ def simulate(
     seeds: int,
     start_seconds: float | None,
     router: str,
+    failures: tuple[str, ...],
     compare: bool,
     plot: Path | None,
     facts: dict[str, Architecture],
@@ -124,9 +133,10 @@ def simulate(
     chosen = options.traces_by_name(traces, names_of(source))
     fleet = simulated_fleet(source, tuple(chosen))
     read = {name: read_trace(trace) for name, trace in chosen.items()}
+    failed = options.node_failures(failures, [node.name for node in fleet.nodes])
     ordered = {model.intent.uid: read[model.intent.uid] for model in fleet.models}
     with _progress() as progress:
-        outcome = simulated(fleet, ordered, terms, prices, progress)
+        outcome = simulated(fleet, ordered, replace(terms, node_failures=failed), prices, progress)
     if plot is not None:
         from tangram.cli.simulate.plot import draw  # noqa: PLC0415 - only for --plot
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from tangram.capacity.load.latency import Percentiles
 from tangram.cli.simulate.simulation import SimulationOutcome, StaticComparison
-from tangram.simulator.control.control_loop import ReplicaCount
+from tangram.fleet import Shape
+from tangram.simulator.control.control_loop import ReplicaCount, ShapeReplicas
 from tangram.simulator.result.attainment import Attainment, AttainmentWindow
 from tangram.simulator.result.run_result import DeploymentResult, RunResult
 
@@ -20,11 +21,14 @@ class ReplicaFigures:
     most: int
 
 
-def replica_figures(counts: Sequence[ReplicaCount], end_s: float) -> ReplicaFigures:
-    """Return the fewest, the mean over time and the most replicas that were ordered."""
+def replica_figures(
+    counts: Sequence[ReplicaCount], end_s: float, shape: Shape | None = None
+) -> ReplicaFigures:
+    """Return the fewest, the mean over time and the most replicas that were ordered: of one shape, or all."""
     ends = [count.at for count in counts[1:]] + [end_s]
-    held = sum(count.ordered * max(0.0, end - count.at) for count, end in zip(counts, ends, strict=True))
-    ordered = [count.ordered for count in counts]
+    ordered = [count.ordered if shape is None else count.on(shape).ordered for count in counts]
+    times = [max(0.0, end - count.at) for count, end in zip(counts, ends, strict=True)]
+    held = sum(replicas * seconds for replicas, seconds in zip(ordered, times, strict=True))
     return ReplicaFigures(min(ordered), held / end_s if end_s else float(ordered[-1]), max(ordered))
 
 
@@ -39,7 +43,7 @@ def simulation_document(outcome: SimulationOutcome, notes: Sequence[str]) -> dic
     return {
         "law": str(outcome.terms.law),
         "seconds": round(outcome.results[0].duration_s, 3),
-        "shapes": {name: f"{s.sku}:{s.profile} x{s.tensor_parallel}" for name, s in outcome.shapes.items()},
+        "shapes": {name: _hardware(shape) for name, shape in outcome.shapes.items()},
         "seeds": [
             {"seed": seed} | _run(result, loads)
             for seed, result, loads in zip(outcome.terms.seeds, outcome.results, outcome.loads, strict=True)
@@ -83,8 +87,19 @@ def _deployment(deployment: DeploymentResult, end_s: float, load: Sequence[int])
             "draining": _round(use.draining_gpu_hours),
             "idle": _round(use.idle_gpu_hours),
         },
-        "replicas": {"min": replicas.least, "mean": _round(replicas.mean), "max": replicas.most},
+        "replicas": _figures(replicas),
         "starts": use.starts,
+        "shapes": [
+            {
+                "shape": _hardware(shape),
+                "precision": shape.precision,
+                "usd": _round(part.usd),
+                "gpu_hours": _round(part.gpu_hours),
+                "replicas": _figures(replica_figures(deployment.counts, end_s, shape)),
+                "starts": part.starts,
+            }
+            for shape, part in deployment.shape_uses
+        ],
         "pending_seconds": _round(use.pending_s),
         "reversals_per_day": _round(deployment.reversals_per_day),
         "longest_recovery_seconds": _round(deployment.longest_recovery_s),
@@ -102,7 +117,13 @@ def _deployment(deployment: DeploymentResult, end_s: float, load: Sequence[int])
             for window, count, usd in zip(attainment.windows, load, deployment.usd, strict=True)
         ],
         "replica_changes": [
-            {"at": count.at, "desired": count.desired, "ordered": count.ordered, "ready": count.ready}
+            {
+                "at": count.at,
+                "desired": count.desired,
+                "ordered": count.ordered,
+                "ready": count.ready,
+                "shapes": [_shape_replicas(replicas) for replicas in count.shapes],
+            }
             for count in deployment.counts
         ],
     }
@@ -110,6 +131,23 @@ def _deployment(deployment: DeploymentResult, end_s: float, load: Sequence[int])
 
 SHARES = (("joint", "attainment"), ("ttft", "ttft_attainment"), ("tpot", "tpot_attainment"))
 """Attainment of both objectives and of each, with the property that has it."""
+
+
+def _figures(replicas: ReplicaFigures) -> dict[str, float]:
+    return {"min": replicas.least, "mean": _round(replicas.mean), "max": replicas.most}
+
+
+def _shape_replicas(replicas: ShapeReplicas) -> dict[str, Any]:
+    return {
+        "shape": _hardware(replicas.shape),
+        "precision": replicas.shape.precision,
+        "ordered": replicas.ordered,
+        "ready": replicas.ready,
+    }
+
+
+def _hardware(shape: Shape) -> str:
+    return f"{shape.sku}:{shape.profile} x{shape.tensor_parallel}"
 
 
 def _worst(attainment: Attainment, share: str) -> dict[str, float] | None:

@@ -1,12 +1,14 @@
 """Values of the options of `tangram simulate` that are more than a number."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tangram.catalog import InputError
+from tangram.simulator.cluster.faults import NodeFailure
 from tangram.simulator.control.laws_by_name import LAW_NAMES
 
+_MOST_NAMED = 5  # nodes in a message
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
@@ -46,6 +48,24 @@ def seconds(text: str | None, option: str) -> float | None:
     if value is None or value < 0:
         raise InputError(option, f"{text!r} is no time: 90, 90s, 15m, 2h or 1d")
     return value * (unit or 1.0)
+
+
+def node_failures(values: Sequence[str], nodes: Collection[str]) -> tuple[NodeFailure, ...]:
+    """Return the failures of `--node-failure NODE=TIME[-TIME]`. Raises `InputError`."""
+    return tuple(_node_failure(value, nodes) for value in values)
+
+
+def _node_failure(value: str, nodes: Collection[str]) -> NodeFailure:
+    option = "--node-failure"
+    node, _, times = value.partition("=")
+    if node not in nodes:
+        known = ", ".join(sorted(nodes)[:_MOST_NAMED]) + (", ..." if len(nodes) > _MOST_NAMED else "")
+        raise InputError(option, f"{node!r} is none of the nodes {known}")
+    lost, dash, back = times.partition("-")
+    at_s, back_s = seconds(lost, option), seconds(back if dash else None, option)
+    if at_s is None or (back_s is not None and back_s <= at_s):
+        raise InputError(option, f"{value!r} must end after it begins")
+    return NodeFailure(node, at_s, back_s)
 
 
 def traces_by_name(values: Sequence[str], names: Sequence[str]) -> dict[str, str]:

@@ -11,10 +11,13 @@ from typing import Any
 from tangram.catalog import InputError
 from tangram.cli.simulate.document import replica_figures
 from tangram.cli.simulate.simulation import SimulationOutcome
+from tangram.fleet import Shape
 from tangram.simulator.result.attainment import WINDOW_S
+from tangram.simulator.result.device_use import DeviceUse
 from tangram.simulator.result.run_result import DeploymentResult
 
 FORMATS = (".png", ".html")
+_REPLICAS = "replicas: line ordered, dots ready"
 _INK, _MUTED, _GRID = "#1a1a19", "#5f5e5b", "#e4e3df"
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#6A3D9A")
 _STYLE = (
@@ -58,6 +61,7 @@ def _figure(outcome: SimulationOutcome) -> Any:
     load, replicas, attainment, cost = figure.subplots(4, 1, sharex=True)
     result, loads = outcome.results[0], outcome.loads[0]
     end_h = result.duration_s / 3600
+    shapes_drawn = 0
     for place, deployment in enumerate(result.deployments):
         colour = _COLOURS[place % len(_COLOURS)]
         line = {"color": colour, "linewidth": 1.5}
@@ -71,6 +75,13 @@ def _figure(outcome: SimulationOutcome) -> Any:
         for name, style in (("ordered", "-"), ("ready", ":")):
             values = [getattr(count, name) for count in deployment.counts]
             replicas.step(at, [*values, values[-1]], where="post", linestyle=style, **line)
+        if len(deployment.shape_uses) > 1:
+            for shape, _ in deployment.shape_uses:
+                ready = [count.on(shape).ready for count in deployment.counts]
+                colour = _COLOURS[::-1][shapes_drawn % len(_COLOURS)]
+                label = f"{deployment.name} on {shape.described}"
+                replicas.step(at, [*ready, ready[-1]], "--", where="post", color=colour, label=label)
+                shapes_drawn += 1
         middles = [(begin + end) / 2 for begin, end in pairwise(edges)]
         busy = [
             (middle, 100 * window.attainment)
@@ -81,7 +92,7 @@ def _figure(outcome: SimulationOutcome) -> Any:
         cost.plot(edges, list(_running_sum(deployment)), **line)
     titles = (
         "requests/s",
-        "replicas: line ordered, dots ready",
+        f"{_REPLICAS}, dashes ready on one shape" if shapes_drawn else _REPLICAS,
         "requests within both objectives, %",
         "USD so far",
     )
@@ -96,8 +107,10 @@ def _figure(outcome: SimulationOutcome) -> Any:
         axis.set_ylim(bottom=0)
     cost.set_xlabel("hours", color=_MUTED)
     cost.set_xlim(0, end_h)
-    for text in load.legend(loc="upper left", fontsize=8.5, frameon=False, labelcolor=_INK).get_texts():
-        text.set_parse_math(False)
+    for axis in (load, replicas) if shapes_drawn else (load,):
+        legend = axis.legend(loc="upper left", fontsize=8.5, frameon=False, labelcolor=_INK)
+        for text in legend.get_texts():
+            text.set_parse_math(False)
     figure.suptitle(_title(outcome), color=_INK, fontsize=12, x=0.07, ha="left", parse_math=False)
     figure.subplots_adjust(left=0.07, right=0.98, top=0.93, bottom=0.05, hspace=0.22)
     return figure
@@ -139,9 +152,8 @@ def _page(outcome: SimulationOutcome, svg: str) -> str:
         "GPU-hours",
         "replicas min / mean / max",
     )
-    rows = [
-        _cells(deployment, outcome.results[0].duration_s) for deployment in outcome.results[0].deployments
-    ]
+    result = outcome.results[0]
+    rows = [row for deployment in result.deployments for row in _rows(deployment, result.duration_s)]
     body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
@@ -151,13 +163,20 @@ def _page(outcome: SimulationOutcome, svg: str) -> str:
     )
 
 
-def _cells(deployment: DeploymentResult, end_s: float) -> tuple[str, ...]:
-    attainment, use = deployment.attainment, deployment.use
-    replicas = replica_figures(deployment.counts, end_s)
+def _rows(deployment: DeploymentResult, end_s: float) -> Iterator[tuple[str, ...]]:
+    """Yield the row of an LLMDeployment, and one for each shape where it ran on several."""
+    attainment = deployment.attainment
+    judged = f"{attainment.requests:,}", f"{100 * attainment.share:.2f} %"
+    yield deployment.name, *judged, *_use_cells(deployment, end_s, deployment.use)
+    for shape, use in deployment.shape_uses if len(deployment.shape_uses) > 1 else ():
+        yield f"on {shape.described}", "", "", *_use_cells(deployment, end_s, use, shape)
+
+
+def _use_cells(
+    deployment: DeploymentResult, end_s: float, use: DeviceUse, shape: Shape | None = None
+) -> tuple[str, ...]:
+    replicas = replica_figures(deployment.counts, end_s, shape)
     return (
-        deployment.name,
-        f"{attainment.requests:,}",
-        f"{100 * attainment.share:.2f} %",
         f"{use.usd:,.2f}",
         f"{use.gpu_hours:,.2f}",
         f"{replicas.least} / {replicas.mean:.1f} / {replicas.most}",

@@ -10,6 +10,7 @@ from tangram.cli.simulate.options import LawChoice
 from tangram.cli.simulate.simulated_fleet import ServedModel, SimulatedFleet
 from tangram.fleet import Shape
 from tangram.simulator.cluster.engine_setups import EngineSetups
+from tangram.simulator.cluster.faults import InjectedFaults, NodeFailure
 from tangram.simulator.cluster.start_times import StartTimes
 from tangram.simulator.control.laws_by_name import LawKnowledge, law_by_name
 from tangram.simulator.controllers import StaticReplicas
@@ -41,6 +42,7 @@ class SimulationTerms:
     start_s: float | None = None  # mean of a replica's start; None: the defaults of the simulator
     router: Router = Router.RANDOM
     compare: bool = False  # with fixed numbers of replicas
+    node_failures: tuple[NodeFailure, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ def simulated(
         node_prices=fleet.node_prices,
         duration_s=terms.duration_s or max(1.0, *(trace.duration_s for trace in cut.values())),
         router=terms.router,
+        faults=InjectedFaults(node_failures=terms.node_failures),
     )
     shapes = _first_shapes(fleet, settings)
     known = {

@@ -10,6 +10,7 @@ from tangram.cli.options.prices import DEFAULT_PRICE_NOTE
 from tangram.cli.output import Column, Row, counted, note, notes, table
 from tangram.cli.simulate.document import SHARES, replica_figures, worst_window
 from tangram.cli.simulate.simulation import SimulationOutcome
+from tangram.fleet import Shape
 from tangram.simulator.result.attainment import UNSERVABLE, Verdict
 from tangram.simulator.result.run_result import DeploymentResult, RunResult
 
@@ -24,6 +25,10 @@ def show(outcome: SimulationOutcome, further_notes: Sequence[str], *, default_pr
     click.echo()
     table([_cost_row(seed, run, deployment) for seed, run, deployment in pairs])
     click.echo()
+    by_shape = [row for seed, run, deployment in pairs for row in _shape_rows(seed, run, deployment)]
+    if by_shape:
+        table(by_shape)
+        click.echo()
     for place, name in enumerate(names):
         note(_failed(name, [result.deployments[place] for result in outcome.results]), indent="  ")
     for line in _comparisons(outcome):
@@ -39,7 +44,7 @@ def _deployments(outcome: SimulationOutcome) -> Iterator[tuple[int, RunResult, D
 
 def _summary(outcome: SimulationOutcome) -> str:
     terms, first = outcome.terms, outcome.results[0]
-    places = ", ".join(f"{name} on {shape}" for name, shape in outcome.shapes.items())
+    places = ", ".join(_place(name, shape, outcome) for name, shape in outcome.shapes.items())
     requests = sum(deployment.attainment.requests for deployment in first.deployments)
     costs = [result.usd for result in outcome.results]
     cost = f"${fmean(costs):,.2f}" if len(costs) == 1 else f"${min(costs):,.2f} to ${max(costs):,.2f}"
@@ -47,6 +52,19 @@ def _summary(outcome: SimulationOutcome) -> str:
         f"{places}. Law {terms.law}, {counted(requests, 'request')} in {_time(first.duration_s)}: the fleet"
         f" would have cost {cost}."
     )
+
+
+def _place(name: str, first: Shape, outcome: SimulationOutcome) -> str:
+    """Return an LLMDeployment with the shape of its first replicas, and those that others were on."""
+    shapes = dict.fromkeys(
+        shape
+        for result in outcome.results
+        for deployment in result.deployments
+        if deployment.name == name
+        for shape, _ in deployment.shape_uses
+    )
+    others = [str(shape) for shape in shapes if shape != first]
+    return f"{name} on {first}" + (f" and {', '.join(others)}" if others else "")
 
 
 def _attainment_row(seed: int, _run: RunResult, deployment: DeploymentResult) -> Row:
@@ -90,6 +108,24 @@ def _cost_row(seed: int, run: RunResult, deployment: DeploymentResult) -> Row:
         (Column("RECOVERY", right=True, rank=3), _time(deployment.longest_recovery_s)),
         (Column("START/DRAIN/IDLE GPU-HOURS", right=True, rank=5), waste),
     ]
+
+
+def _shape_rows(seed: int, run: RunResult, deployment: DeploymentResult) -> Iterator[Row]:
+    """Yield a row for each shape of an LLMDeployment that ran on several."""
+    for shape, use in deployment.shape_uses if len(deployment.shape_uses) > 1 else ():
+        replicas = replica_figures(deployment.counts, run.duration_s, shape)
+        yield [
+            (Column("NAME"), deployment.name),
+            (Column("SEED", right=True, rank=1), str(seed)),
+            (Column("SHAPE"), shape.described),
+            (Column("$", right=True), f"{use.usd:,.2f}"),
+            (Column("GPU-HOURS", right=True), f"{use.gpu_hours:,.2f}"),
+            (
+                Column("REPLICAS MIN/MEAN/MAX", right=True),
+                f"{replicas.least}/{replicas.mean:.1f}/{replicas.most}",
+            ),
+            (Column("STARTS", right=True, rank=2), str(use.starts)),
+        ]
 
 
 def _failed(name: str, results: Sequence[DeploymentResult]) -> str:

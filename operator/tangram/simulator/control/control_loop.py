@@ -36,6 +36,12 @@ class ReplicaCount:
     ready: int
     shapes: tuple[ShapeReplicas, ...] = ()  # of each shape that has any, sorted
 
+    def on(self, shape: Shape) -> ShapeReplicas:
+        """Return the replicas on one shape."""
+        return next(
+            (replicas for replicas in self.shapes if replicas.shape == shape), ShapeReplicas(shape, 0, 0)
+        )
+
 
 @dataclass(slots=True, eq=False)
 class ScaledDeployment:
