@@ -28,7 +28,7 @@ class PageLayout:
     edges it has a count and a sum.
     """
 
-    __slots__ = ("columns", "edges", "first_bucket", "width")
+    __slots__ = ("columns", "edges", "first_bucket", "gauges", "width")
 
     def __init__(
         self,
@@ -39,6 +39,7 @@ class PageLayout:
     ) -> None:
         """`edges`: the upper bounds of each histogram; `series_of`: columns of a counter, where not one."""
         self.edges = edges
+        self.gauges = len(gauges)  # they have the first columns
         self.columns: dict[str, tuple[int, ...]] = {}  # of each plain series
         self.first_bucket: dict[str, int] = {}  # the column of the first bucket of each histogram
         column = 0

@@ -6,14 +6,20 @@ by half the mean distance of two samples; never to before the point where the co
 """
 
 import math
-from collections.abc import Iterable
+import operator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from operator import itemgetter
 
 from tangram.scaling.scrapes.page_layout import PageLayout, Row
 from tangram.scaling.scrapes.scraped_target import ScrapedTarget
 
 # Samples are close to a bound of the window if their distance is less than this many mean distances.
 _CLOSE = 1.1
+
+CounterName = tuple[str, float | None]
+"""A counter; or a histogram, and the edge of one of its buckets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,38 +34,40 @@ class SampledInterval:
     to_start_s: float  # extrapolated before the first
     to_end_s: float  # extrapolated behind the last
     zero_below_s: float  # a counter that was zero less long ago than this is extrapolated to that point
+    absent: frozenset[int]  # columns that the target lacks
 
     def increase(self, column: int) -> float:
         """Return what PromQL's `increase` returns for the counter in a column."""
-        first = self.first[column]
-        difference = self.last[column] - first
+        return self.increases(lambda row: (row[column],))[0]
+
+    def increases(self, select: Callable[[Row], Sequence[float]]) -> list[float]:
+        """Return the increase of each counter that `select` takes from a row."""
+        sampled_s, to_end_s, zero_below_s = self.sampled_s, self.to_end_s, self.zero_below_s
+        factor = (sampled_s + self.to_start_s + to_end_s) / sampled_s
+        starts = select(self.first)
+        differences = list(map(operator.sub, select(self.last), starts))
         if self.between is not None:
-            difference += _lost_by_resets(self.between, column)
-        if difference <= 0:
-            return 0.0
-        to_start_s = self.sampled_s * (first / difference)
-        if to_start_s >= self.zero_below_s:
-            to_start_s = self.to_start_s
-        return difference * ((self.sampled_s + to_start_s + self.to_end_s) / self.sampled_s)
-
-    def increases(self, columns: range) -> list[float]:
-        """Return the increases of the buckets in `columns`. Many are equal: empty buckets add nothing."""
-        increases: list[float] = []
-        before: tuple[float, float] | None = None
-        for column in columns:
-            ends = self.first[column], self.last[column]
-            is_equal = ends == before and self.between is None
-            increases.append(increases[-1] if is_equal else self.increase(column))
-            before = ends
-        return increases
+            rows = list(map(select, self.between))
+            differences = [
+                difference + _lost_by_resets([row[place] for row in rows])
+                for place, difference in enumerate(differences)
+            ]
+        return [
+            0.0
+            if difference <= 0
+            else difference * factor
+            if (since_zero_s := sampled_s * (start / difference)) >= zero_below_s
+            else difference * ((sampled_s + since_zero_s + to_end_s) / sampled_s)
+            for start, difference in zip(starts, differences, strict=True)
+        ]
 
 
-def _lost_by_resets(rows: list[Row], column: int) -> float:
-    lost, before = 0.0, rows[0][column]
-    for row in rows:
-        if row[column] < before:
+def _lost_by_resets(values: list[float]) -> float:
+    lost, before = 0.0, values[0]
+    for value in values:
+        if value < before:
             lost += before
-        before = row[column]
+        before = value
     return lost
 
 
@@ -67,8 +75,8 @@ class RangeSelection:
     """The scrapes of some targets within one window: a range vector. Results are by target."""
 
     __slots__ = (
-        *("_after_ms", "_at_ms", "_complete", "_intervals", "_layout", "_major", "_partial", "_shared"),
-        *("_targets", "_window_s"),
+        *("_after_ms", "_at_ms", "_intervals", "_layout", "_major", "_shared", "_sparse", "_targets"),
+        "_window_s",
     )
 
     def __init__(
@@ -81,27 +89,39 @@ class RangeSelection:
     ) -> None:
         self._layout = layout
         self._targets = list(targets)
-        self._complete = [(key, t) for key, t in self._targets if not (t.absent or t.sparse)]
-        self._partial = [(key, t) for key, t in self._targets if t.absent or t.sparse]
+        self._sparse = [(key, target) for key, target in self._targets if target.sparse]
         self._window_s = window_ms / 1000
         # Prometheus 3 leaves out a sample at the very start of a window, Prometheus 2 does not.
         self._after_ms = at_ms - window_ms - (major < 3)
         self._at_ms = at_ms
         self._major = major
-        self._intervals: list[SampledInterval] | None = None  # of complete targets
-        self._shared: dict[str, SampledInterval | None] = {}  # of partial targets, by key
+        self._intervals: list[SampledInterval] | None = None  # of targets that are not sparse
+        self._shared: dict[str, SampledInterval | None] = {}  # of sparse targets, by key
 
     def increase(self, metric: str) -> dict[str, float]:
         """Return the increase of a counter over the window, of targets with two scrapes or more.
 
         It is summed over the series of the metric that a target has.
         """
-        first, *others = self._layout.columns[metric]
-        total = self._increase(first)
-        for column in others:
-            for key, value in self._increase(column).items():
-                total[key] = total.get(key, 0.0) + value
-        return total
+        return self.increases(((metric, None),))[0]
+
+    def increases(self, counters: tuple[CounterName, ...]) -> list[dict[str, float]]:
+        """Return the increase of each counter. Several at once are cheaper than one by one."""
+        results: list[dict[str, float]] = [{} for _ in counters]
+        for interval in self._sampled():
+            select, spans = _selection(self._layout, counters, interval.absent)
+            values = interval.increases(select)
+            for place, begin, end in spans:
+                total = values[begin]
+                for value in values[begin + 1 : end]:
+                    total += value
+                results[place][interval.key] = total
+        for key, target in self._sparse:
+            for result, counter in zip(results, counters, strict=True):
+                increase = self._sparse_increase(key, target, _series_of(self._layout, counter))
+                if increase is not None:
+                    result[key] = increase
+        return results
 
     def rate(self, metric: str) -> dict[str, float]:
         """Return the increase of a counter per second."""
@@ -109,7 +129,7 @@ class RangeSelection:
 
     def bucket(self, histogram: str, edge: float) -> dict[str, float]:
         """Return the increase of the bucket of a histogram that ends at `edge`."""
-        return self._increase(self._layout.bucket_column(histogram, edge))
+        return self.increases(((histogram, edge),))[0]
 
     def buckets(self, histogram: str) -> dict[str, list[float]]:
         """Return the increase of each bucket of a histogram; the last one is that of +Inf.
@@ -119,14 +139,14 @@ class RangeSelection:
         columns = self._layout.bucket_columns(histogram)
         buckets: dict[str, list[float]] = {}
         for interval in self._sampled():
-            buckets[interval.key] = interval.increases(columns)
-        for key, target in self._partial:
+            if interval.absent.isdisjoint(columns):
+                buckets[interval.key] = interval.increases(itemgetter(slice(columns.start, columns.stop)))
+            else:
+                each = [None if column in interval.absent else interval for column in columns]
+                _add_buckets(buckets, interval.key, each, columns)
+        for key, target in self._sparse:
             each = [self._series_interval(key, target, column) for column in columns]
-            if any(each):
-                buckets[key] = [
-                    math.nan if interval is None else interval.increase(column)
-                    for interval, column in zip(each, columns, strict=True)
-                ]
+            _add_buckets(buckets, key, each, columns)
         return buckets
 
     def avg_over_time(self, metric: str) -> dict[str, float]:
@@ -137,33 +157,34 @@ class RangeSelection:
         """Return the largest value of a gauge, of targets with one scrape or more."""
         return {key: max(values) for key, values in self._values(metric)}
 
-    def _increase(self, column: int) -> dict[str, float]:
-        increases = {interval.key: interval.increase(column) for interval in self._sampled()}
-        for key, target in self._partial:
+    def _sparse_increase(self, key: str, target: ScrapedTarget, columns: Sequence[int]) -> float | None:
+        total = None
+        for column in columns:
             interval = self._series_interval(key, target, column)
             if interval is not None:
-                increases[key] = interval.increase(column)
-        return increases
+                value = interval.increase(column)
+                total = value if total is None else total + value
+        return total
 
-    def _values(self, metric: str) -> Iterable[tuple[str, list[float]]]:
+    def _values(self, metric: str) -> Iterable[tuple[str, Sequence[float]]]:
         column = self._layout.column(metric)
         for key, target in self._targets:
             begin, end = target.within(self._after_ms, self._at_ms)
-            values = [row[column] for row in target.rows[begin:end]]
+            values = target.values(column, begin, end)
             if column in target.absent or column in target.sparse:
                 values = [value for value in values if not math.isnan(value)]
             if values:
                 yield key, values
 
     def _sampled(self) -> list[SampledInterval]:
-        """Return the intervals of the targets whose pages lack no series: all their series share one."""
+        """Return the intervals of the targets of which each page had the same series: all share one."""
         if self._intervals is None:
-            intervals = (self._interval(key, target) for key, target in self._complete)
+            intervals = (self._interval(key, target) for key, target in self._targets if not target.sparse)
             self._intervals = [interval for interval in intervals if interval is not None]
         return self._intervals
 
     def _series_interval(self, key: str, target: ScrapedTarget, column: int) -> SampledInterval | None:
-        """Return the interval of one series of a target whose pages lack some."""
+        """Return the interval of one series of a sparse target."""
         if column in target.absent:
             return None
         if column not in target.sparse:
@@ -201,4 +222,41 @@ class RangeSelection:
             to_start_s=to_start_s,
             to_end_s=to_end_s if to_end_s < close_s else mean_s / 2,
             zero_below_s=zero_below_s,
+            absent=target.absent,
         )
+
+
+def _add_buckets(
+    buckets: dict[str, list[float]],
+    key: str,
+    intervals: Sequence[SampledInterval | None],
+    columns: Sequence[int],
+) -> None:
+    """Add the increase of each bucket of a target that lacks some of them, unless it lacks all."""
+    if any(intervals):
+        buckets[key] = [
+            math.nan if interval is None else interval.increase(column)
+            for interval, column in zip(intervals, columns, strict=True)
+        ]
+
+
+def _series_of(layout: PageLayout, counter: CounterName) -> Sequence[int]:
+    metric, edge = counter
+    return layout.columns[metric] if edge is None else (layout.bucket_column(metric, edge),)
+
+
+@lru_cache(maxsize=1024)
+def _selection(
+    layout: PageLayout, counters: tuple[CounterName, ...], absent: frozenset[int]
+) -> tuple[Callable[[Row], Sequence[float]], tuple[tuple[int, int, int], ...]]:
+    """Return what takes some counters from a row, but for absent columns, and where each counter then is."""
+    columns: list[int] = []
+    spans = []
+    for place, counter in enumerate(counters):
+        begin = len(columns)
+        columns += [column for column in _series_of(layout, counter) if column not in absent]
+        if len(columns) > begin:
+            spans.append((place, begin, len(columns)))
+    if len(columns) > 1:
+        return itemgetter(*columns), tuple(spans)
+    return lambda row: [row[column] for column in columns], tuple(spans)

@@ -11,7 +11,7 @@ from tangram.scaling import queries
 from tangram.scaling.sample import AT_WINDOW, RejectedSample, Sample, sample_from
 from tangram.scaling.scrapes.histogram_quantile import histogram_quantile
 from tangram.scaling.scrapes.metrics_view import MetricsView
-from tangram.scaling.scrapes.range_selection import RangeSelection
+from tangram.scaling.scrapes.range_selection import CounterName, RangeSelection
 from tangram.scaling.scrapes.scrape_store import ENGINE_MARK
 
 
@@ -38,46 +38,64 @@ def query_results(
         "running": _sum(running),
         "kv_usage": _sum(window.avg_over_time(queries.KV_USAGE)),
     }
-    results |= _over_window(window, objectives)
+    counters = _counters(objectives)
+    results |= _over_window(window, counters)
     if quantiles and objectives.ttft:
         results["ttft_s"] = _quantile(view, window, queries.TTFT, objectives.ttft.percentile)
     if quantiles and objectives.tpot:
         results["tpot_s"] = _quantile(view, window, queries.TPOT, objectives.tpot.percentile)
     for wider_s in queries.wider_windows(window_s):
-        fields = _over_window(view.over(_whole(wider_s)), objectives)
+        fields = _over_window(view.over(_whole(wider_s)), counters)
         results |= {f"{name}{AT_WINDOW}{wider_s}": value for name, value in fields.items()}
     return results
 
 
-def _over_window(window: RangeSelection, objectives: Objectives) -> dict[str, float | None]:
-    first_tokens = window.increase(f"{queries.TTFT}_count")
-    received = window.increase(queries.RECEIVED)
-    counted = _pods(first_tokens) <= _pods(received)  # else a sum would be too low
-    results = {
-        "running_mean": _sum(window.avg_over_time(queries.RUNNING)),
-        "requests": _sum(first_tokens),
-        "arrived": _sum(received) if counted else None,
-        "rejected": _sum(window.increase(queries.REJECTED)) if counted else None,
-        "prompt_tokens_mean": _mean(window, queries.PROMPT_LENGTH),
-        "answer_tokens_mean": _mean(window, queries.ANSWER_LENGTH),
+def _counters(objectives: Objectives) -> dict[str, CounterName]:
+    """Return what is counted over a window, by a name for each."""
+    counters: dict[str, CounterName] = {
+        "first_tokens": (f"{queries.TTFT}_count", None),
+        "received": (queries.RECEIVED, None),
+        "rejected": (queries.REJECTED, None),
     }
+    for name, histogram in (("prompt", queries.PROMPT_LENGTH), ("answer", queries.ANSWER_LENGTH)):
+        counters |= {f"{name}_sum": (f"{histogram}_sum", None), f"{name}_count": (f"{histogram}_count", None)}
     if objectives.ttft:
-        edge_s = queries.snap(objectives.ttft.milliseconds, queries.TTFT_BUCKETS)
-        results["ttft_attainment"] = _attainment(window, queries.TTFT, edge_s)
+        counters["ttft_within"] = (
+            queries.TTFT,
+            queries.snap(objectives.ttft.milliseconds, queries.TTFT_BUCKETS),
+        )
     if objectives.tpot:
         edge_s = queries.snap(objectives.tpot.milliseconds, queries.TPOT_BUCKETS)
-        results["tpot_attainment"] = _attainment(window, queries.TPOT, edge_s)
-        results["itl_attainment"] = _attainment(window, queries.ITL, edge_s)
+        for name, histogram in (("tpot", queries.TPOT), ("itl", queries.ITL)):
+            counters |= {f"{name}_within": (histogram, edge_s), f"{name}_count": (f"{histogram}_count", None)}
+    return counters
+
+
+def _over_window(window: RangeSelection, counters: Mapping[str, CounterName]) -> dict[str, float | None]:
+    by_target = dict(zip(counters, window.increases(tuple(counters.values())), strict=True))
+    first_tokens, received = by_target["first_tokens"], by_target["received"]
+    # Else a sum would be too low.
+    counted = first_tokens.keys() <= received.keys() or _pods(first_tokens) <= _pods(received)
+    totals = {name: _sum(increases) for name, increases in by_target.items()}
+    results = {
+        "running_mean": _sum(window.avg_over_time(queries.RUNNING)),
+        "requests": totals["first_tokens"],
+        "arrived": totals["received"] if counted else None,
+        "rejected": totals["rejected"] if counted else None,
+        "prompt_tokens_mean": _mean(totals["prompt_sum"], totals["prompt_count"]),
+        "answer_tokens_mean": _mean(totals["answer_sum"], totals["answer_count"]),
+    }
+    for name, count in (("ttft", "first_tokens"), ("tpot", "tpot_count"), ("itl", "itl_count")):
+        if f"{name}_within" in totals:
+            results[f"{name}_attainment"] = _attainment(by_target[f"{name}_within"], totals[count])
     return results
 
 
-def _attainment(window: RangeSelection, histogram: str, edge_s: float) -> float | None:
-    count = _sum(window.increase(f"{histogram}_count"))
-    return sum(window.bucket(histogram, edge_s).values()) / count if count is not None and count > 0 else None
+def _attainment(within: Mapping[str, float], count: float | None) -> float | None:
+    return sum(within.values()) / count if count is not None and count > 0 else None
 
 
-def _mean(window: RangeSelection, histogram: str) -> float | None:
-    total, count = _sum(window.increase(f"{histogram}_sum")), _sum(window.increase(f"{histogram}_count"))
+def _mean(total: float | None, count: float | None) -> float | None:
     return total / count if total is not None and count is not None and count > 0 else None
 
 
@@ -86,7 +104,10 @@ def _quantile(view: MetricsView, window: RangeSelection, histogram: str, percent
     by_target = window.buckets(histogram).values()
     if not by_target:
         return None
-    totals = [_present(counts) for counts in zip(*by_target, strict=True)]
+    sums = list(map(sum, zip(*by_target, strict=True)))
+    totals: list[float | None] = list(sums)
+    if any(map(math.isnan, sums)):  # some target lacks some bucket
+        totals = [_present(counts) for counts in zip(*by_target, strict=True)]
     edges = view.edges(histogram)
     known = [(edge, total) for edge, total in zip(edges, totals, strict=False) if total is not None]
     if not known or totals[-1] is None:
@@ -96,7 +117,7 @@ def _quantile(view: MetricsView, window: RangeSelection, histogram: str, percent
 
 
 def _present(counts: Iterable[float]) -> float | None:
-    values = [count for count in counts if not math.isnan(count)]
+    values = [count for count in counts if count == count]  # noqa: PLR0124  # NaN: it lacks the bucket
     return sum(values) if values else None
 
 

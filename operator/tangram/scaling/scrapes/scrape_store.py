@@ -51,7 +51,7 @@ class ScrapeStore:
         """
         target = self._targets.get(key)
         if target is None:
-            target = self._targets[key] = ScrapedTarget()
+            target = self._targets[key] = ScrapedTarget(self.layout.gauges)
         at_ms = milliseconds(at)
         target.append(at_ms, process, row, absent)
         if len(target.times_ms) > self._kept_scrapes:

@@ -1,6 +1,8 @@
 """The stored scrapes of one target: times, values, staleness markers and restarts of the process."""
 
+from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 
 from tangram.scaling.scrapes.page_layout import Row
 
@@ -11,13 +13,16 @@ class ScrapedTarget:
     """The series of one target. All have the same times, because one scrape yields all of them."""
 
     __slots__ = (
-        *("_process", "absent", "end_ms", "end_visible_ms", "last_ms", "markers_ms", "restarts_ms", "rows"),
-        *("sparse", "times_ms"),
+        *("_process", "absent", "end_ms", "end_visible_ms", "gauges", "last_ms", "markers_ms", "restarts_ms"),
+        *("rows", "sparse", "times_ms"),
     )
 
-    def __init__(self) -> None:
+    def __init__(self, gauges: int = 0) -> None:
+        """`gauges`: how many columns, the first ones, are read over whole windows."""
         self.times_ms: list[int] = []
         self.rows: list[Row] = []
+        # The same values as in the rows, side by side: a row of a quarter of an hour ago is in no cache.
+        self.gauges = [array("d") for _ in range(gauges)]
         self.absent: frozenset[int] = _NONE  # columns that no page had
         self.sparse: frozenset[int] = _NONE  # columns that some pages had, and others not
         self.last_ms = 0  # when it was scraped last, with or without success
@@ -45,6 +50,8 @@ class ScrapedTarget:
         self._process = process
         self.times_ms.append(at_ms)
         self.rows.append(row)
+        for values, value in zip(self.gauges, row, strict=False):
+            values.append(value)
         self.last_ms = at_ms
         self.end_ms = None
 
@@ -53,6 +60,12 @@ class ScrapedTarget:
         self.last_ms = at_ms
         if self.times_ms and not (self.markers_ms and self.markers_ms[-1] > self.times_ms[-1]):
             self.markers_ms.append(at_ms)
+
+    def values(self, column: int, begin: int, end: int) -> Sequence[float]:
+        """Return the values of a series from one scrape to before another, by their indexes."""
+        if column < len(self.gauges):
+            return self.gauges[column][begin:end]
+        return [row[column] for row in self.rows[begin:end]]
 
     def newest(self, after_ms: int, at_ms: int) -> int | None:
         """Return the index of the scrape that an instant query at `at_ms` sees; it is after `after_ms`."""
@@ -81,5 +94,7 @@ class ScrapedTarget:
         """Forget the scrapes before a time."""
         kept_from = bisect_left(self.times_ms, before_ms)
         del self.times_ms[:kept_from], self.rows[:kept_from]
+        for values in self.gauges:
+            del values[:kept_from]
         del self.markers_ms[: bisect_left(self.markers_ms, before_ms)]
         del self.restarts_ms[: bisect_left(self.restarts_ms, before_ms)]
