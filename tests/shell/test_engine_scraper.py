@@ -1,15 +1,17 @@
 """Readings from the pods themselves: windows, outages, changes of leader and of pods, and what follows."""
 
 import asyncio
+import inspect
 from dataclasses import replace
+from urllib.parse import urlsplit
 
-import httpx
 import pytest
 
 from tangram.fleet import Objective
 from tangram.scaling import SignalState, classify
 from tangram.shell.measure.engine_scraper import MOST_PODS, EngineScraper, FleetPods, metrics_url
 from tangram.shell.measure.scaler import Scaler, params_of
+from tangram.shell.measure.scraped_page import PageProblem, wanted_lines
 from tangram.shell.settings import ScrapeSettings, Settings
 from tangram.shell.snapshot.workloads import EnginePod
 from tangram.simulator.metrics import EnginePage
@@ -26,8 +28,18 @@ def pod(name, *, ready=True):
     return EnginePod(f"uid-{name}", name, f"10.0.{number // 256}.{number % 256}", ready)
 
 
-def page(body):
-    return httpx.Response(200, stream=httpx.ByteStream(body))
+class Pages:
+    """A fetcher without a network: `reply(ip)` is the body of a page, or raises why there is none."""
+
+    def __init__(self, reply):
+        self._reply = reply
+
+    async def fetch(self, url):
+        body = self._reply(urlsplit(url).hostname)
+        return wanted_lines(b"\n" + (await body if inspect.isawaitable(body) else body))
+
+    async def close(self):
+        pass
 
 
 class Engines:
@@ -41,7 +53,7 @@ class Engines:
             ScrapeSettings(),
             now=lambda: NOW + self.now,
             clock=lambda: self.now,
-            transport=httpx.MockTransport(self._reply),
+            fetcher=Pages(self._reply),
         )
         for owner, names in pods.items():
             for name in names:
@@ -63,16 +75,14 @@ class Engines:
     def mend(self, name):
         del self.failing[pod(name).ip]
 
-    def _reply(self, request):
-        ip = request.url.host
+    def _reply(self, ip):
         self.asked.append(ip)
         failing = self.failing.get(ip)
         if isinstance(failing, Exception):
             raise failing
         if failing is not None:
             return failing
-        values = metrics_pages.series(self.pages[ip], self.models[ip])
-        return page(metrics_pages.text(values))
+        return metrics_pages.text(metrics_pages.series(self.pages[ip], self.models[ip]))
 
     @property
     def fleet(self):
@@ -168,7 +178,7 @@ async def test_windows_count_nothing_until_scrapes_have_filled_them(engines):
 async def test_pods_that_answer_no_more_are_blind_and_not_idle(engines):
     await engines.wait(120, lambda: busy(engines.page("a")))
     for name in "abc":
-        engines.fail(name, httpx.ConnectTimeout("no route"))
+        engines.fail(name, PageProblem("does not answer (ConnectTimeout)"))
 
     await engines.wait(15)
 
@@ -186,7 +196,7 @@ async def test_pods_that_answer_no_more_are_blind_and_not_idle(engines):
 
 async def test_a_pod_that_does_not_answer_counts_as_not_scraped(engines):
     await engines.wait(120, lambda: [busy(engines.page(name)) for name in "abc"])
-    engines.fail("b", httpx.Response(503))
+    engines.fail("b", PageProblem("answers 503 to /metrics"))
 
     await engines.wait(15, lambda: [busy(engines.page(name)) for name in "abc"])
 
@@ -198,7 +208,7 @@ async def test_a_pod_that_does_not_answer_counts_as_not_scraped(engines):
 
 async def test_a_hostile_page_concerns_its_pod_alone(engines):
     await engines.wait(120, lambda: [busy(engines.page(name)) for name in "abcd"])
-    engines.fail("b", page(b'vllm:num_requests_running{model_name="chat"} NaN'))
+    engines.fail("b", b'vllm:num_requests_running{model_name="chat"} NaN')
 
     await engines.wait(15, lambda: [busy(engines.page(name)) for name in "abcd"])
 
@@ -211,10 +221,10 @@ async def test_a_hostile_page_concerns_its_pod_alone(engines):
 async def test_a_defect_that_a_page_brings_out_concerns_its_pod_alone(engines, monkeypatch, caplog):
     parse = engines.scraper._parser.parse
 
-    def defective(lines, model_name, reasons):
+    def defective(lines, model_name, pages):
         if model_name == "other":
             raise RuntimeError("a bug")
-        return parse(lines, model_name, reasons)
+        return parse(lines, model_name, pages)
 
     monkeypatch.setattr(engines.scraper._parser, "parse", defective)
     await engines.wait(120)
@@ -227,7 +237,7 @@ async def test_a_defect_that_a_page_brings_out_concerns_its_pod_alone(engines, m
 
 async def test_a_pod_that_is_not_ready_yet_is_no_problem(engines):
     engines.add("chat", "e", ready=False)
-    engines.fail("e", httpx.ConnectError("refused"))
+    engines.fail("e", PageProblem("refuses connections"))
 
     await engines.wait(120, lambda: [busy(engines.page(name)) for name in "abc"])
 
@@ -329,7 +339,7 @@ class Count:
 async def running_scraper(engines, reply, leads, evaluated):
     settings = ScrapeSettings(interval_seconds=0.2, window_seconds=1)
     clock = asyncio.get_running_loop().time
-    scraper = EngineScraper(settings, now=lambda: NOW, clock=clock, transport=httpx.MockTransport(reply))
+    scraper = EngineScraper(settings, now=lambda: NOW, clock=clock, fetcher=Pages(reply))
     running = asyncio.create_task(scraper.run(lambda: engines.fleet, leads, evaluated))
 
     async def end():
@@ -348,7 +358,7 @@ async def test_an_llm_deployment_has_a_limit_of_engines(engines, monkeypatch):
             b'vllm:num_requests_running{engine="%d",model_name="chat"} 1\n' % number
             for number in range(count)
         ]
-        engines.fail(name, page(b"".join(lines)))
+        engines.fail(name, b"".join(lines))
     engines.remove("c")
 
     await engines.wait(15)
@@ -382,10 +392,10 @@ async def test_a_leader_scrapes_each_pod_once_per_interval_and_others_none():
 async def test_a_pod_that_hangs_is_not_asked_twice_at_once():
     started, release, evaluated = [], asyncio.Event(), Count()
 
-    async def hangs(request):
-        started.append(request.url.host)
+    async def hangs(ip):
+        started.append(ip)
         await release.wait()
-        return httpx.Response(503)
+        raise PageProblem("answers 503 to /metrics")
 
     _, end = await running_scraper(Engines(chat=("a",)), hangs, lambda: True, evaluated)
     await evaluated.more(5)

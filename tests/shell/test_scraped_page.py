@@ -6,7 +6,7 @@ import pytest
 
 from tangram.scaling.queries import KV_USAGE, RECEIVED, REJECTED, RUNNING, TTFT, WAITING
 from tangram.scaling.scrapes.page_layout import MOST_REASONS, READ_BY_OPERATOR
-from tangram.shell.measure.scraped_page import MOST_ENGINES, PageParser, PageProblem, is_wanted
+from tangram.shell.measure.scraped_page import MOST_ENGINES, PageParser, PageProblem, PodPages, is_wanted
 from tangram.simulator.metrics import EnginePage
 from tests.support import metrics_pages
 
@@ -17,9 +17,9 @@ def line(name, value, labels=f'engine="0",model_name="{MODEL}"'):
     return f"{name}{{{labels}}} {value}".encode()
 
 
-def parsed(*lines, parser=None, reasons=None):
+def parsed(*lines, parser=None, pages=None):
     wanted = [each for each in lines if is_wanted(each)]
-    return (parser or PageParser()).parse(wanted, MODEL, {} if reasons is None else reasons)
+    return (parser or PageParser()).parse(wanted, MODEL, PodPages() if pages is None else pages)
 
 
 def value(engine, name):
@@ -69,11 +69,11 @@ def test_series_of_another_model_do_not_count():
 
 
 def test_a_reason_of_rejections_keeps_its_column():
-    reasons, identity = {}, f'engine="0",model_name="{MODEL}"'
-    first = parsed(line(REJECTED, 5, f'{identity},reason="a"'), reasons=reasons)["0"]
+    pages, identity = PodPages(), f'engine="0",model_name="{MODEL}"'
+    first = parsed(line(REJECTED, 5, f'{identity},reason="a"'), pages=pages)["0"]
 
     page = (line(REJECTED, 2, f'{identity},reason="b"'), line(REJECTED, 6, f'{identity},reason="a"'))
-    second = parsed(*page, reasons=reasons)["0"]
+    second = parsed(*page, pages=pages)["0"]
 
     columns = READ_BY_OPERATOR.columns[REJECTED]
     assert (first.row[columns[0]], second.row[columns[0]], second.row[columns[1]]) == (5, 6, 2)
@@ -169,6 +169,26 @@ def test_labels_that_change_with_each_page_do_not_fill_the_memory(monkeypatch):
         parsed(line(RUNNING, 1, f'engine="0",model_name="{MODEL}",nonce="{number}"'), parser=parser)
 
     assert len(parser._known) <= 100
+
+
+def test_a_large_page_is_not_remembered():
+    pages = PodPages()
+    labels = [f'engine="0",model_name="{MODEL}",reason="a",note="{"x" * 3000}{n}"' for n in range(30)]
+    lines = [line(REJECTED, 1, label.replace("model_name", "other")) for label in labels]
+
+    for _ in range(2):
+        assert value(parsed(*lines, line(RUNNING, 4), pages=pages)["0"], RUNNING) == 4
+        assert pages.layout is None
+
+
+def test_the_layout_of_a_page_is_remembered_for_its_model_alone():
+    pages, lines = PodPages(), [line(RUNNING, 1), line(RUNNING, 2, 'engine="0",model_name="other"')]
+    wanted = [each for each in lines if is_wanted(each)]
+    parser = PageParser()
+
+    of_each = [parser.parse(wanted, model, pages)["0"] for model in (MODEL, "other", MODEL)]
+
+    assert [value(engine, RUNNING) for engine in of_each] == [1, 2, 1]
 
 
 def test_a_problem_quotes_little_of_the_page():

@@ -10,7 +10,7 @@ from tangram.fleet import Objective, Objectives
 from tangram.scaling import queries
 from tangram.scaling.scrapes import MetricsView, ScrapeStore, query_results
 from tangram.scaling.scrapes.page_layout import READ_BY_OPERATOR
-from tangram.shell.measure.scraped_page import PageParser, is_wanted
+from tangram.shell.measure.scraped_page import PageParser, PodPages, is_wanted
 from tangram.simulator.metrics import EnginePage
 from tests.support import metrics_pages, promtool_answers
 
@@ -90,7 +90,7 @@ def scraped_hours(major):
     """What the operator stores, and the same as series of Prometheus by second."""
     rng, store, parser = random.Random(11), ScrapeStore(READ_BY_OPERATOR, 15, major=major), PageParser()
     engines = {pod: [EnginePage() for _ in range(2 if pod == "parallel" else 1)] for pod in PODS}
-    reasons = {pod: {} for pod in PODS}
+    pages = {pod: PodPages() for pod in PODS}
     series = {}
     for second in range(END_S):
         for pod, (phase, begin, end) in PODS.items():
@@ -102,7 +102,7 @@ def scraped_hours(major):
                 continue
             values = page_of(pod, engines[pod], second)
             lines = [line for line in metrics_pages.text(values).split(b"\n") if is_wanted(line)]
-            for engine, row in parser.parse(lines, MODEL, reasons[pod]).items():
+            for engine, row in parser.parse(lines, MODEL, pages[pod]).items():
                 # Each scrape counts as another process, so that every step between scrapes is looked at.
                 store.append(f"{pod}/{engine}", second, row.row, second, row.absent)
             for (name, labels), value in values.items():

@@ -1,17 +1,16 @@
 """Reads load and latency of all LLMDeployments from their pods, where no Prometheus is configured.
 
-Each running pod is scraped once per interval, at a phase of its own. The scrapes are kept as long as the
-widest window needs them, and evaluated as Prometheus would. A pod that does not answer, or whose page cannot
-be used, ends its series as a failed scrape does in Prometheus, and concerns no other pod.
+Each running pod is scraped once per interval, always at the same phase of it. The scrapes are kept as long as
+the widest window needs them, and evaluated as Prometheus would. A pod that does not answer, or whose page
+cannot be used, ends its series as a failed scrape does in Prometheus, and concerns no other pod.
 """
 
 import asyncio
 import logging
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-
-import httpx
 
 from tangram.fleet import Intent, Objectives, describe
 from tangram.scaling import Sample, sample_from
@@ -23,7 +22,7 @@ from tangram.scaling.scrapes.page_layout import READ_BY_OPERATOR
 from tangram.scaling.scrapes.scrape_store import ENGINE_MARK
 from tangram.shell.measure.page_fetcher import PageFetcher
 from tangram.shell.measure.reading import Reading, Readings
-from tangram.shell.measure.scraped_page import EngineValues, PageParser, PageProblem
+from tangram.shell.measure.scraped_page import EngineValues, PageParser, PageProblem, PodPages
 from tangram.shell.objects.engine_pod import ENGINE_PORT
 from tangram.shell.settings import ScrapeSettings
 from tangram.shell.snapshot.workloads import EnginePod
@@ -33,6 +32,7 @@ log = logging.getLogger(__name__)
 CONCURRENCY = 64
 MOST_PODS = 1024  # of one LLMDeployment, and engines: 110 KiB each for the widest window
 _NAMED_PODS = 3  # in a problem
+_PHASES = 16  # of an interval: pods of one phase are scraped side by side, which costs less than one by one
 _SLACK = 1.1
 # Counted over one window: not known while scrapes have not lasted as long.
 _OVER_WINDOW = frozenset(
@@ -55,7 +55,7 @@ class _Target:
 
     pod: EnginePod
     intent: Intent
-    reasons: dict[str, int] = field(default_factory=dict)  # of rejections on its pages
+    pages: PodPages = field(default_factory=PodPages)
     engines: dict[str, EngineValues] = field(default_factory=dict)  # of the last page, by key in the store
     processes: int = 0  # that its counters were written by
     problem: str = "has not been scraped yet"
@@ -80,17 +80,19 @@ class EngineScraper:
         now: Callable[[], float],
         clock: Callable[[], float],
         url_of: Callable[[EnginePod], str] | None = None,
-        transport: httpx.AsyncBaseTransport | None = None,
+        fetcher: PageFetcher | None = None,
     ) -> None:
         """`now` is the time of day, which may jump; `clock`, which does not, dates the scrapes."""
         self._settings, self._now, self._clock = settings, now, clock
         self._url_of = url_of or metrics_url
         self.histories = NoHistories()
         self._readings, self._parser = Readings(pods_read="no pod"), PageParser()
-        self._fetcher = PageFetcher(settings.timeout_seconds, transport=transport)
+        self._fetcher = fetcher or PageFetcher(settings.timeout_seconds)
         self._slots = asyncio.Semaphore(CONCURRENCY)
         self._targets: dict[str, _Target] = {}  # by UID of the pod
         self._scrapes: set[asyncio.Task[None]] = set()
+        window_s = settings.window_seconds
+        self._widest_s = max(window_s, *wider_windows(window_s))
         self._began_s: float | None = None  # since when pods are scraped without a break
         self._newest_at: float | None = None
         self._store = self._new_store()
@@ -136,10 +138,11 @@ class EngineScraper:
         window_s = self._settings.window_seconds
         results = query_results(MetricsView(self._store, keys, at), objectives, window_s)
         lasted_s = 0.0 if self._began_s is None else at - self._began_s
-        for name in results:
-            counted, _, seconds = name.partition(AT_WINDOW)
-            if counted in _OVER_WINDOW and float(seconds or window_s) > lasted_s:
-                results[name] = None
+        if lasted_s < self._widest_s:
+            for name in results:
+                counted, _, seconds = name.partition(AT_WINDOW)
+                if counted in _OVER_WINDOW and float(seconds or window_s) > lasted_s:
+                    results[name] = None
         return sample_from(results, self._now())
 
     # -- scrapes -------------------------------------------------------------------------------------------
@@ -193,17 +196,23 @@ class EngineScraper:
     async def _scrape_all(self, begin_s: float, leads: Callable[[], bool]) -> None:
         """Begin the scrapes of all targets over one interval."""
         interval_s = self._settings.interval_seconds
-        phases = sorted((_phase(uid) * interval_s, uid) for uid in self._targets)
-        for phase_s, uid in phases:
-            await asyncio.sleep(max(0.0, begin_s + phase_s - self._clock()))
+        phases: defaultdict[int, list[str]] = defaultdict(list)
+        for uid in self._targets:
+            phases[_phase(uid)].append(uid)
+        for phase, uids in sorted(phases.items()):
+            await asyncio.sleep(max(0.0, begin_s + interval_s * phase / _PHASES - self._clock()))
             if not leads():
                 return
-            target = self._targets.get(uid)
-            if target is not None and not target.is_in_flight:
-                scrape = asyncio.create_task(self._scrape(target))
-                self._scrapes.add(scrape)
-                scrape.add_done_callback(self._scrapes.discard)
+            for uid in uids:
+                self._begin_scrape(uid)
         await asyncio.sleep(max(0.0, begin_s + interval_s - self._clock()))
+
+    def _begin_scrape(self, uid: str) -> None:
+        target = self._targets.get(uid)
+        if target is not None and not target.is_in_flight:
+            scrape = asyncio.create_task(self._scrape(target))
+            self._scrapes.add(scrape)
+            scrape.add_done_callback(self._scrapes.discard)
 
     async def scrape(self, pod: EnginePod) -> None:
         """Scrape one pod of those that are followed, and store what it shows."""
@@ -219,7 +228,7 @@ class EngineScraper:
             async with self._slots:
                 at = self._clock()
                 lines = await self._fetcher.fetch(self._url_of(pod))
-            page = self._parser.parse(lines, target.intent.served_name, target.reasons)
+            page = self._parser.parse(lines, target.intent.served_name, target.pages)
             if self._targets.get(pod.uid) is target:  # else it went meanwhile, or another term began
                 self._keep(target, page, at)
             target.problem = ""
@@ -262,9 +271,10 @@ class EngineScraper:
                 self._store.mark_stale(key, at)
 
     def _new_store(self) -> ScrapeStore:
-        interval_s, window_s = self._settings.interval_seconds, self._settings.window_seconds
-        widest_s = max(window_s, *wider_windows(window_s)) + interval_s
-        return ScrapeStore(READ_BY_OPERATOR, interval_s, retention_s=widest_s, slack=_SLACK)
+        interval_s = self._settings.interval_seconds
+        return ScrapeStore(
+            READ_BY_OPERATOR, interval_s, retention_s=self._widest_s + interval_s, slack=_SLACK
+        )
 
 
 def metrics_url(pod: EnginePod) -> str:
@@ -273,9 +283,9 @@ def metrics_url(pod: EnginePod) -> str:
     return f"http://{host}:{ENGINE_PORT}/metrics"
 
 
-def _phase(uid: str) -> float:
-    """Return when a pod is scraped, as a share of the interval."""
-    return zlib.crc32(uid.encode()) / 2**32
+def _phase(uid: str) -> int:
+    """Return when a pod is scraped, as one of the phases of an interval."""
+    return zlib.crc32(uid.encode()) % _PHASES
 
 
 def _problem(targets: list[_Target]) -> str:

@@ -1,81 +1,168 @@
-"""Fetches metrics pages from pods: bounded in time, bytes, lines and pieces, never redirected or unpacked."""
+"""Fetches metrics pages from pods: bounded in time, bytes, lines and pieces, never redirected or unpacked.
 
-import asyncio
+libcurl does it, for a tenth of the processor time of a client in Python. What a pod sends unasked stays in
+its socket, and headers have a limit, those of interim responses among them.
+"""
 
-import httpx
+import resource
+from typing import Any
 
-from tangram.shell.measure.scraped_page import PageProblem, is_wanted
+from tangram.shell.measure.scraped_page import PageProblem, wanted_lines
 
 MOST_BYTES = 2**20  # of a page; an engine has 40 to 60 KiB
 MOST_LINES = 4096  # that the operator reads; an engine has some 110
 LONGEST_LINE = 4096  # bytes
 MOST_PIECES = 4096  # of a body: a page in pieces of a byte each takes seconds of processor time
 _CONNECT_S = 3.0  # one lost packet is sent again after a second
+_MOST_KEPT = 2048  # connections; each is kept for the next scrape
+_PIECE_BYTES = 2**16  # at most
+_ERRORS = {
+    1: "no HTTP",
+    8: "no HTTP",
+    18: "it was cut off",
+    52: "an empty answer",
+    55: "sending failed",
+    56: "receiving failed",
+    61: "a coding that was not asked for",
+    100: "too many headers",
+}
+_HEADERS = (
+    "Accept: text/plain",
+    "Accept-Encoding: identity",  # what is compressed has no bound before it is whole
+    "User-Agent: tangram-operator",
+)
 
 
 class PageFetcher:
-    """GETs pages, each over a connection of its own: idle connections to a thousand pods are not kept."""
+    """GETs pages, over connections that are kept between scrapes where the pod keeps them, too."""
 
-    def __init__(self, timeout_s: float, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
-        self._timeout_s = timeout_s
-        self._client = httpx.AsyncClient(
-            timeout=httpx.Timeout(timeout_s, connect=min(_CONNECT_S, timeout_s), pool=None),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
-            transport=transport,
-            headers={
-                "Accept": "text/plain",
-                "Accept-Encoding": "identity",  # what is compressed has no bound before it is whole
-                "Connection": "close",
-                "User-Agent": "tangram-operator",
-            },
-            trust_env=False,
-            follow_redirects=False,  # a page may lead elsewhere
-        )
+    def __init__(self, timeout_s: float) -> None:
+        import pycurl  # noqa: PLC0415  # an operator that reads a Prometheus does without its 20 MB
+
+        self._curl, self._timeout_s = pycurl, timeout_s
+        self._multi = pycurl.AsyncCurlMulti()
+        self._multi.setopt(pycurl.M_MAXCONNECTS, _kept_connections())
+        self._idle: list[Any] = []  # handles
 
     async def fetch(self, url: str) -> list[bytes]:
         """Return the lines of a page that the operator reads. Raises PageProblem."""
+        page, curl = _Page(), self._curl
+        handle = self._idle.pop() if self._idle else self._new_handle()
+        handle.setopt(curl.URL, url)
+        handle.setopt(curl.HEADERFUNCTION, page.take_header)
+        handle.setopt(curl.WRITEFUNCTION, page.take)
+        problem = None
         try:
-            async with asyncio.timeout(self._timeout_s), self._client.stream("GET", url) as response:
-                return await _wanted_lines(response)
-        except TimeoutError:
-            raise PageProblem(f"has not sent its page within {self._timeout_s:g} s") from None
-        except httpx.ConnectError:
-            raise PageProblem("refuses connections") from None
-        except httpx.TimeoutException as error:
-            raise PageProblem(f"does not answer ({type(error).__name__})") from None
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise PageProblem(f"has not sent a page ({type(error).__name__})") from None
+            await self._multi.perform(handle)
+        except curl.error as error:
+            problem = page.problem or self._problem(handle, error.args[0])
+        handle.setopt(curl.HEADERFUNCTION, _forget)  # else it would hold the page
+        handle.setopt(curl.WRITEFUNCTION, _forget)
+        self._idle.append(handle)  # but not if it was cancelled: it then is in use still
+        if problem is not None:
+            raise problem
+        return page.end()
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._client.aclose()
+        await self._multi.aclose()
+
+    def _new_handle(self) -> Any:
+        curl, handle = self._curl, self._curl.Curl()
+        for option, value in (
+            (curl.TIMEOUT_MS, max(1, round(1000 * self._timeout_s))),
+            (curl.CONNECTTIMEOUT_MS, max(1, round(1000 * min(_CONNECT_S, self._timeout_s)))),
+            (curl.NOSIGNAL, 1),
+            (curl.PROTOCOLS, curl.PROTO_HTTP),
+            (curl.HTTP_VERSION, curl.CURL_HTTP_VERSION_1_1),
+            (curl.FOLLOWLOCATION, 0),  # a page may lead elsewhere
+            (curl.PROXY, ""),  # nor where the environment leads
+            (curl.NETRC, curl.NETRC_IGNORED),
+            (curl.HTTPHEADER, list(_HEADERS)),
+            (curl.BUFFERSIZE, _PIECE_BYTES),
+        ):
+            handle.setopt(option, value)
+        return handle
+
+    def _problem(self, handle: Any, code: int) -> PageProblem:
+        curl = self._curl
+        if code == curl.E_COULDNT_CONNECT:
+            return PageProblem("refuses connections")
+        if code != curl.E_OPERATION_TIMEDOUT:
+            return PageProblem(f"has not sent a page ({_ERRORS.get(code, f'error {code} of libcurl')})")
+        if not handle.getinfo(curl.CONNECT_TIME):
+            return PageProblem("does not answer (ConnectTimeout)")
+        return PageProblem(f"has not sent its page within {self._timeout_s:g} s")
 
 
-async def _wanted_lines(response: httpx.Response) -> list[bytes]:
-    if response.status_code != 200:
-        raise PageProblem(f"answers {response.status_code} to /metrics")
-    if response.headers.get("Content-Encoding", "identity") != "identity":
-        raise PageProblem("sends a compressed page, which was not asked for")
-    wanted: list[bytes] = []
-    rest, size, pieces = b"", 0, 0
-    async for piece in response.aiter_raw():
-        size, pieces = size + len(piece), pieces + 1
-        if size > MOST_BYTES:
-            raise PageProblem(f"sends a page of more than {MOST_BYTES} bytes")
-        if pieces > MOST_PIECES:
-            raise PageProblem(f"sends its page in more than {MOST_PIECES} pieces")
-        *lines, rest = (rest + piece).split(b"\n")
-        _take(lines, wanted)
-        if len(rest) > LONGEST_LINE:
-            raise PageProblem(f"sends a line of more than {LONGEST_LINE} bytes")
-    _take([rest], wanted)
-    return wanted
+class _Page:
+    """A page as it comes. What `take` and `take_header` return tells libcurl whether to go on."""
+
+    def __init__(self) -> None:
+        self.problem: PageProblem | None = None
+        self._wanted: list[bytes] = []
+        self._buffer = [b"\n"]  # pieces; the first begins at the end of a line
+        self._newlines = 0  # in the buffer
+        self._size = self._pieces = self._line_bytes = 0
+
+    def take_header(self, line: bytes) -> int | None:
+        """Take the status or a header."""
+        name, _, value = line.partition(b":")
+        if line.startswith(b"HTTP/"):
+            status = line.split(None, 2)[1:2]
+            if status != [b"200"] and not b"".join(status).startswith(b"1"):  # interim responses do not count
+                return self._refuse(f"answers {b''.join(status)[:3].decode(errors='replace')} to /metrics")
+        elif name.lower() == b"content-encoding" and value.strip().lower() != b"identity":
+            return self._refuse("sends a compressed page, which was not asked for")
+        return None
+
+    def take(self, piece: bytes) -> int | None:
+        """Take a piece of the body."""
+        self._size, self._pieces = self._size + len(piece), self._pieces + 1
+        self._buffer.append(piece)
+        end = piece.rfind(b"\n") + 1
+        self._line_bytes = len(piece) - end if end else self._line_bytes + len(piece)
+        self._newlines += piece.count(b"\n")
+        if self._size > MOST_BYTES:
+            return self._refuse(f"sends a page of more than {MOST_BYTES} bytes")
+        if self._pieces > MOST_PIECES:
+            return self._refuse(f"sends its page in more than {MOST_PIECES} pieces")
+        if self._newlines > MOST_LINES:
+            self._select(b"".join(self._buffer))
+        if self._line_bytes > LONGEST_LINE:
+            self._refuse_long_line()
+        return None if self.problem is None else 0
+
+    def end(self) -> list[bytes]:
+        """Return the lines that the operator reads. Raises PageProblem."""
+        self._select(b"".join((*self._buffer, b"\n")))
+        if self.problem is not None:
+            raise self.problem
+        return self._wanted
+
+    def _select(self, text: bytes) -> None:
+        """Keep of the lines that have come what the operator reads."""
+        end = text.rfind(b"\n")
+        lines = wanted_lines(text[:end])
+        self._wanted += lines
+        self._buffer, self._newlines = [text[end:]], 0
+        if lines and max(map(len, lines)) > LONGEST_LINE:
+            self._refuse_long_line()
+        if len(self._wanted) > MOST_LINES:
+            self._refuse(f"sends more than {MOST_LINES} lines of metrics that the operator reads")
+
+    def _refuse_long_line(self) -> None:
+        self._refuse(f"sends a line of more than {LONGEST_LINE} bytes")
+
+    def _refuse(self, problem: str) -> int:
+        self.problem = self.problem or PageProblem(problem)
+        return 0
 
 
-def _take(lines: list[bytes], wanted: list[bytes]) -> None:
-    for line in filter(is_wanted, lines):
-        if len(line) > LONGEST_LINE:
-            raise PageProblem(f"sends a line of more than {LONGEST_LINE} bytes")
-        wanted.append(line)
-    if len(wanted) > MOST_LINES:
-        raise PageProblem(f"sends more than {MOST_LINES} lines of metrics that the operator reads")
+def _forget(_data: bytes) -> None:
+    """Take what comes when nothing is fetched: nothing does."""
+
+
+def _kept_connections() -> int:
+    """Return how many connections are kept: at most half of the files that the process may open."""
+    return max(1, min(_MOST_KEPT, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2))

@@ -3,12 +3,18 @@
 Only the series that the operator reads count; other lines are dropped before anything is parsed. A page comes
 from a pod, so nothing about it is believed: a line that is no series, a value that no engine has, or a series
 that is there twice makes the page unusable, and no other page.
+
+A pod shows the same series in the same order each time. What the lines of its last page showed is remembered,
+so that of the next page their values alone are parsed. Every line is compared: where one differs, each is
+identified.
 """
 
 import math
+import operator
+import re
 from array import array
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -19,6 +25,7 @@ from tangram.scaling.scrapes.page_layout import GAUGES, MOST_REASONS, READ_BY_OP
 MOST_ENGINES = 16  # of a page: a pod that serves with data parallelism shows several
 _MOST_KNOWN = 50_000  # series whose labels are known; those of 200 LLMDeployments are some 20,000
 _LONGEST_KNOWN = 500  # characters
+_MOST_REMEMBERED = 2**16  # bytes of the series of a page; an engine has some 10,000
 _LARGEST = 1e15  # no counter of an engine reaches it
 _QUOTED_CHARS = 60
 
@@ -37,7 +44,7 @@ class EngineValues:
     def fell_below(self, before: "EngineValues") -> bool:
         """Return whether a counter is lower than before, so that another process counts."""
         first = len(GAUGES)  # gauges come first
-        return any(map(float.__lt__, islice(self.row, first, None), islice(before.row, first, None)))
+        return any(map(operator.lt, islice(self.row, first, None), islice(before.row, first, None)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +80,29 @@ def _buckets() -> dict[str, tuple[str, bool]]:
 
 
 _COLUMNS, _BUCKETS = _columns(), _buckets()
-_WANTED = tuple(f"{name}{{".encode() for name in (*_COLUMNS, *_BUCKETS))
+_NAMES = (*_COLUMNS, *_BUCKETS)
+_WANTED = tuple(f"{name}{{".encode() for name in _NAMES)
 _WIDTH = READ_BY_OPERATOR.width
-_EMPTY = array("d", [math.nan]) * _WIDTH
 _ALL = frozenset(range(_WIDTH))
+
+
+def _any_of(names: Collection[str]) -> str:
+    """Return a pattern of all names that decides by one character at a time."""
+    if not any(names):
+        return ""
+    rests: dict[str, list[str]] = {}
+    for name in names:
+        rests.setdefault(name[:1], []).append(name[1:])
+    alternatives = [re.escape(first) + (_any_of(rest) if first else "") for first, rest in rests.items()]
+    return alternatives[0] if len(alternatives) == 1 else f"(?:{'|'.join(alternatives)})"
+
+
+# One pattern for each prefix of names: the search for a constant text is fast.
+_LINES = tuple(
+    re.compile(rf"\n({prefix}{_any_of(names)}\{{[^\n]*)".encode())
+    for prefix in sorted({name.partition(":")[0] + ":" for name in _NAMES})
+    for names in [[name.removeprefix(prefix) for name in _NAMES if name.startswith(prefix)]]
+)
 
 
 def is_wanted(line: bytes) -> bool:
@@ -84,63 +110,109 @@ def is_wanted(line: bytes) -> bool:
     return line.startswith(_WANTED)
 
 
+def wanted_lines(text: bytes) -> list[bytes]:
+    """Return the lines that show series that the operator reads, of those that follow a newline."""
+    return [line for pattern in _LINES for line in pattern.findall(text)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Engine:
+    """Where the values of one engine are among those of its page, and what it lacks."""
+
+    name: str
+    row: Callable[[Sequence[float]], Sequence[float]]  # of the values, and one NaN behind them
+    absent: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """What the lines of a page show."""
+
+    model_name: str
+    series: Sequence[bytes]  # of each line: its text before the last brace
+    read: Sequence[int]  # the lines that show the model
+    engines: Sequence[_Engine]
+
+
+@dataclass(slots=True)
+class PodPages:
+    """What is remembered of the pages of a pod."""
+
+    reasons: dict[str, int] = field(default_factory=dict)  # of rejections: the column of each
+    layout: _Layout | None = None
+
+
 class PageParser:
-    """Parses pages. The same series come again with each scrape: their labels are parsed once."""
+    """Parses pages. Several pods show the same series: their labels are parsed once."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, _Series | None] = {}
+        self._known: dict[bytes, tuple[bytes, _Series | None]] = {}
 
-    def parse(
-        self, lines: Iterable[bytes], model_name: str, reasons: dict[str, int]
-    ) -> dict[str, EngineValues]:
+    def parse(self, lines: Iterable[bytes], model_name: str, pages: PodPages) -> dict[str, EngineValues]:
         """Return the values of a page by engine: of series that carry `model_name`.
 
-        `reasons` are the columns of the reasons of rejections on earlier pages of the same pod, which new
-        ones are added to. Raises PageProblem.
+        `pages` are earlier ones of the same pod; this one is added. Raises PageProblem.
         """
-        rows: dict[str, array[float]] = {}
-        previous: list[tuple[array[float], int, float]] = []
-        filled: dict[str, set[int]] = {}
-        for line in lines:
-            end = line.rfind(b"}") + 1
-            text = line[:end]
-            series = self._known[text] if text in self._known else self._identify(text)
+        parts = [line.rpartition(b"}") for line in lines]
+        series, layout = [part[0] for part in parts], pages.layout
+        if layout is None or layout.series != series or layout.model_name != model_name:
+            layout = self._layout(parts, model_name, pages.reasons)
+            is_small = sum(map(len, series)) <= _MOST_REMEMBERED
+            pages.layout = layout if is_small else None
+        if not layout.engines:
+            raise PageProblem(f"its page has no metrics of the model {model_name!r}")
+        values = [*_values([parts[line] for line in layout.read]), math.nan]
+        return {
+            engine.name: EngineValues(array("d", engine.row(values)), engine.absent)
+            for engine in layout.engines
+        }
+
+    def _layout(
+        self, parts: Iterable[tuple[bytes, bytes, bytes]], model_name: str, reasons: dict[str, int]
+    ) -> _Layout:
+        """Return what the lines of a page show; new reasons get the next columns."""
+        known: list[bytes] = []
+        read: list[int] = []
+        places: dict[str, dict[int, int]] = {}  # by engine and column
+        previous: list[tuple[str, int, int]] = []
+        for line, (shown, brace, _) in enumerate(parts):
+            text, series = self._known.get(shown) or self._identify(shown, brace)
+            known.append(text)
             if series is None or series.model_name != model_name:
                 continue
-            row = rows.get(series.engine)
-            if row is None:
-                if len(rows) == MOST_ENGINES:
+            if series.engine not in places:
+                if len(places) == MOST_ENGINES:
                     raise PageProblem(f"its page shows more than {MOST_ENGINES} engines")
-                row, filled[series.engine] = array("d", _EMPTY), set()
-                rows[series.engine] = row
-            value = _value(text, line[end:])
+                places[series.engine] = {}
+            place = len(read)
+            read.append(line)
             if series.is_previous:
-                previous.append((row, series.column, value))
+                previous.append((series.engine, series.column, place))
                 continue
             column = series.column
             if series.reason is not None:
                 column += _place(series.reason, reasons)
-            if column in filled[series.engine]:
-                raise PageProblem(f"its page shows a series twice: {_quoted(text)}")
-            row[column] = value
-            filled[series.engine].add(column)
-        for row, column, value in previous:
-            if math.isnan(row[column]):
-                row[column] = value
-        if not rows:
-            raise PageProblem(f"its page has no metrics of the model {model_name!r}")
-        return {
-            engine: EngineValues(row, frozenset(c for c in _ALL - filled[engine] if math.isnan(row[c])))
-            for engine, row in rows.items()
-        }
+            if places[series.engine].setdefault(column, place) != place:
+                raise PageProblem(f"its page shows a series twice: {_quoted(text + brace)}")
+        for engine, column, place in previous:
+            places[engine].setdefault(column, place)
+        engines = [
+            _Engine(
+                engine,
+                operator.itemgetter(*(columns.get(column, len(read)) for column in range(_WIDTH))),
+                _ALL.difference(columns),
+            )
+            for engine, columns in places.items()
+        ]
+        return _Layout(model_name, known, read, engines)
 
-    def _identify(self, text: bytes) -> _Series | None:
-        series = _series(text)
+    def _identify(self, text: bytes, brace: bytes) -> tuple[bytes, _Series | None]:
+        identified = text, _series(text + brace)
         if len(text) <= _LONGEST_KNOWN:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
-            self._known[text] = series
-        return series
+            self._known[text] = identified
+        return identified
 
 
 def _series(text: bytes) -> _Series | None:
@@ -172,6 +244,19 @@ def _place(reason: str, reasons: dict[str, int]) -> int:
             raise PageProblem(f"its page shows more than {MOST_REASONS} reasons of rejections")
         reasons[reason] = len(reasons)
     return reasons[reason]
+
+
+def _values(parts: Sequence[tuple[bytes, bytes, bytes]]) -> list[float]:
+    """Return the value of each line. What is not plainly a number within bounds is looked at by itself."""
+    rests = [rest for _, _, rest in parts]
+    try:
+        values = list(map(float, rests))
+        are_numbers = b"_" not in b"".join(rests) and not math.isnan(sum(values))
+    except ValueError:
+        are_numbers = False
+    if are_numbers and min(values) >= 0 and max(values) <= _LARGEST:
+        return values
+    return [_value(text + brace, rest) for text, brace, rest in parts]
 
 
 def _value(text: bytes, rest: bytes) -> float:
