@@ -132,7 +132,7 @@ def test_the_load_rises_at_once():
 def test_the_load_falls_after_the_window_like_the_replicas():
     memory, seen = held(9, 17.5), []
     for at in range(0, 700, 15):
-        decision = decided(memory, float(at), 3.0, ready=9)
+        decision = decided(memory, float(at), 3.0, ready=9, attainment=1.0)
         memory = decision.memory
         seen.append((decision.replicas, decision.provisioned.requests_per_second))
     before, after = seen[:20], seen[-1]

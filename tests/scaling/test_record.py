@@ -22,7 +22,7 @@ LEARNED = ScalingMemory(
     failed_orders=2,
     spare_since=5.0,
     trusted_share=0.5123,
-    sharpness=0.61,
+    load_spread=0.6,
     unavoidable_share=0.0131,
 )
 
@@ -40,15 +40,16 @@ def test_what_was_learned_goes_through_a_status():
         written_off=1,
         failed_orders=2,
         trusted_share=0.51,
-        sharpness=0.62,
+        load_spread=0.6,
         unavoidable_share=0.014,
         prior_share=0.51,
-        prior_sharpness=0.62,
+        prior_spread=0.6,
+        prior_unavoidable=0.014,
     )
 
 
 def test_numbers_near_the_prediction_are_not_written():
-    assert record(ScalingMemory(subject="x", trusted_share=1.04, sharpness=0.96)) == {}
+    assert record(ScalingMemory(subject="x", trusted_share=1.04, load_spread=0.0)) == {}
 
 
 def test_small_changes_of_a_number_are_no_writes():

@@ -175,7 +175,7 @@ def learned(*others, rounds=60, attainment=0.3, state=COUNTED):
 def of_replicas(memory):
     return (
         memory.trusted_share,
-        memory.sharpness,
+        memory.load_spread,
         memory.load_misses,
         memory.violated_rate,
         memory.violated_load,
@@ -253,13 +253,13 @@ CAPACITIES = st.lists(st.floats(0.05, 3.0), min_size=4, max_size=4).map(
     share_of_counted=st.floats(0.0, 1.0),
     arrived=st.floats(60.0, 6000.0),
     share=st.floats(0.1, 2.0),
-    sharpness=st.floats(0.2, 1.0),
+    spread=st.floats(0.0, 1.5),
 )
 @settings(deadline=None)
 def test_no_more_requests_miss_behind_a_random_router_than_the_law_predicts(
-    counted, other, share_of_counted, arrived, share, sharpness
+    counted, other, share_of_counted, arrived, share, spread
 ):
-    memory = replace(COUNTED.memory, trusted_share=share, sharpness=sharpness, prior_share=share)
+    memory = replace(COUNTED.memory, trusted_share=share, load_spread=spread, prior_share=share)
     need = decided(
         lambda *_: other,
         state=replace(COUNTED, memory=memory),
@@ -267,7 +267,7 @@ def test_no_more_requests_miss_behind_a_random_router_than_the_law_predicts(
         capacity_of=lambda *_: counted,
     ).need
 
-    shapes = counted.scaled(share, sharpness), other.scaled(min(share, 1.0), sharpness)
+    shapes = counted.scaled(share, spread), other.scaled(min(share, 1.0), spread)
     replicas_of_counted = round(share_of_counted * need.replicas)
     parts = replicas_of_counted / need.replicas, 1 - replicas_of_counted / need.replicas
 

@@ -1,46 +1,63 @@
 """The live correction of the predicted capacity, by the misses that it predicts and those that happen.
 
-Two numbers make the prediction explain the requests and misses by load (`LoadMisses`) best: the share of the
-predicted load that a replica really carries, and how sharply misses rise with the load. The model sees a
-steady load with the usual lengths; within a minute real loads and lengths vary, so that some requests miss at
-a load that is carried on average, and not all at one that is not. Both numbers follow all requests of hours:
-no single burst decides. What misses at a quarter of the load, because prompts are too long, misses at any
-load and is no reason for a replica.
+Three numbers make the prediction explain the requests and misses by load (`LoadMisses`) best: the share of
+the predicted load that a replica really carries, how much the load varies within a minute, which the model
+does not see (`miss_curve`), and the share of requests that miss at any load, because their prompts are too
+long: these are no reason for a replica. All three follow the requests of hours: no single burst decides.
 
 Misses count at the load of the last two minutes, or of the last one where it has doubled: a burst that begins
-would count at half of its load, and teach that a replica carries next to nothing. Those behind a queue count
-at the highest load since it began, which caused them. Only FRESH readings count.
+would count at half of its load, and teach that a replica carries next to nothing. The load is that of the
+replicas that were ready in this time: one that is ready at its end served none of the requests that missed.
+Misses behind a queue count at the highest load since it began, which caused them, to the minute in which
+it ends. Only FRESH readings count.
 """
 
 import math
 from dataclasses import replace
 from itertools import product
+from typing import NamedTuple
 
 from tangram.fleet import Intent, Objectives
 from tangram.scaling import limits
 from tangram.scaling.outlook.load_misses import LoadMisses
 from tangram.scaling.outlook.load_outlook import LoadOutlook
+from tangram.scaling.outlook.miss_curve import MOST_SPREAD
 from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
 from tangram.scaling.sample import Sample, Window
 from tangram.scaling.state import ScalingMemory, ScalingParams
 
 LEAST_SHARE, MOST_SHARE = 1e-4, 2.0
-LEAST_SHARPNESS, MOST_SHARPNESS = 0.2, 1.0
 _EVERY_S = 60.0
 _MINUTES = 2  # whose mean load misses count at: a request may have arrived in the one before
 _BURST = 2.0  # times the load of the minute before, from which on a minute counts alone
 _CORRELATED = 4.0  # requests of one burst miss together: so many count as one
-# Factors of the two numbers that are tried together: they depend on each other. Far ones, because at a sharp
-# knee a share that is wrong by hundreds predicts no miss, and a tenth of it none either.
-_SHARE_STEPS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5, 0.9, 0.98, 1.0, 1.02, 1.1)
-_SHARPNESS_STEPS = (0.9, 0.98, 1.0, 1.02, 1.1)
-# At this part of the load that a replica carries misses have other causes than the load.
-_LOW_LOAD = 0.25
-# Nothing is known of misses at low load before so many requests came at it, and as many at half the load, of
-# which most met the objectives: else a replica may carry far less than is believed.
-_HALF_LOAD, _LEAST_REQUESTS, _MOST_MISSED = 0.5, 100.0, 0.5
-_DEVIATIONS = 2.0  # by which chance may have made their misses more
-_COST = 1 / 0.35  # of a factor of e between either number and the one before any request, in nats
+_COST = 1 / 0.35  # in nats, of numbers that differ from those before any request: see `_Fit.distance`
+# Shares and spreads that are tried: neighbours of the present ones, because the two depend on each other, and
+# far ones: the best may be far away, and worse ones may lie between.
+_SHARE_STEPS = (0.9, 0.98, 1.0, 1.02, 1.1)
+_SPREAD_STEPS = (-0.1, 0.0, 0.1)
+_FAR = (
+    *product((1e-4, 3e-4, 0.001, 0.003, 0.01, 0.03, 0.1), (0.0, 0.3, 0.9)),
+    *product((0.2, 0.3, 0.45, 0.65, 0.9, 1.3, 2.0), (0.0, 0.2, 0.4, 0.6, 0.9, 1.2)),
+)
+# So many requests at the lowest loads show what misses at any load, less what chance makes of their misses,
+# if as many came at so many times their load: at one load alone, overload would look the same. So it does at
+# any load where the model is wrong by far: more misses than these are no property of requests.
+_AT_LOW_LOAD, _DEVIATIONS = 400.0, 1.0
+_HIGHER, _MOST_UNAVOIDABLE = 1.5, 0.1
+
+
+class _Fit(NamedTuple):
+    """The numbers that explain the counts."""
+
+    share: float  # of the predicted load
+    spread: float  # of the load within a minute
+    unavoidable: float  # share of requests
+
+    def distance(self, prior: "_Fit") -> float:
+        """Return 1 for a factor of e of the share, a spread of 1, or that some requests miss at any load."""
+        newly = (self.unavoidable > 0) != (prior.unavoidable > 0)
+        return abs(math.log(self.share / prior.share)) + abs(self.spread - prior.spread) + newly
 
 
 def corrected(
@@ -59,13 +76,20 @@ def corrected(
     reference = outlook.capacity.reference_percentile(objectives.strictest_percentile)
     memory = _comparable(memory, objectives, reference)
     every_s = min(_EVERY_S, params.window_s)  # a shorter window shows no requests of the time before it
-    passed = every_s if memory.compared_at is None else now - memory.compared_at
+    if memory.compared_at is None:  # the window began before the first request: its rate is too low
+        return replace(memory, compared_at=now)
+    passed = now - memory.compared_at
+    rounds = (*memory.serving, (now, ready))
+    serving = tuple((at, count) for at, count in rounds if now - at < every_s and count)
+    is_queued = memory.is_queued or (sample.waiting or 0.0) >= max(1, ready)
+    memory = replace(memory, serving=serving, is_queued=is_queued)
     predicted = outlook.capacity.rate_at(reference)
-    if 0 <= passed < every_s or ready < 1 or rate is None or predicted <= 0:
+    if 0 <= passed < every_s or not serving or rate is None or predicted <= 0:
         return memory
-    loads = (*memory.loads[1 - _MINUTES :], rate / ready / predicted)
+    served_by = sum(count for _, count in serving) / len(serving)
+    loads = (*memory.loads[1 - _MINUTES :], rate / served_by / predicted)
     caused_by = loads[-1] if loads[-1] > _BURST * loads[0] else sum(loads) / len(loads)
-    if (sample.waiting or 0.0) >= ready:
+    if is_queued:
         caused_by = max(caused_by, memory.queued_load)  # the queue is that of an earlier load
     load_misses = memory.load_misses.faded(passed)
     window = sample.windows(params.window_s)[0]
@@ -73,7 +97,14 @@ def corrected(
     if missed is not None and window.requests:
         counts_once = every_s / params.window_s
         load_misses = load_misses.counted(caused_by, counts_once * window.requests, missed)
-    memory = replace(memory, compared_at=now, loads=loads, queued_load=caused_by, load_misses=load_misses)
+    memory = replace(
+        memory,
+        compared_at=now,
+        loads=loads,
+        is_queued=False,
+        queued_load=caused_by,
+        load_misses=load_misses,
+    )
     return _fitted(memory, outlook.capacity, predicted)
 
 
@@ -84,12 +115,13 @@ def _comparable(memory: ScalingMemory, objectives: Objectives, reference: float)
     if (memory.corrected_for, memory.corrected_at) == (objectives, reference):
         return memory
     if memory.corrected_for not in (None, objectives):
-        memory = replace(memory, trusted_share=1.0, sharpness=1.0, unavoidable_share=0.0)
+        memory = replace(memory, trusted_share=1.0, load_spread=0.0, unavoidable_share=0.0)
     if memory.corrected_at is not None:
         memory = replace(
             memory,
             prior_share=memory.trusted_share,
-            prior_sharpness=memory.sharpness,
+            prior_spread=memory.load_spread,
+            prior_unavoidable=memory.unavoidable_share,
             load_misses=LoadMisses(),
             loads=(),
             queued_load=0.0,
@@ -109,34 +141,32 @@ def _missed(intent: Intent, window: Window) -> float | None:
 
 
 def _fitted(memory: ScalingMemory, capacity: ReplicaCapacity, predicted: float) -> ScalingMemory:
-    """Return `memory` with the best neighbours of its two numbers: one step of a search for the best ones,
-    beside the share of requests that miss at any load.
+    """Return `memory` with the most plausible of the numbers that are tried: one step of a search.
 
     Loads are counted in units of `predicted`, requests per second.
     """
-    unavoidable = _unavoidable_share(memory)
+    prior = _Fit(memory.prior_share, memory.prior_spread, memory.prior_unavoidable)
 
-    def plausibility(share: float, sharpness: float) -> float:
-        fitted = capacity.scaled(share, sharpness, unavoidable)
-        cost = abs(math.log(share / memory.prior_share)) + abs(math.log(sharpness / memory.prior_sharpness))
+    def plausibility(fit: _Fit) -> float:
+        fitted = capacity.scaled(*fit)
         likelihood = memory.load_misses.log_likelihood(lambda load: fitted.missed_share(load * predicted))
-        return likelihood / _CORRELATED - _COST * cost
+        return likelihood / _CORRELATED - _COST * fit.distance(prior)
 
-    shares = _steps(memory.trusted_share, _SHARE_STEPS, LEAST_SHARE, MOST_SHARE)
-    sharpnesses = _steps(memory.sharpness, _SHARPNESS_STEPS, LEAST_SHARPNESS, MOST_SHARPNESS)
-    share, sharpness = max(product(shares, sharpnesses), key=lambda pair: plausibility(*pair))
-    return replace(memory, trusted_share=share, sharpness=sharpness, unavoidable_share=unavoidable)
-
-
-def _unavoidable_share(memory: ScalingMemory) -> float:
-    """Return the share of requests that miss at low load, at least; as it was, while too little is known."""
-    counts, share = memory.load_misses, memory.trusted_share
-    requests, misses = counts.within(0.0, _LOW_LOAD * share)
-    at_load, missed_at_load = counts.within(_HALF_LOAD * share, math.inf)
-    if min(requests, at_load) < _LEAST_REQUESTS or missed_at_load > _MOST_MISSED * at_load:
-        return memory.unavoidable_share
-    return max(0.0, misses - _DEVIATIONS * math.sqrt(_CORRELATED * misses)) / requests
+    shares = {min(max(memory.trusted_share * step, LEAST_SHARE), MOST_SHARE) for step in _SHARE_STEPS}
+    spreads = {min(max(round(memory.load_spread + step, 1), 0.0), MOST_SPREAD) for step in _SPREAD_STEPS}
+    pairs = (*product(sorted(shares), sorted(spreads)), *_FAR)
+    missed = _missed_at_low_load(memory.load_misses)
+    unavoidable = sorted({0.0, memory.prior_unavoidable if missed is None else missed})
+    best = max((_Fit(*pair, least) for least in unavoidable for pair in pairs), key=plausibility)
+    return replace(
+        memory, trusted_share=best.share, load_spread=best.spread, unavoidable_share=best.unavoidable
+    )
 
 
-def _steps(number: float, factors: tuple[float, ...], least: float, most: float) -> list[float]:
-    return sorted({min(max(number * factor, least), most) for factor in factors})
+def _missed_at_low_load(counts: LoadMisses) -> float | None:
+    """Return the share of the requests at the lowest loads that missed, at least; None: it is not known."""
+    requests, misses, load = counts.lowest(_AT_LOW_LOAD)
+    if counts.requests_from(_HIGHER * load) < _AT_LOW_LOAD:
+        return None
+    share = max(0.0, misses - _DEVIATIONS * math.sqrt(_CORRELATED * misses)) / requests
+    return share if share <= _MOST_UNAVOIDABLE else 0.0

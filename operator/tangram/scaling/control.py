@@ -161,7 +161,7 @@ class ScalingInputs:
         if step < held:
             step = min(held, max(step, held if recent is None else recent)) if self.may_fall else held
         step = min(step, rate_step(self.most_at_once * need.replica_rate))
-        return provisioned_load(before, step, self.outlook.mixture, self.memory.trusted_share)
+        return provisioned_load(before, step, self.outlook.mixture, need.trusted_share)
 
     @property
     def most_at_once(self) -> int:
@@ -206,10 +206,11 @@ def forget_learned(memory: ScalingMemory) -> ScalingMemory:
         idle_tpot_ms=None,
         start_s=None,
         trusted_share=1.0,
-        sharpness=1.0,
+        load_spread=0.0,
         unavoidable_share=0.0,
         prior_share=1.0,
-        prior_sharpness=1.0,
+        prior_spread=0.0,
+        prior_unavoidable=0.0,
         corrected_for=None,
         corrected_at=None,
         load_misses=LoadMisses(),

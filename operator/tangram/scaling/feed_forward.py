@@ -47,11 +47,12 @@ def needed(
         return None
     horizon_s = expected_start_s(memory, params, outlook) + _LOOP_S
     load = forecast(averaged(outlook.history, outlook.bins), rate, now=now, horizon_s=horizon_s)
-    capacity = outlook.capacity.scaled(memory.trusted_share, memory.sharpness, memory.unavoidable_share)
+    capacity = outlook.capacity.scaled(memory.trusted_share, memory.load_spread, memory.unavoidable_share)
     backlog = (sample.waiting or 0.0) / _DRAIN_S if queued else 0.0
     percentile = limits.forecast_objectives(memory, intent).strictest_percentile
     misses = ExpectedMisses(load, capacity, backlog)
     budget, replica_rate = 1 - percentile / 100, capacity.rate_at(percentile)
+    predicted = outlook.capacity.rate_at(percentile)
     replicas = misses.replicas_within(budget, replica_rate)
     lasting = misses.replicas_within(_LASTING_BUDGET * budget, replica_rate)
     return ReplicaNeed(
@@ -66,6 +67,7 @@ def needed(
         RunnerUp(replicas - 1, misses.share(replicas - 1)) if replicas > 1 else None,
         misses.least_part(budget, replicas) * replica_rate,
         misses.least_part(_LASTING_BUDGET * budget, lasting) * replica_rate,
+        replica_rate / predicted if predicted else 1.0,
         max(0, replicas - misses.of_certain_load.replicas_within(budget, replica_rate)),
     )
 

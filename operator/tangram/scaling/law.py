@@ -165,7 +165,15 @@ def _with_variants(state: LawState, observation: LawObservation) -> LawState:
     is_mixed = bool(observation.beside)
     if state.is_mixed and not is_mixed:
         at = observation.at
-        memory = replace(state.memory, stable_since=at, compared_at=at, loads=(), queued_load=0.0)
+        memory = replace(
+            state.memory,
+            stable_since=at,
+            compared_at=at,
+            loads=(),
+            queued_load=0.0,
+            serving=(),
+            is_queued=False,
+        )
         state = replace(state, memory=memory)
     return replace(state, is_mixed=is_mixed)
 

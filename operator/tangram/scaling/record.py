@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from tangram.fleet import ProvisionedLoad
+from tangram.scaling.outlook.miss_curve import MOST_SPREAD
 from tangram.scaling.outlook.tenth_steps import nearest_step
 from tangram.scaling.state import ScalingMemory
 
@@ -34,10 +35,11 @@ def record(memory: ScalingMemory) -> dict[str, Any]:
     ):
         if value is not None:
             block[name] = _decimal(value)
-    for name, share in (("trustedShare", memory.trusted_share), ("missSharpness", memory.sharpness)):
-        step = nearest_step(share)
-        if step != 1:  # coarse, because it moves a little each minute, and each change is a write
-            block[name] = _decimal(step, 2)
+    step = nearest_step(memory.trusted_share)
+    if step != 1:  # coarse, because it moves a little each minute, and each change is a write
+        block["trustedShare"] = _decimal(step, 2)
+    if memory.load_spread >= 0.05:
+        block["loadSpread"] = f"{memory.load_spread:.1f}"
     if memory.provisioned is not None:  # in steps that last: see `outlook.load_steps`
         block["provisionedRequestsPerSecond"] = _decimal(memory.provisioned.requests_per_second)
         block["provisionedPromptTokens"] = _decimal(memory.provisioned.prompt_tokens)
@@ -67,7 +69,8 @@ def recalled(block: Mapping[str, Any]) -> ScalingMemory:
     if not isinstance(subject, str):  # it may have been learned under anything
         return memory
     share = _positive(block.get("trustedShare"), _MOST_SHARE) or 1.0
-    sharpness = min(_positive(block.get("missSharpness"), _MOST_SHARE) or 1.0, 1.0)
+    spread = round(_positive(block.get("loadSpread"), MOST_SPREAD) or 0.0, 1)
+    unavoidable = _positive(block.get("unavoidableShare"), 1.0) or 0.0
     return replace(
         memory,
         subject=subject,
@@ -77,11 +80,12 @@ def recalled(block: Mapping[str, Any]) -> ScalingMemory:
         ttft_reachable=_flag(block.get("ttftReachable")),
         tpot_reachable=_flag(block.get("tpotReachable")),
         trusted_share=share,
-        sharpness=sharpness,
+        load_spread=spread,
         prior_share=share,
-        prior_sharpness=sharpness,
+        prior_spread=spread,
         provisioned=_provisioned(block),
-        unavoidable_share=_positive(block.get("unavoidableShare"), 1.0) or 0.0,
+        unavoidable_share=unavoidable,
+        prior_unavoidable=unavoidable,
     )
 
 

@@ -78,15 +78,18 @@ class ScalingMemory:
 
     # Feed-forward (`feed_forward`). Shares are of the requests per second that are predicted for a replica.
     trusted_share: float = 1.0  # that a replica really carries; its inverse is the live correction
-    sharpness: float = 1.0  # exponent of the predicted share of misses: below 1 they rise more slowly
+    load_spread: float = 0.0  # deviation of the logarithm of the load within a minute (`miss_curve`)
     unavoidable_share: float = 0.0  # of requests: they miss at low load, too, so more replicas do not help
-    prior_share: float = 1.0  # the two as they were recorded, before any request of `load_misses`
-    prior_sharpness: float = 1.0
+    prior_share: float = 1.0  # the three as they were recorded, before any request of `load_misses`
+    prior_spread: float = 0.0
+    prior_unavoidable: float = 0.0
     corrected_for: Objectives | None = None  # whose misses they explain
     corrected_at: float | None = None  # percentile in whose highest load `load_misses` has its loads
-    load_misses: LoadMisses = field(default_factory=LoadMisses)  # from which both follow
+    load_misses: LoadMisses = field(default_factory=LoadMisses)  # from which they follow
     loads: tuple[float, ...] = ()  # per replica over the predicted one, of the last minutes
     queued_load: float = 0.0  # at which their misses count: the highest since requests wait
+    serving: tuple[tuple[float, int], ...] = ()  # time and ready replicas of each round of the last minute
+    is_queued: bool = False  # requests waited in a round since the last comparison
     compared_at: float | None = None  # when they were last compared with a reading
     recommendations: Recommendations = ()
     # The load that the replicas are ordered for; None: not known. It holds for any shape.

@@ -201,12 +201,12 @@ class ScalingStatus(APIModel):
     )
     violated_running_requests: Decimal | None = optional("Running requests per replica at that load.")
     trusted_share: Decimal | None = optional(
-        "Share of the predicted requests per second that one replica carries, corrected by the misses that "
-        "happen; 1: as predicted."
+        "Share of the predicted requests per second of a steady load that one replica carries, corrected by "
+        "the misses that happen; 1: as predicted."
     )
-    miss_sharpness: Decimal | None = optional(
-        "Exponent of the predicted share of misses; below 1 misses rise more slowly with the load than "
-        "predicted, because loads and lengths vary within minutes."
+    load_spread: Decimal | None = optional(
+        "How much the load varies within a minute: the deviation of its logarithm, as the misses at each "
+        "mean load show it; absent: it is steady."
     )
     provisioned_requests_per_second: Decimal | None = optional(
         "Requests per second, in steps of a tenth, that the desired replicas are to carry: the forecast load "
@@ -220,11 +220,11 @@ class ScalingStatus(APIModel):
     )
     provisioned_trusted_share: Decimal | None = optional(
         "Share of the predicted requests per second that a replica of another shape is trusted with, at most "
-        "1: trustedShare where misses lowered it, in steps of a tenth."
+        "1: what the present ones carry within the objectives by what misses taught, in steps of a tenth."
     )
     unavoidable_share: Decimal | None = optional(
-        "Share of requests that miss an objective at a quarter of the load, too, as measured: more replicas "
-        "do not help them."
+        "Share of requests that miss an objective at low load, too, as measured: more replicas do not help "
+        "them."
     )
     recommended_replicas: Count | None = optional(
         "Replicas that the scaling law would order, where spec.replicas sets another number."

@@ -1,55 +1,66 @@
 """Requests and misses by the load per replica at which they came: what a predicted capacity is compared with.
 
-Loads are in units of the one that the capacity model predicts for a P99, at points in equal ratios; a reading
-between two of them counts for both in part. The points are near each other: the loads of three replicas and
-of four must not count as one. Old counts fade, so that another kind of traffic shows.
+Loads are in units of the one that the capacity model predicts for a P99. They are classed in equal ratios;
+each class has the mean load of its requests: counts at the middle of a class, or shared by two, would make
+misses rise more slowly with the load than they do. Old counts fade, so that another kind of traffic shows.
 """
 
 import math
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 
-_LEAST_LOAD, _RATIO, _POINTS = 1e-4, 1.1, 109
-LOADS = tuple(_LEAST_LOAD * _RATIO**place for place in range(_POINTS))  # to 2.9
+_LEAST_LOAD, _RATIO, _CLASSES = 1e-4, 1.1, 109  # to 2.9; the loads of three replicas and of four differ
 HALF_LIFE_S = 12 * 3600.0
-_LEAST_COUNT = 0.05  # below it a point is empty
+_LEAST_COUNT = 0.05  # below it a class is empty
 _LEAST_PROBABILITY = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class LoadMisses:
-    """Counts at each of `LOADS`; empty: nothing was counted."""
+    """Counts, and mean loads, by class; empty: nothing was counted."""
 
     requests: tuple[float, ...] = ()
     misses: tuple[float, ...] = ()
+    loads: tuple[float, ...] = ()
 
     def faded(self, seconds: float) -> "LoadMisses":
         """Return the counts after so much time without a request."""
         share = 0.5 ** (max(seconds, 0.0) / HALF_LIFE_S)
-        return LoadMisses(tuple(share * n for n in self.requests), tuple(share * n for n in self.misses))
+        requests, misses = (tuple(share * n for n in counts) for counts in (self.requests, self.misses))
+        return LoadMisses(requests, misses, self.loads)
 
     def counted(self, load: float, requests: float, missed_share: float) -> "LoadMisses":
-        """Return the counts with so many requests at one load."""
-        place = min(max(math.log(max(load, _LEAST_LOAD) / _LEAST_LOAD, _RATIO), 0.0), _POINTS - 1.0)
-        below = min(int(place), _POINTS - 2)
-        counts, misses = list(self.requests or (0.0,) * _POINTS), list(self.misses or (0.0,) * _POINTS)
-        for point, weight in ((below, below + 1 - place), (below + 1, place - below)):
-            counts[point] += weight * requests
-            misses[point] += weight * requests * missed_share
-        return LoadMisses(tuple(counts), tuple(misses))
+        """Return the counts with so many requests, more than none, at one load."""
+        place = round(math.log(max(load, _LEAST_LOAD) / _LEAST_LOAD, _RATIO))
+        place = min(place, _CLASSES - 1)
+        counts, misses, loads = (
+            list(numbers or (0.0,) * _CLASSES) for numbers in (self.requests, self.misses, self.loads)
+        )
+        counts[place] += requests
+        misses[place] += requests * missed_share
+        loads[place] += requests / counts[place] * (load - loads[place])
+        return LoadMisses(tuple(counts), tuple(misses), tuple(loads))
 
-    def within(self, least: float, most: float) -> tuple[float, float]:
-        """Return the requests, and the misses among them, at loads from `least` to `most`."""
-        places = slice(bisect_left(LOADS, least), bisect_right(LOADS, most))
-        return sum(self.requests[places]), sum(self.misses[places])
+    def lowest(self, least: float) -> tuple[float, float, float]:
+        """Return `least` requests at the lowest loads, the misses among them, and the highest of these loads:
+        whole classes, all if there are fewer requests.
+        """
+        requests = misses = highest = 0.0
+        for count, missed, load in zip(self.requests, self.misses, self.loads, strict=True):
+            if requests >= least:
+                break
+            requests, misses, highest = requests + count, misses + missed, max(highest, load)
+        return requests, misses, highest
+
+    def requests_from(self, load: float) -> float:
+        """Return the requests at this load and higher ones."""
+        return sum(count for count, mean in zip(self.requests, self.loads, strict=True) if mean >= load)
 
     def log_likelihood(self, missed_share: Callable[[float], float]) -> float:
         """Return the log-likelihood of the counts if this share of the requests at each load misses."""
-        total = 0.0
-        for place, count in enumerate(self.requests):
+        total, most = 0.0, 1 - _LEAST_PROBABILITY
+        for count, missed, load in zip(self.requests, self.misses, self.loads, strict=True):
             if count >= _LEAST_COUNT:
-                share = min(max(missed_share(LOADS[place]), _LEAST_PROBABILITY), 1 - _LEAST_PROBABILITY)
-                missed = self.misses[place]
-                total += missed * math.log(share) + (count - missed) * math.log1p(-share)
+                share = min(max(missed_share(load), _LEAST_PROBABILITY), most)
+                total += missed * math.log(share) + (count - missed) * math.log(1 - share)
         return total

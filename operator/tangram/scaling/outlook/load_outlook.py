@@ -54,6 +54,7 @@ class ReplicaNeed:
     # is needed. A number of replicas of another shape follows from them.
     rate: float = 0.0
     lasting_rate: float = 0.0
+    trusted_share: float = 1.0  # that `replica_rate` is of the predicted one
     # Of `replicas`, those beyond the ones that the expected load and the queue alone need: a warm spare.
     spare: int = 0
 

@@ -1,13 +1,12 @@
 """Which share of requests misses an objective on one replica, by its load."""
 
-import math
-from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from tangram.scaling.outlook.miss_curve import MissCurve, Rates, miss_curve
 
 # Where fewer requests than this, as a share of the rate at a percentile, meet the strictest one, loads count
 # in units of the former.
 _LEAST_REFERENCE = 0.25
-_STEEPEST = 60.0  # of the logarithm of the share, by the load over the highest load with hardly any miss
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,17 +17,24 @@ class ReplicaCapacity:
     nearly idle replica misses them more often.
     """
 
-    rates: tuple[tuple[float, float], ...]
-    sharpness: float = 1.0  # exponent of the share of misses
+    rates: Rates
+    share: float = 1.0  # of each load, that a replica really carries
+    spread: float = 0.0  # deviation of the logarithm of the load within a minute
     unavoidable_share: float = 0.0  # of requests: they miss whatever the load is
     idle_ttft: tuple[tuple[float, float], ...] = ()  # milliseconds of a nearly idle replica by percentile
     without_ttft: "ReplicaCapacity | None" = None  # by the TPOT objective alone; None: there is none
     # Of a replica of another shape behind the same Service: at each load the weaker of the two counts.
     beside: "ReplicaCapacity | None" = None
+    _curve: MissCurve = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_curve", miss_curve(self.rates, self.spread))
 
     def rate_at(self, percentile: float) -> float:
-        """Return the highest load at which `percentile` per cent of the requests meet the objectives."""
-        own = next((rate for known, rate in self.rates if known <= percentile), self.rates[-1][1])
+        """Return the highest load at which `percentile` per cent of the requests meet the objectives, without
+        those that miss them at any load.
+        """
+        own = self.share * self._curve.rate_at(percentile)
         return own if self.beside is None else min(own, self.beside.rate_at(percentile))
 
     def idle_ttft_ms(self, percentile: float) -> float | None:
@@ -45,35 +51,12 @@ class ReplicaCapacity:
         return strictest if rate >= _LEAST_REFERENCE * self.rate_at(percentile) else percentile
 
     def missed_share(self, rate: float) -> float:
-        """Return the share of requests that miss an objective at `rate` requests per second, 0 to 1.
-
-        The logarithm of the share is linear in the load between two percentiles, and beyond them as steep.
-        """
-        loads = [load for _, load in self.rates]
-        place = min(max(bisect_left(loads, rate), 1), len(loads) - 1)
-        first, second, below, width = self._piece(place)
-        by_load = math.exp(self.sharpness * min(0.0, first + (second - first) * (rate - below) / width))
-        own = self.unavoidable_share + (1 - self.unavoidable_share) * by_load
+        """Return the share of requests that miss an objective at `rate` requests per second, 0 to 1."""
+        least = self.unavoidable_share
+        own = least + (1 - least) * self._curve.missed_share(rate / self.share)
         return own if self.beside is None else max(own, self.beside.missed_share(rate))
 
-    def _piece(self, place: int) -> tuple[float, float, float, float]:
-        """Return the logarithms of the shares at both ends of a piece, its lower load, and its width."""
-        (low, below), (high, above) = self.rates[place - 1], self.rates[place]
-        first, second = math.log(1 - low / 100), math.log(1 - high / 100)
-        scale = self.rates[0][1] or next((rate for _, rate in self.rates if rate), 0.0)
-        return first, second, below, max(above - below, (second - first) * scale / _STEEPEST, 1e-12)
-
-    def load_at(self, missed: float) -> float:
-        """Return the load at which the share `missed`, above 0, misses: the inverse of `missed_share`."""
-        shares = [1 - percentile / 100 for percentile, _ in self.rates]
-        place = min(max(bisect_left(shares, missed), 1), len(shares) - 1)
-        first, second, below, width = self._piece(place)
-        return max(0.0, below + width * (math.log(missed) - first) / (second - first))
-
-    def scaled(
-        self, share: float, sharpness: float = 1.0, unavoidable_share: float = 0.0
-    ) -> "ReplicaCapacity":
-        """Return the capacity of a replica that carries this share of each load, with this exponent."""
-        rates = ((percentile, share * rate) for percentile, rate in self.rates)
-        beside = None if self.beside is None else self.beside.scaled(share, sharpness, unavoidable_share)
-        return ReplicaCapacity(tuple(rates), sharpness, unavoidable_share, beside=beside)
+    def scaled(self, share: float, spread: float = 0.0, unavoidable_share: float = 0.0) -> "ReplicaCapacity":
+        """Return the capacity of a replica that carries this share of each load, which varies so much."""
+        beside = None if self.beside is None else self.beside.scaled(share, spread, unavoidable_share)
+        return ReplicaCapacity(self.rates, share * self.share, spread, unavoidable_share, beside=beside)

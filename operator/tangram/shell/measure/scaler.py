@@ -222,6 +222,7 @@ def _log_record(intent: Intent, signal: Signal | None, decision: ScalingDecision
             "errorBudget": round(need.error_budget, 5),
             "limit": need.limit,
             "trustedShare": round(decision.memory.trusted_share, 3),
+            "loadSpread": decision.memory.load_spread,
             "unavoidableShare": round(decision.memory.unavoidable_share, 5),
         }
         if need.runner_up is not None:
