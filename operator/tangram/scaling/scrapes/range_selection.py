@@ -22,7 +22,7 @@ CounterName = tuple[str, float | None]
 """A counter; or a histogram, and the edge of one of its buckets."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SampledInterval:
     """At least two scrapes of one target within a window, and how far they are extrapolated. Seconds."""
 
@@ -75,8 +75,7 @@ class RangeSelection:
     """The scrapes of some targets within one window: a range vector. Results are by target."""
 
     __slots__ = (
-        *("_after_ms", "_at_ms", "_intervals", "_layout", "_major", "_shared", "_sparse", "_targets"),
-        "_window_s",
+        *("_at_ms", "_intervals", "_layout", "_major", "_shared", "_sparse", "_targets", "_window_s"),
     )
 
     def __init__(
@@ -88,11 +87,11 @@ class RangeSelection:
         major: int,
     ) -> None:
         self._layout = layout
-        self._targets = list(targets)
-        self._sparse = [(key, target) for key, target in self._targets if target.sparse]
         self._window_s = window_ms / 1000
         # Prometheus 3 leaves out a sample at the very start of a window, Prometheus 2 does not.
-        self._after_ms = at_ms - window_ms - (major < 3)
+        after_ms = at_ms - window_ms - (major < 3)
+        self._targets = [(key, target, *target.within(after_ms, at_ms)) for key, target in targets]
+        self._sparse = [(key, t, begin, end) for key, t, begin, end in self._targets if t.sparse]
         self._at_ms = at_ms
         self._major = major
         self._intervals: list[SampledInterval] | None = None  # of targets that are not sparse
@@ -108,19 +107,22 @@ class RangeSelection:
     def increases(self, counters: tuple[CounterName, ...]) -> list[dict[str, float]]:
         """Return the increase of each counter. Several at once are cheaper than one by one."""
         results: list[dict[str, float]] = [{} for _ in counters]
+        absent = None
         for interval in self._sampled():
-            select, spans = _selection(self._layout, counters, interval.absent)
+            if interval.absent is not absent:  # most targets lack the same
+                absent = interval.absent
+                select, spans = _selection(self._layout, counters, absent)
             values = interval.increases(select)
             for place, begin, end in spans:
                 total = values[begin]
                 for value in values[begin + 1 : end]:
                     total += value
                 results[place][interval.key] = total
-        for key, target in self._sparse:
+        for sparse in self._sparse:
             for result, counter in zip(results, counters, strict=True):
-                increase = self._sparse_increase(key, target, _series_of(self._layout, counter))
+                increase = self._sparse_increase(*sparse, _series_of(self._layout, counter))
                 if increase is not None:
-                    result[key] = increase
+                    result[sparse[0]] = increase
         return results
 
     def rate(self, metric: str) -> dict[str, float]:
@@ -144,9 +146,9 @@ class RangeSelection:
             else:
                 each = [None if column in interval.absent else interval for column in columns]
                 _add_buckets(buckets, interval.key, each, columns)
-        for key, target in self._sparse:
-            each = [self._series_interval(key, target, column) for column in columns]
-            _add_buckets(buckets, key, each, columns)
+        for sparse in self._sparse:
+            each = [self._series_interval(*sparse, column) for column in columns]
+            _add_buckets(buckets, sparse[0], each, columns)
         return buckets
 
     def avg_over_time(self, metric: str) -> dict[str, float]:
@@ -157,10 +159,12 @@ class RangeSelection:
         """Return the largest value of a gauge, of targets with one scrape or more."""
         return {key: max(values) for key, values in self._values(metric)}
 
-    def _sparse_increase(self, key: str, target: ScrapedTarget, columns: Sequence[int]) -> float | None:
+    def _sparse_increase(
+        self, key: str, target: ScrapedTarget, begin: int, end: int, columns: Sequence[int]
+    ) -> float | None:
         total = None
         for column in columns:
-            interval = self._series_interval(key, target, column)
+            interval = self._series_interval(key, target, begin, end, column)
             if interval is not None:
                 value = interval.increase(column)
                 total = value if total is None else total + value
@@ -168,8 +172,7 @@ class RangeSelection:
 
     def _values(self, metric: str) -> Iterable[tuple[str, Sequence[float]]]:
         column = self._layout.column(metric)
-        for key, target in self._targets:
-            begin, end = target.within(self._after_ms, self._at_ms)
+        for key, target, begin, end in self._targets:
             values = target.values(column, begin, end)
             if column in target.absent or column in target.sparse:
                 values = [value for value in values if not math.isnan(value)]
@@ -179,28 +182,28 @@ class RangeSelection:
     def _sampled(self) -> list[SampledInterval]:
         """Return the intervals of the targets of which each page had the same series: all share one."""
         if self._intervals is None:
-            intervals = (self._interval(key, target) for key, target in self._targets if not target.sparse)
+            intervals = (self._interval(*place) for place in self._targets if not place[1].sparse)
             self._intervals = [interval for interval in intervals if interval is not None]
         return self._intervals
 
-    def _series_interval(self, key: str, target: ScrapedTarget, column: int) -> SampledInterval | None:
+    def _series_interval(
+        self, key: str, target: ScrapedTarget, begin: int, end: int, column: int
+    ) -> SampledInterval | None:
         """Return the interval of one series of a sparse target."""
         if column in target.absent:
             return None
         if column not in target.sparse:
             if key not in self._shared:
-                self._shared[key] = self._interval(key, target)
+                self._shared[key] = self._interval(key, target, begin, end)
             return self._shared[key]
-        begin, end = target.within(self._after_ms, self._at_ms)
         scrapes = zip(target.times_ms[begin:end], target.rows[begin:end], strict=True)
         having = [(at_ms, row) for at_ms, row in scrapes if not math.isnan(row[column])]
         series = ScrapedTarget()
         series.times_ms, series.rows = [at_ms for at_ms, _ in having], [row for _, row in having]
         series.restarts_ms = target.restarts_ms
-        return self._interval(key, series)
+        return self._interval(key, series, 0, len(having))
 
-    def _interval(self, key: str, target: ScrapedTarget) -> SampledInterval | None:
-        begin, end = target.within(self._after_ms, self._at_ms)
+    def _interval(self, key: str, target: ScrapedTarget, begin: int, end: int) -> SampledInterval | None:
         if end - begin < 2:
             return None
         first_ms, last_ms = target.times_ms[begin], target.times_ms[end - 1]

@@ -37,7 +37,7 @@ class PageFetcher:
     """GETs pages, over connections that are kept between scrapes where the pod keeps them, too."""
 
     def __init__(self, timeout_s: float) -> None:
-        import pycurl  # noqa: PLC0415  # an operator that reads a Prometheus does without its 20 MB
+        import pycurl  # noqa: PLC0415  # 10 MiB that an operator with a Prometheus does without
 
         self._curl, self._timeout_s = pycurl, timeout_s
         self._multi = pycurl.AsyncCurlMulti()
