@@ -4,7 +4,8 @@
     python -m benchmarks.engine_scrapes --models 200 --replicas 2 --intervals 4
 
 The engines are stand-ins in a process of their own, on loopback: each answers with a page of the size and the
-series of a real one, on which every counter has grown since the last scrape. Their time does not count. A round
+series of a real one, restricted like it to the names that are asked for, on which every counter has grown since
+the last scrape. Their time does not count. A round
 is one scrape of each pod and one reading of each LLMDeployment. Time does not pass between rounds, so that 110
 of them, which fill the widest window, take minutes. With `--intervals` the operator's own loop runs instead, on
 the clock: a round is then an interval, with all that a process pays for waking up.
@@ -18,6 +19,7 @@ import multiprocessing
 import resource
 import statistics
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from benchmarks.sizing_time import machine
 from tangram.fleet import Intent
 from tangram.shell.measure.engine_scraper import CONCURRENCY, EngineScraper, FleetPods
 from tangram.shell.measure.page_fetcher import PageFetcher
+from tangram.shell.measure.scraped_page import QUERY
 from tangram.shell.settings import ScrapeSettings
 from tangram.shell.snapshot.workloads import EnginePod
 from tangram.simulator.metrics import EnginePage
@@ -55,12 +58,19 @@ class BusyPage:
         read = metrics_pages.series(page, model) | refused
         unread = f'{UNREAD}{{engine="0",le="1.0",model_name="{model}"}} '
         missing = max(0, PAGE_BYTES - len(metrics_pages.text(read))) // len(f"{unread}30.0\n")
-        self._series = [(f"{name}{{{labels}}} ", value) for (name, labels), value in read.items()]
-        self._series += [(unread, 3.0)] * missing
+        self._series = [(name, f"{name}{{{labels}}} ", value) for (name, labels), value in read.items()]
+        self._series += [(UNREAD, unread, 3.0)] * missing
 
-    def at(self, scrape: int) -> bytes:
-        """Return the page of a scrape; the first one is 1."""
-        return "".join(f"{text}{value * scrape}\n" for text, value in self._series).encode()
+    def at(self, scrape: int, names: Collection[str]) -> bytes:
+        """Return the series of these names on the page of a scrape; the first one is 1. No name: all series."""
+        shown = (each for each in self._series if each[0] in names) if names else self._series
+        lines, family = [], ""
+        for name, text, value in shown:
+            if name.rpartition("_")[0] != family.rpartition("_")[0]:
+                family = name
+                lines.append(f"# HELP {family} Text\n# TYPE {family} histogram\n")
+            lines.append(f"{text}{value * scrape}\n")
+        return "".join(lines).encode()
 
 
 def serve(models: dict[str, str], port: Any) -> None:
@@ -71,7 +81,8 @@ def serve(models: dict[str, str], port: Any) -> None:
     async def metrics(request: web.Request) -> web.Response:
         pod = request.match_info["pod"]
         scrapes[pod] += 1
-        return web.Response(body=pages[models[pod]].at(scrapes[pod]), content_type="text/plain")
+        names = frozenset(request.query.getall("name[]", []))
+        return web.Response(body=pages[models[pod]].at(scrapes[pod], names), content_type="text/plain")
 
     async def run() -> None:
         app = web.Application()
@@ -115,7 +126,7 @@ async def measure(
     grown_mib = resident_mib() - empty_mib
     check(scraper, intents, arguments.replicas)
     await scraper.close()
-    fetches = await fetch_alone([url_of(pod, port) for pod in everyone])
+    fetches = await fetch_alone([f"{url_of(pod, port)}?{QUERY}" for pod in everyone])
     print("  a round:            ", shown([a + b for a, b in zip(scrapes, readings, strict=True)]))
     print("    scrapes:          ", shown(scrapes))
     print("      fetches alone:  ", shown(fetches))

@@ -65,6 +65,22 @@ def test_every_promised_series_is_there_from_the_start_with_the_two_labels(fresh
     assert fresh.metric("vllm:cache_config_info", **config) == 1
 
 
+def test_a_page_is_restricted_to_the_series_of_the_names_that_are_asked_for(fresh: EngineProcess) -> None:
+    names = {
+        "vllm:num_requests_running",
+        "vllm:time_to_first_token_seconds_bucket",
+        "vllm:request_prompt_tokens_sum",
+    }
+    page = fresh.get("/metrics").text.splitlines()
+    asked = "&".join(f"name[]={name}" for name in sorted(names | {"vllm:no_such_series"}))
+
+    restricted = fresh.get(f"/metrics?{asked}").text.splitlines()
+
+    expected = [line for line in page if line.partition("{")[0] in names]
+    assert {line.partition("{")[0] for line in expected} == names
+    assert sorted(line for line in restricted if not line.startswith("#")) == sorted(expected)
+
+
 def test_counts_follow_from_the_requests(fresh: EngineProcess) -> None:
     requests, n, tokens = 3, 2, 7
     for _ in range(requests):

@@ -95,7 +95,8 @@ class StatusEndpoints:
         """GET /metrics, in Prometheus' text format whatever the scraper prefers.
 
         The client library's OpenMetrics writer turns `vllm:x` into `vllm_x` for scrapers that do not ask
-        for UTF-8 names (every Prometheus 2), and then no query finds them.
+        for UTF-8 names (every Prometheus 2), and then no query finds them. `name[]` restricts the page to
+        series of these names, as it does where the client library serves pages itself.
         """
         backend = self._backend
         if backend.engine is not None:
@@ -103,7 +104,8 @@ class StatusEndpoints:
             backend.metrics.set_waiting(backend.engine.in_flight)
         backend.metrics.connections.set(len(backend.connections))
         backend.metrics.body_bytes.set(backend.bodies.in_flight)
-        text = generate_latest(backend.metrics.registry)
+        registry, names = backend.metrics.registry, request.query.getall("name[]", [])
+        text = generate_latest(registry.restricted_registry(names) if names else registry)
         return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
     def _card(self) -> dict[str, object]:

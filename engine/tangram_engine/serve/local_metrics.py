@@ -16,6 +16,10 @@ class LocalCounter(Collector):
         self.value = 0
         registry.register(self)
 
+    def describe(self) -> Iterator[CounterMetricFamily]:
+        """See prometheus_client: by the names of the series a page is restricted to some."""
+        yield CounterMetricFamily(self._name, self._text)
+
     def collect(self) -> Iterator[CounterMetricFamily]:
         """See prometheus_client."""
         family = CounterMetricFamily(self._name, self._text, labels=tuple(self._labels))
@@ -39,6 +43,10 @@ class LocalHistogram(Collector):
         self._counts = [0] * (len(bounds) + 1)  # the last: above all bounds
         self._sum = 0.0
         registry.register(self)
+
+    def describe(self) -> Iterator[HistogramMetricFamily]:
+        """See prometheus_client."""
+        yield HistogramMetricFamily(self._name, self._text)
 
     def observe(self, value: float) -> None:
         """Count a value in the first bucket whose bound is not below it."""

@@ -22,7 +22,7 @@ from tangram.scaling.scrapes.page_layout import READ_BY_OPERATOR
 from tangram.scaling.scrapes.scrape_store import ENGINE_MARK
 from tangram.shell.measure.page_fetcher import PageFetcher
 from tangram.shell.measure.reading import Reading, Readings
-from tangram.shell.measure.scraped_page import EngineValues, PageParser, PageProblem, PodPages
+from tangram.shell.measure.scraped_page import QUERY, EngineValues, PageParser, PageProblem, PodPages
 from tangram.shell.objects.engine_pod import ENGINE_PORT
 from tangram.shell.settings import ScrapeSettings
 from tangram.shell.snapshot.workloads import EnginePod
@@ -34,6 +34,7 @@ MOST_PODS = 1024  # of one LLMDeployment, and engines: 110 KiB each for the wide
 _NAMED_PODS = 3  # in a problem
 _PHASES = 16  # of an interval: pods of one phase are scraped side by side, which costs less than one by one
 _SLACK = 1.1
+_AT_ONCE = 8  # LLMDeployments that are evaluated at once: two milliseconds
 # Counted over one window: not known while scrapes have not lasted as long.
 _OVER_WINDOW = frozenset(
     {"running_mean", "requests", "arrived", "rejected", "prompt_tokens_mean", "answer_tokens_mean"}
@@ -116,10 +117,11 @@ class EngineScraper:
     async def evaluate(self, fleet: FleetPods) -> None:
         """Make new readings from the scrapes so far, and forget those of other LLMDeployments."""
         self._readings.retain(intent.uid for intent in fleet.intents)
-        for intent in fleet.intents:
+        for number, intent in enumerate(fleet.intents):
             with self._readings.isolated(intent):
                 self._evaluate_one(intent, fleet.pods.get(intent.uid, ()))
-            await asyncio.sleep(0)  # renewals of the Lease come between
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)  # renewals of the Lease come between
 
     def _evaluate_one(self, intent: Intent, pods: Iterable[EnginePod]) -> None:
         targets = [self._targets[pod.uid] for pod in pods if pod.uid in self._targets]
@@ -227,7 +229,7 @@ class EngineScraper:
         try:
             async with self._slots:
                 at = self._clock()
-                lines = await self._fetcher.fetch(self._url_of(pod))
+                lines = await self._fetcher.fetch(f"{self._url_of(pod)}?{QUERY}")
             page = self._parser.parse(lines, target.intent.served_name, target.pages)
             if self._targets.get(pod.uid) is target:  # else it went meanwhile, or another term began
                 self._keep(target, page, at)

@@ -16,6 +16,7 @@ from array import array
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from urllib.parse import urlencode
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -25,6 +26,7 @@ from tangram.scaling.scrapes.page_layout import GAUGES, MOST_REASONS, READ_BY_OP
 MOST_ENGINES = 16  # of a page: a pod that serves with data parallelism shows several
 _MOST_KNOWN = 50_000  # series whose labels are known; those of 200 LLMDeployments are some 20,000
 _LONGEST_KNOWN = 500  # characters
+_MOST_ABSENT = 1000  # sets of columns; versions of the engine have one each
 _MOST_REMEMBERED = 2**16  # bytes of the series of a page; an engine has some 10,000
 _LARGEST = 1e15  # no counter of an engine reaches it
 _QUOTED_CHARS = 60
@@ -105,6 +107,10 @@ _LINES = tuple(
 )
 
 
+# Engines that know the parameter send no other series: a quarter of the page.
+QUERY = urlencode([("name[]", name) for name in _NAMES])
+
+
 def is_wanted(line: bytes) -> bool:
     """Return whether a line of a page shows a series that the operator reads."""
     return line.startswith(_WANTED)
@@ -147,6 +153,7 @@ class PageParser:
 
     def __init__(self) -> None:
         self._known: dict[bytes, tuple[bytes, _Series | None]] = {}
+        self._absent: dict[frozenset[int], frozenset[int]] = {}  # one object for what many pages lack
 
     def parse(self, lines: Iterable[bytes], model_name: str, pages: PodPages) -> dict[str, EngineValues]:
         """Return the values of a page by engine: of series that carry `model_name`.
@@ -200,11 +207,16 @@ class PageParser:
             _Engine(
                 engine,
                 operator.itemgetter(*(columns.get(column, len(read)) for column in range(_WIDTH))),
-                _ALL.difference(columns),
+                self._shared(_ALL.difference(columns)),
             )
             for engine, columns in places.items()
         ]
         return _Layout(model_name, known, read, engines)
+
+    def _shared(self, absent: frozenset[int]) -> frozenset[int]:
+        if len(self._absent) >= _MOST_ABSENT:
+            self._absent.clear()
+        return self._absent.setdefault(absent, absent)
 
     def _identify(self, text: bytes, brace: bytes) -> tuple[bytes, _Series | None]:
         identified = text, _series(text + brace)
