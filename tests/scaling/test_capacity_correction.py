@@ -141,6 +141,18 @@ def test_misses_behind_a_queue_that_is_over_count_at_the_load_that_made_it():
     assert not corrected(memory, sample(1.0), now=180.0).is_queued
 
 
+def test_misses_behind_a_queue_that_began_while_nothing_was_read_teach_nothing():
+    memory = after(5, sample(9.0, attainment=1.0))
+
+    for now in (600.0, 660.0):
+        memory = corrected(memory, sample(9.0, attainment=0.2, waiting=50.0), now=now)
+
+    assert sum(memory.load_misses.misses) == 0.0
+    assert memory.trusted_share >= 1.0
+    memory = corrected(memory, sample(9.0, attainment=0.5), now=720.0)  # none waits any more
+    assert sum(memory.load_misses.misses) == pytest.approx(0.5 * 540, rel=0.01)
+
+
 def test_the_first_reading_counts_nothing_because_its_window_began_before_the_requests():
     memory = corrected(ScalingMemory(), sample(9.0, attainment=0.2), now=30.0)
 

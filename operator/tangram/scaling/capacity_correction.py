@@ -9,7 +9,8 @@ Misses count at the load of the last two minutes, or of the last one where it ha
 would count at half of its load, and teach that a replica carries next to nothing. The load is that of the
 replicas that were ready in this time: one that is ready at its end served none of the requests that missed.
 Misses behind a queue count at the highest load since it began, which caused them, to the minute in which
-it ends. Only FRESH readings count.
+it ends; not at all where it began while nothing was read, or on replicas of another shape: that load is not
+known. Only FRESH readings count.
 """
 
 import math
@@ -30,6 +31,7 @@ LEAST_SHARE, MOST_SHARE = 1e-4, 2.0
 _EVERY_S = 60.0
 _MINUTES = 2  # whose mean load misses count at: a request may have arrived in the one before
 _BURST = 2.0  # times the load of the minute before, from which on a minute counts alone
+_GAP = 2.0  # times the time between two readings, after which nobody saw the load that a queue is of
 _CORRELATED = 4.0  # requests of one burst miss together: so many count as one
 _COST = 1 / 0.35  # in nats, of numbers that differ from those before any request: see `_Fit.distance`
 # Shares and spreads that are tried: neighbours of the present ones, because the two depend on each other, and
@@ -86,6 +88,8 @@ def corrected(
     predicted = outlook.capacity.rate_at(reference)
     if 0 <= passed < every_s or not serving or rate is None or predicted <= 0:
         return memory
+    if passed > _GAP * every_s:
+        memory = replace(memory, loads=(), queued_load=math.inf)
     served_by = sum(count for _, count in serving) / len(serving)
     loads = (*memory.loads[1 - _MINUTES :], rate / served_by / predicted)
     caused_by = loads[-1] if loads[-1] > _BURST * loads[0] else sum(loads) / len(loads)
@@ -94,7 +98,7 @@ def corrected(
     load_misses = memory.load_misses.faded(passed)
     window = sample.windows(params.window_s)[0]
     missed = _missed(limits.reachable_objectives(memory, intent), window)
-    if missed is not None and window.requests:
+    if missed is not None and window.requests and math.isfinite(caused_by):
         counts_once = every_s / params.window_s
         load_misses = load_misses.counted(caused_by, counts_once * window.requests, missed)
     memory = replace(

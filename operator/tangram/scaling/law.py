@@ -170,7 +170,7 @@ def _with_variants(state: LawState, observation: LawObservation) -> LawState:
             stable_since=at,
             compared_at=at,
             loads=(),
-            queued_load=0.0,
+            queued_load=math.inf,  # requests that wait have waited for others
             serving=(),
             is_queued=False,
         )
