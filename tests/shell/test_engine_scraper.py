@@ -36,7 +36,7 @@ class Pages:
 
     async def fetch(self, url):
         body = self._reply(urlsplit(url).hostname)
-        return wanted_lines(b"\n" + (await body if inspect.isawaitable(body) else body))
+        return wanted_lines(await body if inspect.isawaitable(body) else body)
 
     async def close(self):
         pass

@@ -65,6 +65,15 @@ async def test_the_lines_that_the_operator_reads_are_returned():
     assert lines == [LINE[:-1], f'{WAITING}{{model_name="m"}} 2'.encode()]
 
 
+async def test_a_page_of_many_lines_is_read_whole_wherever_its_pieces_end():
+    wanted = [f'{RUNNING}{{model_name="m",engine="{number}"}} 1'.encode() for number in range(60)]
+    body = b"\n".join(line for each in wanted for line in (*[b"# nothing"] * 150, each))
+    pieces = [body[begin : begin + 999] for begin in range(0, len(body), 999)]
+
+    assert body.count(b"\n") > 2 * page_fetcher.MOST_LINES
+    assert await fetched(sends(OK + b"Content-Length: %d\r\n\r\n" % len(body), *pieces)) == wanted
+
+
 async def test_a_request_asks_for_an_unpacked_page_and_shows_nothing_of_the_operator():
     fetcher = PageFetcher(5)
     async with pod(sends(OK + b"Content-Length: 0\r\n\r\n")) as (url, requests):

@@ -100,7 +100,7 @@ def changed(lines, change):
 def outcome(parser, text, pages):
     """What a page gives, in terms that are equal where nothing differs."""
     try:
-        engines = parser.parse(wanted_lines(b"\n" + text), MODEL, pages)
+        engines = parser.parse(wanted_lines(text), MODEL, pages)
     except PageProblem as problem:
         return str(problem)
     return {
@@ -178,4 +178,4 @@ def test_the_lines_that_are_kept_are_those_that_begin_with_a_name_that_is_read(d
         lines = changed(lines, defect)
     text = b"\n".join([*lines, end])
 
-    assert sorted(wanted_lines(b"\n" + text)) == sorted(filter(is_wanted, text.split(b"\n")))
+    assert sorted(wanted_lines(text)) == sorted(filter(is_wanted, text.split(b"\n")))

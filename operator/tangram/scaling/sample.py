@@ -157,4 +157,4 @@ def _checked(name: str, raw: float | str | None) -> float | None:
     low, high = PLAUSIBLE[name]
     if not low <= value <= high:  # NaN and infinity fail here too
         raise ValueError(f"the metrics have {value:g} for {name}, which cannot be")
-    return min(value, 1.0) if name.endswith("_attainment") else value
+    return 1.0 if value > 1.0 and name.endswith("_attainment") else value

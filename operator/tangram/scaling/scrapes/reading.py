@@ -104,16 +104,17 @@ def _quantile(view: MetricsView, window: RangeSelection, histogram: str, percent
     by_target = window.buckets(histogram).values()
     if not by_target:
         return None
-    sums = list(map(sum, zip(*by_target, strict=True)))
-    totals: list[float | None] = list(sums)
-    if any(map(math.isnan, sums)):  # some target lacks some bucket
-        totals = [_present(counts) for counts in zip(*by_target, strict=True)]
+    totals: list[float] = list(map(sum, zip(*by_target, strict=True)))
     edges = view.edges(histogram)
-    known = [(edge, total) for edge, total in zip(edges, totals, strict=False) if total is not None]
-    if not known or totals[-1] is None:
-        return math.nan
-    counts = [*(total for _, total in known), totals[-1]]
-    return histogram_quantile(percentile / 100, [edge for edge, _ in known], counts)
+    if any(map(math.isnan, totals)):  # some target lacks some bucket
+        present = [_present(counts) for counts in zip(*by_target, strict=True)]
+        if present[-1] is None:
+            return math.nan
+        known = [(edge, total) for edge, total in zip(edges, present, strict=False) if total is not None]
+        if not known:
+            return math.nan
+        edges, totals = tuple(edge for edge, _ in known), [*(total for _, total in known), present[-1]]
+    return histogram_quantile(percentile / 100, edges, totals)
 
 
 def _present(counts: Iterable[float]) -> float | None:

@@ -42,33 +42,27 @@ class PageFetcher:
         self._curl, self._timeout_s = pycurl, timeout_s
         self._multi = pycurl.AsyncCurlMulti()
         self._multi.setopt(pycurl.M_MAXCONNECTS, _kept_connections())
-        self._idle: list[Any] = []  # handles
+        self._idle: list[tuple[Any, _Page]] = []  # handles, and the page that each one fills
 
     async def fetch(self, url: str) -> list[bytes]:
         """Return the lines of a page that the operator reads. Raises PageProblem."""
-        page, curl = _Page(), self._curl
-        handle = self._idle.pop() if self._idle else self._new_handle()
+        curl = self._curl
+        handle, page = self._idle.pop() if self._idle else self._new_handle()
         handle.setopt(curl.URL, url)
-        handle.setopt(curl.HEADERFUNCTION, page.take_header)
-        handle.setopt(curl.WRITEFUNCTION, page.take)
         problem = None
         try:
             await self._multi.perform(handle)
         except curl.error as error:
-            problem = page.problem or self._problem(handle, error.args[0])
-        handle.setopt(curl.HEADERFUNCTION, _forget)  # else it would hold the page
-        handle.setopt(curl.WRITEFUNCTION, _forget)
-        self._idle.append(handle)  # but not if it was cancelled: it then is in use still
-        if problem is not None:
-            raise problem
-        return page.end()
+            problem = self._problem(handle, error.args[0])
+        self._idle.append((handle, page))  # but not if it was cancelled: it then is in use still
+        return page.end(problem)
 
     async def close(self) -> None:
         """Close all connections."""
         await self._multi.aclose()
 
-    def _new_handle(self) -> Any:
-        curl, handle = self._curl, self._curl.Curl()
+    def _new_handle(self) -> tuple[Any, "_Page"]:
+        curl, handle, page = self._curl, self._curl.Curl(), _Page()
         for option, value in (
             (curl.TIMEOUT_MS, max(1, round(1000 * self._timeout_s))),
             (curl.CONNECTTIMEOUT_MS, max(1, round(1000 * min(_CONNECT_S, self._timeout_s)))),
@@ -80,9 +74,11 @@ class PageFetcher:
             (curl.NETRC, curl.NETRC_IGNORED),
             (curl.HTTPHEADER, list(_HEADERS)),
             (curl.BUFFERSIZE, _PIECE_BYTES),
+            (curl.HEADERFUNCTION, page.take_header),
+            (curl.WRITEFUNCTION, page.take),
         ):
             handle.setopt(option, value)
-        return handle
+        return handle, page
 
     def _problem(self, handle: Any, code: int) -> PageProblem:
         curl = self._curl
@@ -99,9 +95,12 @@ class _Page:
     """A page as it comes. What `take` and `take_header` return tells libcurl whether to go on."""
 
     def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
         self.problem: PageProblem | None = None
         self._wanted: list[bytes] = []
-        self._buffer = [b"\n"]  # pieces; the first begins at the end of a line
+        self._buffer: list[bytes] = []  # pieces; the first begins a line
         self._newlines = 0  # in the buffer
         self._size = self._pieces = self._line_bytes = 0
 
@@ -133,16 +132,22 @@ class _Page:
             self._refuse_long_line()
         return None if self.problem is None else 0
 
-    def end(self) -> list[bytes]:
-        """Return the lines that the operator reads. Raises PageProblem."""
-        self._select(b"".join((*self._buffer, b"\n")))
-        if self.problem is not None:
-            raise self.problem
-        return self._wanted
+    def end(self, problem: PageProblem | None) -> list[bytes]:
+        """Return the lines that the operator reads, and begin anew. Raises PageProblem.
+
+        `problem`: why the page has not come, unless it was refused.
+        """
+        if problem is None:
+            self._select(b"".join(self._buffer) + b"\n")
+        problem, wanted = self.problem or problem, self._wanted
+        self._begin()
+        if problem is not None:
+            raise problem
+        return wanted
 
     def _select(self, text: bytes) -> None:
         """Keep of the lines that have come what the operator reads."""
-        end = text.rfind(b"\n")
+        end = text.rfind(b"\n") + 1
         lines = wanted_lines(text[:end])
         self._wanted += lines
         self._buffer, self._newlines = [text[end:]], 0
@@ -157,10 +162,6 @@ class _Page:
     def _refuse(self, problem: str) -> int:
         self.problem = self.problem or PageProblem(problem)
         return 0
-
-
-def _forget(_data: bytes) -> None:
-    """Take what comes when nothing is fetched: nothing does."""
 
 
 def _kept_connections() -> int:

@@ -11,9 +11,8 @@ identified.
 
 import math
 import operator
-import re
 from array import array
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from urllib.parse import urlencode
@@ -82,29 +81,10 @@ def _buckets() -> dict[str, tuple[str, bool]]:
 
 
 _COLUMNS, _BUCKETS = _columns(), _buckets()
-_NAMES = (*_COLUMNS, *_BUCKETS)
+_NAMES = (*_BUCKETS, *_COLUMNS)  # most lines are buckets
 _WANTED = tuple(f"{name}{{".encode() for name in _NAMES)
 _WIDTH = READ_BY_OPERATOR.width
 _ALL = frozenset(range(_WIDTH))
-
-
-def _any_of(names: Collection[str]) -> str:
-    """Return a pattern of all names that decides by one character at a time."""
-    if not any(names):
-        return ""
-    rests: dict[str, list[str]] = {}
-    for name in names:
-        rests.setdefault(name[:1], []).append(name[1:])
-    alternatives = [re.escape(first) + (_any_of(rest) if first else "") for first, rest in rests.items()]
-    return alternatives[0] if len(alternatives) == 1 else f"(?:{'|'.join(alternatives)})"
-
-
-# One pattern for each prefix of names: the search for a constant text is fast.
-_LINES = tuple(
-    re.compile(rf"\n({prefix}{_any_of(names)}\{{[^\n]*)".encode())
-    for prefix in sorted({name.partition(":")[0] + ":" for name in _NAMES})
-    for names in [[name.removeprefix(prefix) for name in _NAMES if name.startswith(prefix)]]
-)
 
 
 # Engines that know the parameter send no other series: a quarter of the page.
@@ -117,8 +97,8 @@ def is_wanted(line: bytes) -> bool:
 
 
 def wanted_lines(text: bytes) -> list[bytes]:
-    """Return the lines that show series that the operator reads, of those that follow a newline."""
-    return [line for pattern in _LINES for line in pattern.findall(text)]
+    """Return the lines that show series that the operator reads."""
+    return [line for line in text.split(b"\n") if line.startswith(_WANTED)]
 
 
 @dataclass(frozen=True, slots=True)
