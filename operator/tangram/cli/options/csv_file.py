@@ -2,17 +2,16 @@
 
 import csv
 import io
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tangram.catalog import InputError
 from tangram.cli.input_documents import file_bytes
+from tangram.cli.options.unpacked import unpacked
 
 MAX_BYTES = 64 * 2**20  # unpacked; a thousand rows have 200 KB
 MAX_ROWS = 200_000
-_GZIP = b"\x1f\x8b"
 
 
 def read_csv(path: Path, required: Iterable[str]) -> list[dict[str, str]]:
@@ -21,32 +20,11 @@ def read_csv(path: Path, required: Iterable[str]) -> list[dict[str, str]]:
     content = file_bytes(path, "CSV file", MAX_BYTES)
     if not content:
         raise InputError(shown, "is empty")
-    text = _text(_unpacked(content, shown), shown)
+    text = _text(b"".join(unpacked(io.BytesIO(content), shown, MAX_BYTES)), shown)
     try:
         return list(_rows(text, shown, tuple(required)))
     except csv.Error as error:
         raise InputError(shown, f"is not CSV: {error}") from None
-
-
-def _unpacked(raw: bytes, shown: str) -> bytes:
-    """Unpack gzip data, recognised by its first bytes, up to the size limit."""
-    content = bytearray()
-    while raw.startswith(_GZIP):  # a file may have several members
-        unpack = zlib.decompressobj(wbits=31)
-        try:
-            content += unpack.decompress(raw, MAX_BYTES + 1 - len(content))
-        except zlib.error:
-            raise InputError(shown, "begins like gzip, but cannot be unpacked") from None
-        if len(content) > MAX_BYTES:
-            raise InputError(shown, f"is larger than {MAX_BYTES // 2**20} MiB when unpacked")
-        if not unpack.eof:
-            raise InputError(shown, "is cut off: the gzip data has no end")
-        raw = unpack.unused_data.lstrip(b"\0")  # padding
-        if not raw:
-            return bytes(content)
-    if content:
-        raise InputError(shown, "has other data after its gzip data")
-    return raw
 
 
 def _text(raw: bytes, shown: str) -> str:

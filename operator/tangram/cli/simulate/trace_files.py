@@ -4,22 +4,19 @@ Every error is one line that names the file and the line. Nothing is read beyond
 is packed.
 """
 
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 import tangram.simulator
 from tangram.catalog import InputError
 from tangram.catalog.reading.fields import shortened
+from tangram.cli.options.unpacked import unpacked
 from tangram.simulator.traffic.trace import Trace
 from tangram.simulator.traffic.trace_lines import MAX_LINE_CHARACTERS, parse_trace
 
 MAX_UNPACKED = 512 << 20  # bytes of text
 _PACKAGED = Path(tangram.simulator.__file__).with_name("traces")
 _SUFFIX = ".csv.gz"
-_CHUNK = 1 << 16
-_GZIP = b"\x1f\x8b"
 
 
 def packaged_traces() -> tuple[str, ...]:
@@ -33,7 +30,7 @@ def read_trace(source: str) -> Trace:
     path = _PACKAGED / f"{source}{_SUFFIX}" if packaged else Path(source)
     try:
         with path.open("rb") as file:
-            return parse_trace(_lines(_unpacked(file, source), source), source)
+            return parse_trace(_lines(unpacked(file, source, MAX_UNPACKED), source), source)
     except InputError:  # a ValueError, too
         raise
     except IsADirectoryError:
@@ -46,45 +43,6 @@ def read_trace(source: str) -> Trace:
     except (OSError, ValueError) as error:  # ValueError: a name with a NUL
         reason = getattr(error, "strerror", None) or error
         raise InputError("--trace", f"cannot read {source!r}: {reason}") from None
-
-
-def _unpacked(file: BinaryIO, shown: str) -> Iterator[bytes]:
-    """Yield the text of a file in pieces; gzip is recognised by its first bytes."""
-    first = file.read(_CHUNK)
-    pieces = _gunzipped(first, file, shown) if first.startswith(_GZIP) else _plain(first, file)
-    size = 0
-    for piece in pieces:
-        size += len(piece)
-        if size > MAX_UNPACKED:
-            raise InputError(shown, f"is larger than {MAX_UNPACKED >> 20} MiB of text")
-        yield piece
-
-
-def _plain(first: bytes, file: BinaryIO) -> Iterator[bytes]:
-    yield first
-    while piece := file.read(_CHUNK):
-        yield piece
-
-
-def _gunzipped(packed: bytes, file: BinaryIO, shown: str) -> Iterator[bytes]:
-    unpack = zlib.decompressobj(wbits=31)
-    while packed:
-        try:
-            piece = unpack.decompress(packed, _CHUNK)
-        except zlib.error:
-            raise InputError(shown, "begins like gzip, but cannot be unpacked") from None
-        yield piece
-        packed = unpack.unconsumed_tail
-        if unpack.eof:  # a file may have several members
-            packed = unpack.unused_data.lstrip(b"\0") or file.read(_CHUNK).lstrip(b"\0")
-            if not packed:
-                return
-            if not packed.startswith(_GZIP):
-                raise InputError(shown, "has other data after its gzip data")
-            unpack = zlib.decompressobj(wbits=31)
-        elif not packed:
-            packed = file.read(_CHUNK)
-    raise InputError(shown, "is cut off: the gzip data has no end")
 
 
 def _lines(pieces: Iterator[bytes], shown: str) -> Iterator[str]:
