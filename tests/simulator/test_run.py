@@ -292,6 +292,16 @@ def test_plans_from_the_cache_are_those_that_planning_every_round_gives(
     assert cached.plans < plans["made"] / 2
 
 
+def test_replicas_that_a_quota_held_back_are_ordered_when_it_ends() -> None:
+    faults = InjectedFaults(pod_quotas=(PodQuota("ns", 3, 100.0, 600.0),))
+    deployment = served(poisson_trace(1000, 1.0), Schedule([(0, 1), (150, 5)]))
+
+    result = run((deployment,), replace(FLEET, nodes=h100_nodes(3, 2), faults=faults)).deployments[0]
+
+    ordered = {count.ordered: count.at for count in reversed(result.counts)}
+    assert ordered[3] < 600.0 <= ordered[5] <= 630.0
+
+
 def test_prefix_caching_shortens_prompts_that_begin_alike() -> None:
     blocks = tuple(range(6))
     shared = tuple(

@@ -92,7 +92,7 @@ class SimulatedCluster:
         for quota in self.faults.pod_quotas:
             for at in (quota.begin_s, quota.end_s):
                 if 0 < at < float("inf"):
-                    events.add(at, self._reconcile_all)
+                    events.add(at, self._change_quota)
 
     # -- plans ---------------------------------------------------------------------------------------------
 
@@ -137,6 +137,10 @@ class SimulatedCluster:
         self._reconcile(deployment, at)
 
     # -- replicas ------------------------------------------------------------------------------------------
+
+    def _change_quota(self, at: float) -> None:
+        self.version += 1  # plans know quotas: replicas may be ordered that had no room
+        self._reconcile_all(at)
 
     def _reconcile_all(self, at: float) -> None:
         for deployment in self.deployments.values():
