@@ -153,6 +153,14 @@ def test_misses_behind_a_queue_that_began_while_nothing_was_read_teach_nothing()
     assert sum(memory.load_misses.misses) == pytest.approx(0.5 * 540, rel=0.01)
 
 
+def test_replicas_of_a_clock_that_was_set_back_are_forgotten():
+    memory = corrected(ScalingMemory(compared_at=990.0), sample(9.0), now=1000.0, ready=9)
+
+    memory = corrected(memory, sample(9.0), now=100.0, ready=2)
+
+    assert memory.serving == ((100.0, 2),)
+
+
 def test_the_first_reading_counts_nothing_because_its_window_began_before_the_requests():
     memory = corrected(ScalingMemory(), sample(9.0, attainment=0.2), now=30.0)
 

@@ -62,6 +62,12 @@ def test_at_the_rate_of_a_percentile_the_others_miss(scale, spread, percentile):
     assert percentile == 50 or curve.missed_share(1.05 * rate) > 1 - percentile / 100
 
 
+@pytest.mark.parametrize("load", [0.0, 1e-300, 1e300, math.inf])
+@pytest.mark.parametrize("spread", [0.0, 0.5])
+def test_any_load_has_a_share(load, spread):
+    assert MissCurve(KNEE, spread).missed_share(load) == pytest.approx(1.0 if load > 1 else 0.0, abs=0.002)
+
+
 def test_a_load_that_varies_hardly_is_steady():
     for spread in (0.0, 1e-300, 0.04):
         assert MissCurve(KNEE, spread).missed_share(2.5) == MissCurve(KNEE).missed_share(2.5)

@@ -56,6 +56,14 @@ def test_small_changes_of_a_number_are_no_writes():
     assert record(replace(LEARNED, trusted_share=0.53)) == record(LEARNED)
 
 
+@pytest.mark.parametrize(("text", "share"), [("1e-320", 1e-4), ("0.3", 0.3), ("2.1", 1.0), ("1e300", 1.0)])
+def test_a_share_that_no_correction_has_is_not_believed(text, share):
+    memory = recalled({"learnedUnder": "x", "trustedShare": text, "loadSpread": "1e-300"})
+
+    assert (memory.trusted_share, memory.prior_share) == (share, share)
+    assert memory.load_spread == 0.0
+
+
 def test_it_fits_the_crd():
     ScalingStatus.model_validate(record(LEARNED))
 

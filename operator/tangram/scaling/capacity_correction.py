@@ -82,7 +82,7 @@ def corrected(
         return replace(memory, compared_at=now)
     passed = now - memory.compared_at
     rounds = (*memory.serving, (now, ready))
-    serving = tuple((at, count) for at, count in rounds if now - at < every_s and count)
+    serving = tuple((at, count) for at, count in rounds if 0 <= now - at < every_s and count)
     is_queued = memory.is_queued or (sample.waiting or 0.0) >= max(1, ready)
     memory = replace(memory, serving=serving, is_queued=is_queued)
     predicted = outlook.capacity.rate_at(reference)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from tangram.fleet import ProvisionedLoad
+from tangram.scaling.capacity_correction import LEAST_SHARE, MOST_SHARE
 from tangram.scaling.outlook.miss_curve import MOST_SPREAD
 from tangram.scaling.outlook.tenth_steps import nearest_step
 from tangram.scaling.state import ScalingMemory
@@ -21,7 +22,6 @@ _MOST_REPLICAS = 2**31 - 1
 _MOST_SECONDS = 86_400.0
 _MOST_LOAD = 1e7
 _DIGITS = 3
-_MOST_SHARE = 1e4
 _LEAST_UNAVOIDABLE = 0.001
 
 
@@ -68,7 +68,7 @@ def recalled(block: Mapping[str, Any]) -> ScalingMemory:
     subject = block.get("learnedUnder")
     if not isinstance(subject, str):  # it may have been learned under anything
         return memory
-    share = _positive(block.get("trustedShare"), _MOST_SHARE) or 1.0
+    share = max(_positive(block.get("trustedShare"), MOST_SHARE) or 1.0, LEAST_SHARE)
     spread = round(_positive(block.get("loadSpread"), MOST_SPREAD) or 0.0, 1)
     unavoidable = _positive(block.get("unavoidableShare"), 1.0) or 0.0
     return replace(

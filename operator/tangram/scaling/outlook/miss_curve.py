@@ -24,6 +24,7 @@ _LEAST_SPREAD = 0.05  # less than the ratio of two points: as good as steady
 _STEEPEST = 60.0  # of the logarithm of the share, by the load over the highest load with hardly any miss
 # Points of a smoothed curve, in equal ratios around the load at which half of the requests miss.
 _STEP, _BELOW, _ABOVE = 0.06, 116, 32  # from a thousandth to 6.8 times
+_ROUNDING = 1e-6
 _DEVIATIONS = 4.0  # of the normal distribution that are counted on each side
 
 
@@ -36,16 +37,21 @@ class MissCurve:
         self._loads = [load for _, load in rates]
         self._pieces = _pieces(rates)
         self._least_load = (rates[-1][1] or 1.0) * math.exp(-_BELOW * _STEP)
+        self._most_load = self._load(_BELOW + _ABOVE - _ROUNDING)
         self._shares = self._smoothed(spread) if spread > _LEAST_SPREAD else None
 
     def missed_share(self, load: float) -> float:
         """Return the share at one mean load, 0 to 1."""
         if self._shares is None:
             return self._steady(load)
-        place = math.log(load / self._least_load) / _STEP if load > self._least_load else 0.0
-        below = min(int(place), len(self._shares) - 2)
+        if load <= self._least_load:
+            return self._shares[0]
+        if load >= self._most_load:
+            return self._shares[-1]
+        place = math.log(load / self._least_load) / _STEP
+        below = int(place)
         first, second = self._shares[below], self._shares[below + 1]
-        return first + min(place - below, 1.0) * (second - first)
+        return first + (place - below) * (second - first)
 
     def rate_at(self, percentile: float) -> float:
         """Return the highest load at which `percentile` per cent of the requests meet the objectives; the
