@@ -10,7 +10,6 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 import pytest
@@ -159,29 +158,27 @@ def test_a_replica_that_crashes_for_ever_does_not_stop_growth(stage: Stage, chat
     wait_until(lambda: "lateReplicas" not in chat.status()["scaling"], 30, "the status to say so")
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """What there was when the loads on the chat ended."""
-
-    at: datetime
-    replicas: int
-
-
-@pytest.fixture(scope="module")
-def ended(models: dict[str, Autoscaled]) -> Ended:
-    """The chat after the end of its loads, before any replica of it is removed."""
-    chat = models[CHAT]
+def test_replicas_fall_late_after_the_load_and_no_request_was_cut(chat: Autoscaled) -> None:
+    kube = chat.kube
     high = chat.replicas()[1]
     assert high > 1
     for name in (BURST, MORE):
-        install.end_load(chat.kube, name=name)
+        install.end_load(kube, name=name)
+    ended = min(load_ended_at(kube, name) for name in (BURST, MORE))
     assert chat.replicas()[1] == high
-    return Ended(min(load_ended_at(chat.kube, name) for name in (BURST, MORE)), high)
+
+    wait_until(lambda: chat.replicas() == (1, 1), 300, "one replica again", every=1)
+    falls = [change for change in chat.changes() if instant(change["time"]) > ended]
+    assert falls
+    assert {change["reason"] for change in falls} == {"LoadFell"}
+    waited = [(instant(change["time"]) - ended).total_seconds() for change in falls]
+    assert min(waited) >= DOWN_AFTER_S, falls
+    for name in (BURST, MORE):
+        said = kube.kubectl("logs", f"job/{name}", "--tail=1")
+        assert ", 0 cut" in said, said
 
 
-@pytest.mark.usefixtures("ended")
 def test_the_load_of_the_demo_adds_a_replica(stage: Stage, chat: Autoscaled) -> None:
-    """The replicas of the chat, which has no load any more, are removed meanwhile."""
     kube = chat.kube
     install.model(kube)
     install.load(kube, stage.references["silicon"], seconds=300)
@@ -190,20 +187,6 @@ def test_the_load_of_the_demo_adds_a_replica(stage: Stage, chat: Autoscaled) -> 
     install.end_load(kube)
     said = kube.kubectl("logs", "job/load", "--tail=1")
     assert ", 0 cut" in said, said
-
-
-def test_replicas_fall_late_after_the_load_and_no_request_was_cut(ended: Ended, chat: Autoscaled) -> None:
-    kube = chat.kube
-    wait_until(lambda: chat.replicas() == (1, 1), 300, "one replica again", every=1)
-    falls = [change for change in chat.changes() if instant(change["time"]) > ended.at]
-    assert falls
-    assert falls[-1]["from"] == ended.replicas
-    assert {change["reason"] for change in falls} == {"LoadFell"}
-    waited = [(instant(change["time"]) - ended.at).total_seconds() for change in falls]
-    assert min(waited) >= DOWN_AFTER_S, falls
-    for name in (BURST, MORE):
-        said = kube.kubectl("logs", f"job/{name}", "--tail=1")
-        assert ", 0 cut" in said, said
 
 
 def test_a_constant_load_keeps_its_number_of_replicas_for_ten_minutes(settled: Settled) -> None:
