@@ -36,28 +36,6 @@ _COEFFICIENTS = "/opt/tangram/tangram/capacity/coefficients.yaml"
 _PACED = re.compile(
     r"\[pod/(?P<pod>[^/]+)/.*paced steps: (\d+), (\d+) late, ([\d.]+) s instead of ([\d.]+) s"
 )
-_JOB = """
-apiVersion: batch/v1
-kind: Job
-metadata: {{name: {name}}}
-spec:
-  backoffLimit: 0
-  template:
-    spec:
-      restartPolicy: Never
-      automountServiceAccountToken: false
-      containers:
-        - name: replay
-          image: {image}
-          imagePullPolicy: IfNotPresent
-          command: [/opt/venv/bin/python, /replay/replay.py, --url=http://{model}, --model={model}]
-          args: [--requests=/replay/requests.csv]
-          resources: {{requests: {{cpu: 20m}}, limits: {{memory: 512Mi}}}}
-          volumeMounts: [{{name: script, mountPath: /replay}}]
-      volumes:
-        - name: script
-          configMap: {{name: {name}}}
-"""
 
 
 @contextmanager
@@ -186,7 +164,10 @@ def _start_replay(kube: Kube, image: str, model: str, requests: Sequence[Simulat
         file.write_text("".join(f"{r.arrival_s},{r.input_tokens},{r.output_tokens}\n" for r in requests))
         files = (f"--from-file={file}", f"--from-file={install.ROOT / 'e2e/demo/replay.py'}")
         kube.apply(kube.kubectl("create", "configmap", REPLAY, *files, "--dry-run=client", "-o", "yaml"))
-    kube.apply(_JOB.format(name=REPLAY, image=image, model=model))
+    arguments = ("--requests=/replay/requests.csv",)
+    kube.apply(
+        install.client_job(REPLAY, image, "replay", model, arguments, config_map=REPLAY, memory="512Mi")
+    )
     first = wait_until(lambda: _log(kube)[:1], 60, "the replay to begin")
     return float(first[0]["began_at"])
 

@@ -114,18 +114,14 @@ def load(
     """
     kube.kubectl("delete", "job", name, "--ignore-not-found", "--wait")
     kube.apply(script(kube, f"{name}-script", ROOT / "e2e/demo/load.py", "default"))
-    kube.apply(
-        LOAD_JOB.format(
-            name=name,
-            image=image,
-            model=model,
-            seconds=seconds,
-            concurrency=concurrency,
-            tokens=tokens,
-            requests=requests,
-            every=every_s,
-        )
+    arguments = (
+        f"--seconds={seconds}",
+        f"--concurrency={concurrency}",
+        f"--tokens={tokens}",
+        f"--requests={requests}",
+        f"--every={every_s}",
     )
+    kube.apply(client_job(name, image, "load", model, arguments, config_map=f"{name}-script"))
 
 
 def end_load(kube: Kube, *, after_s: int = 0, name: str = "load", within_s: int = 60) -> None:
@@ -137,7 +133,7 @@ def end_load(kube: Kube, *, after_s: int = 0, name: str = "load", within_s: int 
     )
 
 
-LOAD_JOB = """
+_CLIENT_JOB = """
 apiVersion: batch/v1
 kind: Job
 metadata: {{name: {name}}}
@@ -148,19 +144,39 @@ spec:
       restartPolicy: Never
       automountServiceAccountToken: false
       containers:
-        - name: load
+        - name: {script}
           image: {image}
           imagePullPolicy: IfNotPresent
-          command: [/opt/venv/bin/python, /load/load.py, --url=http://{model}, --model={model}]
-          args:
-            [--seconds={seconds}, --concurrency={concurrency}, --tokens={tokens}, --requests={requests},
-             --every={every}]
-          resources: {{requests: {{cpu: 20m}}, limits: {{memory: 128Mi}}}}
-          volumeMounts: [{{name: script, mountPath: /load}}]
+          command: [/opt/venv/bin/python, /{script}/{script}.py, --url=http://{model}, --model={model}]
+          args: [{arguments}]
+          resources: {{requests: {{cpu: 20m}}, limits: {{memory: {memory}}}}}
+          volumeMounts: [{{name: script, mountPath: /{script}}}]
       volumes:
         - name: script
-          configMap: {{name: {name}-script}}
+          configMap: {{name: {config_map}}}
 """
+
+
+def client_job(
+    name: str,
+    image: str,
+    script: str,
+    model: str,
+    arguments: Sequence[str],
+    *,
+    config_map: str,
+    memory: str = "128Mi",
+) -> str:
+    """Return a Job that runs `script`.py of a ConfigMap against the Service of a model."""
+    return _CLIENT_JOB.format(
+        name=name,
+        image=image,
+        script=script,
+        model=model,
+        arguments=", ".join(arguments),
+        config_map=config_map,
+        memory=memory,
+    )
 
 
 def remove(kube: Kube) -> None:
