@@ -31,7 +31,7 @@ LEAST_SHARE, MOST_SHARE = 1e-4, 2.0
 _EVERY_S = 60.0
 _MINUTES = 2  # whose mean load misses count at: a request may have arrived in the one before
 _BURST = 2.0  # times the load of the minute before, from which on a minute counts alone
-_GAP = 2.0  # times the time between two readings, after which nobody saw the load that a queue is of
+_GAP = 2.0  # times the time between two readings, after which a queue is of a load that is not known
 _CORRELATED = 4.0  # requests of one burst miss together: so many count as one
 _COST = 1 / 0.35  # in nats, of numbers that differ from those before any request: see `_Fit.distance`
 # Shares and spreads that are tried: neighbours of the present ones, because the two depend on each other, and
@@ -89,7 +89,7 @@ def corrected(
     if 0 <= passed < every_s or not serving or rate is None or predicted <= 0:
         return memory
     if passed > _GAP * every_s:
-        memory = replace(memory, loads=(), queued_load=math.inf)
+        memory = interrupted(memory)
     served_by = sum(count for _, count in serving) / len(serving)
     loads = (*memory.loads[1 - _MINUTES :], rate / served_by / predicted)
     caused_by = loads[-1] if loads[-1] > _BURST * loads[0] else sum(loads) / len(loads)
@@ -110,6 +110,13 @@ def corrected(
         load_misses=load_misses,
     )
     return _fitted(memory, outlook.capacity, predicted)
+
+
+def interrupted(memory: ScalingMemory) -> ScalingMemory:
+    """Return `memory` without the loads before: requests that wait have waited for a load that is not known,
+    or for other replicas.
+    """
+    return replace(memory, loads=(), queued_load=math.inf, serving=(), is_queued=False)
 
 
 def _comparable(memory: ScalingMemory, objectives: Objectives, reference: float) -> ScalingMemory:

@@ -12,6 +12,7 @@ from functools import partial
 
 from tangram.fleet import Decision, Intent, Shape, Workload
 from tangram.scaling import ordered_replicas as supply
+from tangram.scaling.capacity_correction import interrupted
 from tangram.scaling.control import decide, forget_learned
 from tangram.scaling.feed_forward import arrival_rate, bins_of_requests
 from tangram.scaling.limits import forecast_objectives, ttft_unreachable
@@ -165,16 +166,8 @@ def _with_variants(state: LawState, observation: LawObservation) -> LawState:
     is_mixed = bool(observation.beside)
     if state.is_mixed and not is_mixed:
         at = observation.at
-        memory = replace(
-            state.memory,
-            stable_since=at,
-            compared_at=at,
-            loads=(),
-            queued_load=math.inf,  # requests that wait have waited for others
-            serving=(),
-            is_queued=False,
-        )
-        state = replace(state, memory=memory)
+        memory = replace(state.memory, stable_since=at, compared_at=at)
+        state = replace(state, memory=interrupted(memory))
     return replace(state, is_mixed=is_mixed)
 
 

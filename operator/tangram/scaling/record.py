@@ -38,7 +38,7 @@ def record(memory: ScalingMemory) -> dict[str, Any]:
     step = nearest_step(memory.trusted_share)
     if step != 1:  # coarse, because it moves a little each minute, and each change is a write
         block["trustedShare"] = _decimal(step, 2)
-    if memory.load_spread >= 0.05:
+    if memory.load_spread:
         block["loadSpread"] = f"{memory.load_spread:.1f}"
     if memory.provisioned is not None:  # in steps that last: see `outlook.load_steps`
         block["provisionedRequestsPerSecond"] = _decimal(memory.provisioned.requests_per_second)
