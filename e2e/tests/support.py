@@ -19,7 +19,9 @@ def ask(kube: Kube, name: str = install.NAME) -> str:
     """One short answer of a model."""
     with kube.port_forward(f"svc/{name}", 80) as port:
         client = OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", timeout=60)
-        reply = client.completions.create(model=name, prompt="import os\n", max_tokens=4)
+        reply = client.completions.create(
+            model=name, prompt="import os\n", max_tokens=4, extra_body={"ignore_eos": True}
+        )
     return str(reply.choices[0].finish_reason)
 
 
