@@ -21,7 +21,7 @@ from tangram.scaling import Sample, ScalingMemory, ScalingParams, classify
 from tangram.scaling.control import decide
 from tangram.scaling.outlook.load_history import LoadHistory
 from tangram.scaling.outlook.load_outlook import LoadOutlook
-from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
+from tangram.scaling.outlook.replica_capacity import CapacityCorrection, ReplicaCapacity
 from tangram.scaling.sample import Window
 from tests.support.fleet import intent
 
@@ -50,7 +50,7 @@ class Service:
     @property
     def real(self) -> ReplicaCapacity:
         """What one of its replicas carries."""
-        return self.predicted.scaled(self.share, self.spread, self.unavoidable)
+        return self.predicted.corrected(CapacityCorrection(self.share, self.spread, self.unavoidable))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from tangram.fleet import Objectives
 from tangram.scaling import ScalingMemory, capacity_correction
 from tangram.scaling.outlook.load_misses import LoadMisses
 from tangram.scaling.outlook.load_outlook import LoadOutlook
-from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
+from tangram.scaling.outlook.replica_capacity import CapacityCorrection, ReplicaCapacity
 from tests.scaling.test_feed_forward import CHAT, PARAMS, outlook, sample, sharp
 
 # A P99 at 10 requests/s. Misses double with each third of that.
@@ -45,12 +45,12 @@ def lived(missed_share, *, hours=6, known=None, loads=LOADS):
 
 def smooth(load, share=1.0):
     """Return a reading at a load of each of three replicas that carry this share of the prediction."""
-    return sample(3 * load, attainment=1 - SMOOTH.scaled(share).missed_share(load))
+    return sample(3 * load, attainment=1 - SMOOTH.corrected(CapacityCorrection(share)).missed_share(load))
 
 
 def predicted(memory, load):
     """Return the share of misses at a load of one replica, as corrected."""
-    corrected = SMOOTH.scaled(memory.trusted_share, memory.load_spread, memory.unavoidable_share)
+    corrected = SMOOTH.corrected(memory.correction)
     return corrected.missed_share(load)
 
 
@@ -58,12 +58,14 @@ def predicted(memory, load):
 def test_the_misses_at_a_constant_load_are_predicted_within_two_hours(share):
     memory = after(120, smooth(10.0, share), known=replace(outlook(), capacity=SMOOTH))
 
-    assert predicted(memory, 10.0) == pytest.approx(SMOOTH.scaled(share).missed_share(10.0), rel=0.2)
+    assert predicted(memory, 10.0) == pytest.approx(
+        SMOOTH.corrected(CapacityCorrection(share)).missed_share(10.0), rel=0.2
+    )
 
 
 @pytest.mark.parametrize(("share", "spread"), [(0.5, 0.0), (0.8, 0.3), (1.2, 0.6), (1.5, 0.0), (1.6, 1.0)])
 def test_the_misses_at_every_load_are_predicted_after_hours_of_many_loads(share, spread):
-    real = SMOOTH.scaled(share, spread)
+    real = SMOOTH.corrected(CapacityCorrection(share, spread))
     loads = [share * load for load in LOADS]
 
     memory = lived(real.missed_share, hours=8, loads=loads)
@@ -73,11 +75,11 @@ def test_the_misses_at_every_load_are_predicted_after_hours_of_many_loads(share,
 
 
 def test_a_model_that_is_wrong_by_far_is_corrected_within_minutes():
-    far_off = replace(outlook(), capacity=SMOOTH.scaled(100.0))
+    far_off = replace(outlook(), capacity=SMOOTH.corrected(CapacityCorrection(100.0)))
 
     memory = after(6, smooth(22.0), known=far_off)
 
-    assert far_off.capacity.scaled(memory.trusted_share, memory.load_spread).missed_share(22.0) > 0.08
+    assert far_off.capacity.corrected(memory.correction).missed_share(22.0) > 0.08
 
 
 @pytest.mark.parametrize("factor", [3.0, 30.0, 300.0])
@@ -86,7 +88,7 @@ def test_a_model_with_a_knee_that_is_wrong_by_far_is_corrected_within_minutes(fa
 
     memory = after(6, reading, known=replace(outlook(), capacity=sharp(5.0 * factor)))
 
-    assert sharp(5.0 * factor).scaled(memory.trusted_share, memory.load_spread).missed_share(5.5) > 0.5
+    assert sharp(5.0 * factor).corrected(memory.correction).missed_share(5.5) > 0.5
 
 
 def test_misses_between_two_minutes_count_where_windows_are_shorter():
@@ -101,14 +103,14 @@ def test_misses_between_two_minutes_count_where_windows_are_shorter():
             memory, params, CHAT, known, reading, 6.0, ready=1, now=float(now)
         )
 
-    assert known.capacity.scaled(memory.trusted_share, memory.load_spread).missed_share(6.0) > 0.3
+    assert known.capacity.corrected(memory.correction).missed_share(6.0) > 0.3
 
 
 def test_a_model_that_is_right_is_left_alone():
     memory = lived(SMOOTH.missed_share)
 
-    assert memory.trusted_share == pytest.approx(1.0, abs=0.1)
-    assert memory.load_spread <= 0.2
+    assert memory.correction.trusted_share == pytest.approx(1.0, abs=0.1)
+    assert memory.correction.load_spread <= 0.2
 
 
 def test_one_burst_does_not_outweigh_hours():
@@ -148,7 +150,7 @@ def test_misses_behind_a_queue_that_began_while_nothing_was_read_teach_nothing()
         memory = corrected(memory, sample(9.0, attainment=0.2, waiting=50.0), now=now)
 
     assert sum(memory.load_misses.misses) == 0.0
-    assert memory.trusted_share >= 1.0
+    assert memory.correction.trusted_share >= 1.0
     memory = corrected(memory, sample(9.0, attainment=0.5), now=720.0)  # none waits any more
     assert sum(memory.load_misses.misses) == pytest.approx(0.5 * 540, rel=0.01)
 
@@ -187,11 +189,12 @@ def test_readings_within_a_minute_count_once():
 
 
 def test_what_was_recorded_stays_until_requests_say_otherwise():
-    memory = ScalingMemory(trusted_share=0.5, load_spread=0.6, prior_share=0.5, prior_spread=0.6)
+    recorded = CapacityCorrection(0.5, 0.6)
+    memory = ScalingMemory(correction=recorded, prior=recorded)
 
     idle = after(60, replace(sample(0.0), arrived=0.0, requests=0.0), memory)
 
-    assert (idle.trusted_share, idle.load_spread) == (0.5, 0.6)
+    assert idle.correction == recorded
 
 
 @settings(max_examples=40, deadline=None)
@@ -210,18 +213,18 @@ def test_whatever_is_read_both_numbers_stay_within_their_bounds(readings, predic
             known=known,
         )
 
-    assert 1e-4 <= memory.trusted_share <= 2.0
-    assert 0.0 <= memory.load_spread <= 1.5
+    assert 1e-4 <= memory.correction.trusted_share <= 2.0
+    assert 0.0 <= memory.correction.load_spread <= 1.5
 
 
 def test_a_model_by_which_no_load_meets_the_p99_is_corrected_in_units_of_the_objective():
     capacity = ReplicaCapacity(((99, 0.0), (95, 6.0), (90, 10.0), (50, 18.0)))
-    real = capacity.scaled(0.5)
+    real = capacity.corrected(CapacityCorrection(0.5))
 
     memory = lived(real.missed_share, known=replace(outlook(), capacity=capacity), loads=(3.0, 4.0, 5.0, 6.0))
 
     assert memory.corrected_at == 90
-    corrected = capacity.scaled(memory.trusted_share, memory.load_spread)
+    corrected = capacity.corrected(memory.correction)
     for load in (4.0, 5.0, 6.0):
         assert corrected.missed_share(load) == pytest.approx(real.missed_share(load), rel=0.3)
 
@@ -236,7 +239,7 @@ def test_loads_in_other_units_are_not_compared_and_the_correction_goes_on():
 
     assert (before.corrected_at, memory.corrected_at) == (99, 90)
     assert sum(memory.load_misses.requests) < 2 * 30 * 60
-    assert (memory.prior_share, memory.prior_spread) == (before.trusted_share, before.load_spread)
+    assert memory.prior == before.correction
 
 
 def test_misses_of_a_ttft_out_of_reach_do_not_correct_what_a_replica_carries():
@@ -247,9 +250,9 @@ def test_misses_of_a_ttft_out_of_reach_do_not_correct_what_a_replica_carries():
 
     memory = after(1, good, replace(before, compared_at=0.0, ttft_reachable=False), known=known)
 
-    assert before.trusted_share < 0.5
+    assert before.correction.trusted_share < 0.5
     assert memory.corrected_for == Objectives(None, CHAT.tpot)
-    assert memory.trusted_share >= 1.0
+    assert memory.correction.trusted_share >= 1.0
 
 
 LOW, HALF, FULL = 1.0, 6.0, 10.0
@@ -263,10 +266,10 @@ def with_unavoidable(load, share=0.03):
 def test_misses_at_low_load_are_no_reason_for_a_replica():
     memory = lived(with_unavoidable, loads=(LOW, 2.0, HALF, FULL))
 
-    assert 0.02 < memory.unavoidable_share <= 0.03
+    assert 0.02 < memory.correction.unavoidable_share <= 0.03
     for load in (LOW, HALF, FULL):
         assert predicted(memory, load) == pytest.approx(with_unavoidable(load), rel=0.3)
-    without = SMOOTH.scaled(memory.trusted_share, memory.load_spread)
+    without = SMOOTH.corrected(memory.correction._replace(unavoidable_share=0.0))
     assert without.missed_share(HALF) < 0.01, "by load alone"
 
 
@@ -288,20 +291,23 @@ def test_misses_at_low_load_are_no_reason_for_a_replica():
     ],
 )
 def test_misses_are_unavoidable_only_where_far_higher_loads_miss_no_more(missed_share, loads):
-    assert lived(missed_share, hours=1, loads=loads).unavoidable_share < 0.002
+    assert lived(missed_share, hours=1, loads=loads).correction.unavoidable_share < 0.002
 
 
 def test_misses_at_low_load_that_chance_explains_are_not_unavoidable():
     memory = ScalingMemory(load_misses=LoadMisses().counted(0.1, 150.0, 0.02).counted(0.8, 500.0, 0.0))
 
-    assert after(1, sample(0.0), memory).unavoidable_share == 0.0
+    assert after(1, sample(0.0), memory).correction.unavoidable_share == 0.0
 
 
 def test_other_objectives_have_other_unavoidable_misses():
     memory = lived(with_unavoidable, loads=(LOW, 2.0, HALF, FULL))
     memory = replace(memory, ttft_reachable=False, compared_at=0.0)
 
-    assert after(1, sample(5.0), memory, known=replace(outlook(), capacity=SMOOTH)).unavoidable_share == 0.0
+    assert (
+        after(1, sample(5.0), memory, known=replace(outlook(), capacity=SMOOTH)).correction.unavoidable_share
+        == 0.0
+    )
 
 
 def test_misses_of_a_burst_that_begins_count_at_its_load_and_those_after_it_at_the_mean():
@@ -320,4 +326,4 @@ def test_one_burst_after_silence_does_not_teach_that_a_replica_carries_next_to_n
 
     burst = after(1, sample(20.0, attainment=0.85), replace(memory, compared_at=0.0), ready=1, known=known)
 
-    assert burst.trusted_share > 0.7
+    assert burst.correction.trusted_share > 0.7

@@ -171,11 +171,11 @@ def test_every_number_that_is_remembered_is_finite(history, known):
     for _, _, decision in play(history, known):
         memory = decision.memory
         counts = (*memory.load_misses.requests, *memory.load_misses.misses)
-        numbers = (memory.trusted_share, memory.load_spread, *memory.loads, *counts)
+        numbers = (*memory.correction, *memory.loads, *counts)
         assert all(math.isfinite(number) and number >= 0 for number in numbers)
-        assert 1e-4 <= memory.trusted_share <= 2.0
-        assert 0.0 <= memory.load_spread <= 1.5
-        assert 0.0 <= memory.unavoidable_share <= 1.0
+        assert 1e-4 <= memory.correction.trusted_share <= 2.0
+        assert 0.0 <= memory.correction.load_spread <= 1.5
+        assert 0.0 <= memory.correction.unavoidable_share <= 1.0
         assert len(memory.recommendations) <= 49
 
 

@@ -7,6 +7,7 @@ import pytest
 from tangram.scaling import ScalingMemory
 from tangram.scaling.outlook.load_history import LoadHistory
 from tangram.scaling.outlook.load_outlook import LoadOutlook
+from tangram.scaling.outlook.replica_capacity import CapacityCorrection
 from tests.scaling.test_capacity_correction import SMOOTH
 from tests.scaling.test_feed_forward import decided, sample
 
@@ -38,7 +39,7 @@ def changes(load, real, *, hours, start=3):
 @pytest.mark.parametrize("carried", [0.7, 1.0, 1.3])
 @pytest.mark.parametrize("load", [0.9, 1.0, 1.05])
 def test_replicas_of_a_constant_load_settle_at_the_edge_of_what_they_carry(load, carried):
-    real = SMOOTH.scaled(carried)
+    real = SMOOTH.corrected(CapacityCorrection(carried))
 
     times = changes(3 * load * real.rate_at(90), real, hours=5)
 

@@ -14,7 +14,7 @@ from tangram.scaling.outlook.load_history import LoadHistory, extended
 from tangram.scaling.outlook.load_outlook import LoadOutlook
 from tangram.scaling.outlook.load_steps import provisioned_load, rate_step
 from tangram.scaling.outlook.mixture import Mixture
-from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
+from tangram.scaling.outlook.replica_capacity import CapacityCorrection, ReplicaCapacity
 from tangram.scaling.sample import Window
 from tests.support.fleet import intent
 
@@ -203,7 +203,7 @@ def test_a_steady_noisy_load_is_recorded_a_few_times_in_twelve_hours():
 
 def test_it_goes_through_a_status():
     load = provisioned_load(None, 23, Mixture(1234.0, 99.0), 0.5)
-    memory = ScalingMemory(subject="x", trusted_share=load.trusted_share, provisioned=load)
+    memory = ScalingMemory(subject="x", correction=CapacityCorrection(load.trusted_share), provisioned=load)
     block = record(memory)
 
     again = recalled(block).provisioned

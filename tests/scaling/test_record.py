@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tangram.api.llm_deployment.status import ScalingStatus
 from tangram.scaling import ScalingMemory, recalled, record
+from tangram.scaling.outlook.replica_capacity import CapacityCorrection
 
 LEARNED = ScalingMemory(
     replicas=3,
@@ -21,9 +22,7 @@ LEARNED = ScalingMemory(
     written_off=1,
     failed_orders=2,
     spare_since=5.0,
-    trusted_share=0.5123,
-    load_spread=0.6,
-    unavoidable_share=0.0131,
+    correction=CapacityCorrection(0.5123, 0.6, 0.0131),
 )
 
 
@@ -39,29 +38,26 @@ def test_what_was_learned_goes_through_a_status():
         start_s=93.0,
         written_off=1,
         failed_orders=2,
-        trusted_share=0.51,
-        load_spread=0.6,
-        unavoidable_share=0.014,
-        prior_share=0.51,
-        prior_spread=0.6,
-        prior_unavoidable=0.014,
+        correction=CapacityCorrection(0.51, 0.6, 0.014),
+        prior=CapacityCorrection(0.51, 0.6, 0.014),
     )
 
 
 def test_numbers_near_the_prediction_are_not_written():
-    assert record(ScalingMemory(subject="x", trusted_share=1.04, load_spread=0.0)) == {}
+    assert record(ScalingMemory(subject="x", correction=CapacityCorrection(1.04))) == {}
 
 
 def test_small_changes_of_a_number_are_no_writes():
-    assert record(replace(LEARNED, trusted_share=0.53)) == record(LEARNED)
+    other = LEARNED.correction._replace(trusted_share=0.53)
+
+    assert record(replace(LEARNED, correction=other)) == record(LEARNED)
 
 
 @pytest.mark.parametrize(("text", "share"), [("1e-320", 1e-4), ("0.3", 0.3), ("2.1", 1.0), ("1e300", 1.0)])
 def test_a_share_that_no_correction_has_is_not_believed(text, share):
     memory = recalled({"learnedUnder": "x", "trustedShare": text, "loadSpread": "1e-300"})
 
-    assert (memory.trusted_share, memory.prior_share) == (share, share)
-    assert memory.load_spread == 0.0
+    assert memory.correction == memory.prior == CapacityCorrection(share)
 
 
 def test_it_fits_the_crd():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
+from tangram.scaling.outlook.replica_capacity import CapacityCorrection, ReplicaCapacity
 
 KNEE = ReplicaCapacity(((99, 2.0), (95, 3.0), (90, 3.4), (50, 4.0)))
 RATES = st.lists(st.floats(0, 1e4), min_size=4, max_size=4).map(sorted)
@@ -25,7 +25,7 @@ def test_hardly_any_request_misses_far_below_and_all_miss_far_above():
 
 
 def test_a_replica_that_carries_half_misses_as_much_at_half_the_load():
-    assert KNEE.scaled(0.5).missed_share(1.6) == pytest.approx(KNEE.missed_share(3.2))
+    assert KNEE.corrected(CapacityCorrection(0.5)).missed_share(1.6) == pytest.approx(KNEE.missed_share(3.2))
 
 
 @given(RATES, st.floats(0, 1e5), st.floats(0, 1e5))
@@ -59,7 +59,7 @@ def test_the_idle_ttft_between_two_percentiles_is_that_of_the_less_strict_one():
 
 
 def test_unavoidable_misses_are_those_of_any_load():
-    capacity = KNEE.scaled(1.0, unavoidable_share=0.02)
+    capacity = KNEE.corrected(CapacityCorrection(unavoidable_share=0.02))
 
     assert capacity.missed_share(0.0) == pytest.approx(0.02, abs=0.001)
     assert capacity.missed_share(2.0) == pytest.approx(1 - 0.98 * 0.99)

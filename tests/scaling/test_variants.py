@@ -13,7 +13,7 @@ from tangram.capacity.load.traffic import open_traffic
 from tangram.fleet import Decision, Objective, Traffic
 from tangram.fleet.lengths import around
 from tangram.scaling.law import LawState, after_plan, observation_of
-from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
+from tangram.scaling.outlook.replica_capacity import CapacityCorrection, ReplicaCapacity
 from tangram.scaling.sample import Window
 from tangram.shell.measure.predicted_capacities import CapacityInputs, PredictedCapacities
 from tests.scaling.test_law import CHAT, LAW, capacity, observation, sample
@@ -25,7 +25,7 @@ COUNTED = LawState(shape=OLD)
 
 def scaled(factor):
     """Return the capacity of a shape on which a replica carries `factor` times as much."""
-    return lambda prompt, answer: capacity(prompt, answer).scaled(factor)
+    return lambda prompt, answer: capacity(prompt, answer).corrected(CapacityCorrection(factor))
 
 
 def seen(reading, *others, **changes):
@@ -129,7 +129,7 @@ def test_a_shape_on_which_no_load_meets_the_objectives_needs_no_further_replicas
 
 def test_where_the_ttft_of_the_other_shape_is_out_of_reach_its_tpot_counts():
     def slow(prompt, answer):
-        tpot = capacity(prompt, answer).scaled(0.5)
+        tpot = capacity(prompt, answer).corrected(CapacityCorrection(0.5))
         rates = tuple((percentile, 0.0) for percentile, _ in tpot.rates)
         return ReplicaCapacity(rates, idle_ttft=((99, 4000.0), (90, 3000.0)), without_ttft=tpot)
 
@@ -141,7 +141,7 @@ def test_where_the_ttft_of_the_other_shape_is_out_of_reach_its_tpot_counts():
 
 @pytest.mark.parametrize(("share", "weakest"), [(0.5, 0.5), (2.0, 1.0)])
 def test_the_correction_counts_for_the_other_shape_as_far_as_it_warns(share, weakest):
-    memory = replace(COUNTED.memory, trusted_share=share, prior_share=share)
+    memory = replace(COUNTED.memory, correction=CapacityCorrection(share), prior=CapacityCorrection(share))
     decision = decided(scaled(1.0), state=replace(COUNTED, memory=memory))
 
     assert decision.need.replica_rate == pytest.approx(4.86 * weakest, abs=0.01)
@@ -174,8 +174,7 @@ def learned(*others, rounds=60, attainment=0.3, state=COUNTED):
 
 def of_replicas(memory):
     return (
-        memory.trusted_share,
-        memory.load_spread,
+        memory.correction,
         memory.load_misses,
         memory.violated_rate,
         memory.violated_load,
@@ -259,7 +258,9 @@ CAPACITIES = st.lists(st.floats(0.05, 3.0), min_size=4, max_size=4).map(
 def test_no_more_requests_miss_behind_a_random_router_than_the_law_predicts(
     counted, other, share_of_counted, arrived, share, spread
 ):
-    memory = replace(COUNTED.memory, trusted_share=share, load_spread=spread, prior_share=share)
+    memory = replace(
+        COUNTED.memory, correction=CapacityCorrection(share, spread), prior=CapacityCorrection(share)
+    )
     need = decided(
         lambda *_: other,
         state=replace(COUNTED, memory=memory),
@@ -267,7 +268,10 @@ def test_no_more_requests_miss_behind_a_random_router_than_the_law_predicts(
         capacity_of=lambda *_: counted,
     ).need
 
-    shapes = counted.scaled(share, spread), other.scaled(min(share, 1.0), spread)
+    shapes = (
+        counted.corrected(CapacityCorrection(share, spread)),
+        other.corrected(CapacityCorrection(min(share, 1.0), spread)),
+    )
     replicas_of_counted = round(share_of_counted * need.replicas)
     parts = replicas_of_counted / need.replicas, 1 - replicas_of_counted / need.replicas
 

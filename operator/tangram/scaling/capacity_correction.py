@@ -16,14 +16,13 @@ known. Only FRESH readings count.
 import math
 from dataclasses import replace
 from itertools import product
-from typing import NamedTuple
 
 from tangram.fleet import Intent, Objectives
 from tangram.scaling import limits
 from tangram.scaling.outlook.load_misses import LoadMisses
 from tangram.scaling.outlook.load_outlook import LoadOutlook
 from tangram.scaling.outlook.miss_curve import MOST_SPREAD
-from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
+from tangram.scaling.outlook.replica_capacity import AS_PREDICTED, CapacityCorrection, ReplicaCapacity
 from tangram.scaling.sample import Sample, Window
 from tangram.scaling.state import ScalingMemory, ScalingParams
 
@@ -33,7 +32,7 @@ _MINUTES = 2  # whose mean load misses count at: a request may have arrived in t
 _BURST = 2.0  # times the load of the minute before, from which on a minute counts alone
 _GAP = 2.0  # times the time between two readings, after which a queue is of a load that is not known
 _CORRELATED = 4.0  # requests of one burst miss together: so many count as one
-_COST = 1 / 0.35  # in nats, of numbers that differ from those before any request: see `_Fit.distance`
+_COST = 1 / 0.35  # in nats, of numbers that differ from those before any request: see `distance`
 # Shares and spreads that are tried: neighbours of the present ones, because the two depend on each other, and
 # far ones: the best may be far away, and worse ones may lie between.
 _SHARE_STEPS = (0.9, 0.98, 1.0, 1.02, 1.1)
@@ -47,19 +46,6 @@ _FAR = (
 # any load where the model is wrong by far: more misses than these are no property of requests.
 _AT_LOW_LOAD, _DEVIATIONS = 400.0, 1.0
 _HIGHER, _MOST_UNAVOIDABLE = 1.5, 0.1
-
-
-class _Fit(NamedTuple):
-    """The numbers that explain the counts."""
-
-    share: float  # of the predicted load
-    spread: float  # of the load within a minute
-    unavoidable: float  # share of requests
-
-    def distance(self, prior: "_Fit") -> float:
-        """Return 1 for a factor of e of the share, a spread of 1, or that some requests miss at any load."""
-        newly = (self.unavoidable > 0) != (prior.unavoidable > 0)
-        return abs(math.log(self.share / prior.share)) + abs(self.spread - prior.spread) + newly
 
 
 def corrected(
@@ -126,13 +112,11 @@ def _comparable(memory: ScalingMemory, objectives: Objectives, reference: float)
     if (memory.corrected_for, memory.corrected_at) == (objectives, reference):
         return memory
     if memory.corrected_for not in (None, objectives):
-        memory = replace(memory, trusted_share=1.0, load_spread=0.0, unavoidable_share=0.0)
+        memory = replace(memory, correction=AS_PREDICTED)
     if memory.corrected_at is not None:
         memory = replace(
             memory,
-            prior_share=memory.trusted_share,
-            prior_spread=memory.load_spread,
-            prior_unavoidable=memory.unavoidable_share,
+            prior=memory.correction,
             load_misses=LoadMisses(),
             loads=(),
             queued_load=0.0,
@@ -152,26 +136,24 @@ def _missed(intent: Intent, window: Window) -> float | None:
 
 
 def _fitted(memory: ScalingMemory, capacity: ReplicaCapacity, predicted: float) -> ScalingMemory:
-    """Return `memory` with the most plausible of the numbers that are tried: one step of a search.
+    """Return `memory` with the most plausible of the corrections that are tried: one step of a search.
 
     Loads are counted in units of `predicted`, requests per second.
     """
-    prior = _Fit(memory.prior_share, memory.prior_spread, memory.prior_unavoidable)
 
-    def plausibility(fit: _Fit) -> float:
-        fitted = capacity.scaled(*fit)
+    def plausibility(correction: CapacityCorrection) -> float:
+        fitted = capacity.corrected(correction)
         likelihood = memory.load_misses.log_likelihood(lambda load: fitted.missed_share(load * predicted))
-        return likelihood / _CORRELATED - _COST * fit.distance(prior)
+        return likelihood / _CORRELATED - _COST * correction.distance(memory.prior)
 
-    shares = {min(max(memory.trusted_share * step, LEAST_SHARE), MOST_SHARE) for step in _SHARE_STEPS}
-    spreads = {min(max(round(memory.load_spread + step, 1), 0.0), MOST_SPREAD) for step in _SPREAD_STEPS}
+    share, spread, _ = memory.correction
+    shares = {min(max(share * step, LEAST_SHARE), MOST_SHARE) for step in _SHARE_STEPS}
+    spreads = {min(max(round(spread + step, 1), 0.0), MOST_SPREAD) for step in _SPREAD_STEPS}
     pairs = (*product(sorted(shares), sorted(spreads)), *_FAR)
     missed = _missed_at_low_load(memory.load_misses)
-    unavoidable = sorted({0.0, memory.prior_unavoidable if missed is None else missed})
-    best = max((_Fit(*pair, least) for least in unavoidable for pair in pairs), key=plausibility)
-    return replace(
-        memory, trusted_share=best.share, load_spread=best.spread, unavoidable_share=best.unavoidable
-    )
+    unavoidable = sorted({0.0, memory.prior.unavoidable_share if missed is None else missed})
+    tried = (CapacityCorrection(*pair, least) for least in unavoidable for pair in pairs)
+    return replace(memory, correction=max(tried, key=plausibility))
 
 
 def _missed_at_low_load(counts: LoadMisses) -> float | None:

@@ -18,6 +18,7 @@ from tangram.scaling.outlook import recommendations
 from tangram.scaling.outlook.load_misses import LoadMisses
 from tangram.scaling.outlook.load_outlook import LoadOutlook, ReplicaNeed
 from tangram.scaling.outlook.load_steps import provisioned_load, rate_step
+from tangram.scaling.outlook.replica_capacity import AS_PREDICTED
 from tangram.scaling.sample import Sample
 from tangram.scaling.signal import Signal, SignalState
 from tangram.scaling.state import ScalingDecision, ScalingMemory, ScalingParams
@@ -205,12 +206,8 @@ def forget_learned(memory: ScalingMemory) -> ScalingMemory:
         tpot_reachable=None,
         idle_tpot_ms=None,
         start_s=None,
-        trusted_share=1.0,
-        load_spread=0.0,
-        unavoidable_share=0.0,
-        prior_share=1.0,
-        prior_spread=0.0,
-        prior_unavoidable=0.0,
+        correction=AS_PREDICTED,
+        prior=AS_PREDICTED,
         corrected_for=None,
         corrected_at=None,
         load_misses=LoadMisses(),

@@ -47,7 +47,7 @@ def needed(
         return None
     horizon_s = expected_start_s(memory, params, outlook) + _LOOP_S
     load = forecast(averaged(outlook.history, outlook.bins), rate, now=now, horizon_s=horizon_s)
-    capacity = outlook.capacity.scaled(memory.trusted_share, memory.load_spread, memory.unavoidable_share)
+    capacity = outlook.capacity.corrected(memory.correction)
     backlog = (sample.waiting or 0.0) / _DRAIN_S if queued else 0.0
     percentile = limits.forecast_objectives(memory, intent).strictest_percentile
     misses = ExpectedMisses(load, capacity, backlog)

@@ -20,7 +20,7 @@ from tangram.scaling.ordered_replicas import ShapeStart
 from tangram.scaling.outlook.load_history import LoadHistory, extended, merged
 from tangram.scaling.outlook.load_outlook import LoadOutlook
 from tangram.scaling.outlook.mixture import STATED_S, Mixture
-from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
+from tangram.scaling.outlook.replica_capacity import CapacityCorrection, ReplicaCapacity
 from tangram.scaling.sample import Sample
 from tangram.scaling.signal import Signal
 from tangram.scaling.state import ScalingDecision, ScalingMemory, ScalingParams
@@ -207,7 +207,7 @@ def _outlook(
         other = _capacity(state, observation, capacity_of)
         if other is None:
             return None
-        capacity = _beside(capacity, _of_reachable(other, intent), percentile, memory.trusted_share)
+        capacity = _beside(capacity, _of_reachable(other, intent), percentile, memory.correction)
     mixture = _present_mixture(state, intent)
     return LoadOutlook(state.history, capacity, observation.start_s, state.bins, mixture)
 
@@ -220,7 +220,10 @@ def _of_reachable(capacity: ReplicaCapacity, intent: Intent) -> ReplicaCapacity 
 
 
 def _beside(
-    capacity: ReplicaCapacity, other: ReplicaCapacity | None, percentile: float, trusted_share: float
+    capacity: ReplicaCapacity,
+    other: ReplicaCapacity | None,
+    percentile: float,
+    correction: CapacityCorrection,
 ) -> ReplicaCapacity:
     """Return the capacity of the weaker of two shapes: each replica gets an equal part of the requests.
 
@@ -230,7 +233,8 @@ def _beside(
     """
     if other is None or other.rate_at(percentile) <= 0:
         return capacity
-    other = replace(other.scaled(min(trusted_share, 1.0) / trusted_share), beside=capacity.beside)
+    share = min(1.0, 1 / correction.trusted_share)
+    other = replace(other.corrected(CapacityCorrection(share)), beside=capacity.beside)
     return replace(capacity, beside=other)
 
 

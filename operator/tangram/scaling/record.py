@@ -13,6 +13,7 @@ from typing import Any
 from tangram.fleet import ProvisionedLoad
 from tangram.scaling.capacity_correction import LEAST_SHARE, MOST_SHARE
 from tangram.scaling.outlook.miss_curve import MOST_SPREAD
+from tangram.scaling.outlook.replica_capacity import CapacityCorrection
 from tangram.scaling.outlook.tenth_steps import nearest_step
 from tangram.scaling.state import ScalingMemory
 
@@ -35,18 +36,19 @@ def record(memory: ScalingMemory) -> dict[str, Any]:
     ):
         if value is not None:
             block[name] = _decimal(value)
-    step = nearest_step(memory.trusted_share)
+    step = nearest_step(memory.correction.trusted_share)
     if step != 1:  # coarse, because it moves a little each minute, and each change is a write
         block["trustedShare"] = _decimal(step, 2)
-    if memory.load_spread:
-        block["loadSpread"] = f"{memory.load_spread:.1f}"
+    if memory.correction.load_spread:
+        block["loadSpread"] = f"{memory.correction.load_spread:.1f}"
     if memory.provisioned is not None:  # in steps that last: see `outlook.load_steps`
         block["provisionedRequestsPerSecond"] = _decimal(memory.provisioned.requests_per_second)
         block["provisionedPromptTokens"] = _decimal(memory.provisioned.prompt_tokens)
         block["provisionedAnswerTokens"] = _decimal(memory.provisioned.answer_tokens)
         block["provisionedTrustedShare"] = _decimal(memory.provisioned.trusted_share)
-    if memory.unavoidable_share >= _LEAST_UNAVOIDABLE:
-        block["unavoidableShare"] = _decimal(nearest_step(memory.unavoidable_share), 2)
+    unavoidable = memory.correction.unavoidable_share
+    if unavoidable >= _LEAST_UNAVOIDABLE:
+        block["unavoidableShare"] = _decimal(nearest_step(unavoidable), 2)
     if memory.ttft_reachable is not None:
         block["ttftReachable"] = memory.ttft_reachable
     if memory.tpot_reachable is not None:
@@ -68,9 +70,11 @@ def recalled(block: Mapping[str, Any]) -> ScalingMemory:
     subject = block.get("learnedUnder")
     if not isinstance(subject, str):  # it may have been learned under anything
         return memory
-    share = max(_positive(block.get("trustedShare"), MOST_SHARE) or 1.0, LEAST_SHARE)
-    spread = round(_positive(block.get("loadSpread"), MOST_SPREAD) or 0.0, 1)
-    unavoidable = _positive(block.get("unavoidableShare"), 1.0) or 0.0
+    correction = CapacityCorrection(
+        max(_positive(block.get("trustedShare"), MOST_SHARE) or 1.0, LEAST_SHARE),
+        round(_positive(block.get("loadSpread"), MOST_SPREAD) or 0.0, 1),
+        _positive(block.get("unavoidableShare"), 1.0) or 0.0,
+    )
     return replace(
         memory,
         subject=subject,
@@ -79,13 +83,9 @@ def recalled(block: Mapping[str, Any]) -> ScalingMemory:
         start_s=_positive(block.get("startSeconds"), _MOST_SECONDS),
         ttft_reachable=_flag(block.get("ttftReachable")),
         tpot_reachable=_flag(block.get("tpotReachable")),
-        trusted_share=share,
-        load_spread=spread,
-        prior_share=share,
-        prior_spread=spread,
+        correction=correction,
+        prior=correction,
         provisioned=_provisioned(block),
-        unavoidable_share=unavoidable,
-        prior_unavoidable=unavoidable,
     )
 
 

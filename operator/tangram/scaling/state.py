@@ -7,6 +7,7 @@ from tangram.scaling.outlook.load_history import LEAST_HISTORY_S, MOST_HISTORY_S
 from tangram.scaling.outlook.load_misses import LoadMisses
 from tangram.scaling.outlook.load_outlook import ReplicaNeed
 from tangram.scaling.outlook.recommendations import Recommendations
+from tangram.scaling.outlook.replica_capacity import AS_PREDICTED, CapacityCorrection
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +77,12 @@ class ScalingMemory:
     tpot_reachable: bool | None = None  # measured: a replica at low load meets the TPOT objective
     idle_tpot_ms: float | None = None  # predicted by the capacity model for a nearly idle replica
 
-    # Feed-forward (`feed_forward`). Shares are of the requests per second that are predicted for a replica.
-    trusted_share: float = 1.0  # that a replica really carries; its inverse is the live correction
-    load_spread: float = 0.0  # deviation of the logarithm of the load within a minute (`miss_curve`)
-    unavoidable_share: float = 0.0  # of requests: they miss at low load, too, so more replicas do not help
-    prior_share: float = 1.0  # the three as they were recorded, before any request of `load_misses`
-    prior_spread: float = 0.0
-    prior_unavoidable: float = 0.0
-    corrected_for: Objectives | None = None  # whose misses they explain
+    # Feed-forward (`feed_forward`).
+    correction: CapacityCorrection = AS_PREDICTED  # of the predicted capacity
+    prior: CapacityCorrection = AS_PREDICTED  # as recorded, before any request of `load_misses`
+    corrected_for: Objectives | None = None  # whose misses it explains
     corrected_at: float | None = None  # percentile in whose highest load `load_misses` has its loads
-    load_misses: LoadMisses = field(default_factory=LoadMisses)  # from which they follow
+    load_misses: LoadMisses = field(default_factory=LoadMisses)  # from which it follows
     loads: tuple[float, ...] = ()  # per replica over the predicted one, of the last minutes
     queued_load: float = 0.0  # at which their misses count: the highest since requests wait
     serving: tuple[tuple[float, int], ...] = ()  # time and ready replicas of each round of the last minute
