@@ -21,18 +21,22 @@ SUFFIXES = ("_bucket", "_sum", "_count", "_total")
 
 
 def metric_names(text):
-    return set(re.findall(r"\b(?:tangram_(?!dev_)[a-z0-9_]+|vllm:[a-z0-9_]+)", text))
+    return set(
+        re.findall(r"\b(?:tangram_(?!dev_)[a-z0-9_]+|(?:vllm|tangram|llmdeployment):[a-z0-9_:]+)", text)
+    )
 
 
 def declared(path):
     """Metric names that a module declares, in every spelling Prometheus sees."""
-    names = set(re.findall(r'"((?:tangram_|vllm:)[a-z0-9_]+)"', path.read_text()))
+    names = set(re.findall(r'"((?:tangram_|tangram:|vllm:)[a-z0-9_]+)"', path.read_text()))
     return names | {name + suffix for name in names for suffix in SUFFIXES}
 
 
 def known():
     operator = declared(ROOT / "operator" / "tangram" / "shell" / "measure" / "metrics.py")
     operator |= declared(ROOT / "operator" / "tangram" / "partition" / "agent" / "metrics.py")
+    operator |= {burn_rate_rules.REQUESTS, burn_rate_rules.MISSES}
+    operator |= {f"{burn_rate_rules.MISS_RATIO}{window}" for window in burn_rate_rules.WINDOWS}
     return operator | declared(ROOT / "engine" / "tangram_engine" / "serve" / "metrics.py")
 
 

@@ -43,9 +43,13 @@ def reported(*rounds: dict[str, ScalingResult]) -> OperatorMetrics:
     return metrics
 
 
+def exported(metrics: OperatorMetrics, metric: str, name: str, **more: str) -> float | None:
+    labels = {"namespace": "ns", "llmdeployment": name, **more}
+    return metrics.registry.get_sample_value(metric, labels)
+
+
 def spare(metrics: OperatorMetrics, name: str) -> float | None:
-    labels = {"namespace": "ns", "llmdeployment": name}
-    return metrics.registry.get_sample_value("tangram_spare_replicas", labels)
+    return exported(metrics, "tangram_spare_replicas", name)
 
 
 def test_spare_replicas_are_exported_where_a_forecast_counts_them():
@@ -58,3 +62,14 @@ def test_spare_replicas_of_an_earlier_round_are_not_exported():
     metrics = reported({"a": BURSTY, "b": BURSTY}, {"a": STEADY, "b": REACTIVE})
 
     assert [spare(metrics, name) for name in "ab"] == [0, None]
+
+
+def test_the_forecast_and_what_a_replica_carries_are_exported():
+    metrics = reported({"a": STEADY, "b": REACTIVE})
+
+    bounds = [
+        exported(metrics, "tangram_forecast_requests_per_second", "a", bound=b) for b in ("expected", "upper")
+    ]
+    assert bounds == [NEED.load.expected, NEED.load.upper]
+    assert exported(metrics, "tangram_replica_requests_per_second", "a") == NEED.replica_rate
+    assert exported(metrics, "tangram_forecast_requests_per_second", "b", bound="upper") is None

@@ -307,7 +307,7 @@ class Settings(_Section):
     """Port of the operator's own metrics."""
     probe_port: Port = 8080
     """Port of /livez and /readyz."""
-    listen_host: str = "0.0.0.0"  # noqa: S104 - the pod's address; the chart has a NetworkPolicy
+    listen_host: str = "0.0.0.0"  # noqa: S104 - the pod's address
     """Address on which both ports listen."""
     plan_deadline_seconds: Annotated[float, Field(gt=0, le=60)] = 30
     """Time limit of one plan; after it the last plan stays in force."""

@@ -82,6 +82,16 @@ class OperatorMetrics:
             "tangram_spare_replicas",
             "Replicas that the forecast load needs beyond those that the expected load alone needs.",
         )
+        self.forecast = gauge(
+            "tangram_forecast_requests_per_second",
+            "Forecast load at the time when a replica ordered now is ready: expected, and exceeded once in "
+            "forty times (upper).",
+            (*_PER_DEPLOYMENT, "bound"),
+        )
+        self.replica_rate = per_deployment(
+            "tangram_replica_requests_per_second",
+            "Load that one replica carries within the objectives: as predicted, corrected by measurements.",
+        )
         self.placed = per_deployment("tangram_placed_replicas", "Replicas with a GPU or slice.")
         self.ready = per_deployment("tangram_ready_replicas", "Replicas that take requests.")
         self.attainment = gauge(
@@ -144,6 +154,8 @@ class OperatorMetrics:
             self.desired,
             self.recommended,
             self.spare,
+            self.forecast,
+            self.replica_rate,
             self.placed,
             self.ready,
             self.attainment,
@@ -189,6 +201,9 @@ class OperatorMetrics:
         self.recommended.labels(*labels).set(scaling.get("recommendedReplicas", decision.desired))
         if need is not None:
             self.spare.labels(*labels).set(need.spare)
+            self.forecast.labels(*labels, "expected").set(need.load.expected)
+            self.forecast.labels(*labels, "upper").set(need.load.upper)
+            self.replica_rate.labels(*labels).set(need.replica_rate)
         self.placed.labels(*labels).set(decision.placed)
         self.ready.labels(*labels).set(ready)
         self.dollars.labels(*labels).set(decision.price_per_hour)
