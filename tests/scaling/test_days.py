@@ -173,11 +173,11 @@ def test_replicas_go_soon_after_a_burst_has_ended():
 def test_a_constant_load_is_constant_whatever_the_capacity_model_predicts(predicted):
     plant = Plant(CHAT, TPOT_BOUND, constant(5.0), replica_rate=predicted)
 
-    decisions = plant.run(hours=24)
+    decisions = plant.run(hours=12)
 
     assert decisions[-1].replicas in (2, 3, 4)  # two miss the objective by half a point
-    assert len(changes(decisions[: 4 * 240])) <= 12, changes(decisions)
-    assert len(changes(decisions[4 * 240 :])) <= 4, changes(decisions)  # five, four and three were too many
+    assert len(changes(decisions[: 4 * 240])) <= 4, changes(decisions)
+    assert changes(decisions[4 * 240 :]) == []
     assert plant.counts["tpot_good"] / plant.counts["ended"] > 0.99
 
 
@@ -188,9 +188,9 @@ def test_with_a_forecast_replicas_follow_the_day_with_fewer_misses_and_less_cost
     big = replace(CHAT, max_replicas=20)
     plants = [Plant(big, TPOT_BOUND, rate, replica_rate=predicted) for predicted in (None, 2.4)]
 
-    reacting, forecasting = (plant.run(hours=24) for plant in plants)
+    reacting, forecasting = (plant.run(hours=12) for plant in plants)  # one period
 
     cost = [sum(d.replicas for d in decisions) for decisions in (reacting, forecasting)]
     met = [plant.counts["tpot_good"] / plant.counts["ended"] for plant in plants]
-    assert cost[1] < 0.9 * cost[0]
-    assert met[1] >= 0.9
+    assert cost[1] < 0.8 * cost[0]
+    assert met[1] >= 0.95

@@ -112,20 +112,34 @@ def promtool():
         pytest.fail(f"these tests need promtool: {missing}", pytrace=False)
 
 
+@pytest.fixture(scope="module")
+def fleet():
+    return scraped_fleet()
+
+
+QUERIES = {
+    uid: queries.for_deployment(s.namespace, s.served_name, s.pods, s.objectives, WINDOW_S)
+    for uid, s in SUBJECTS.items()
+}
+
+
+@pytest.fixture(scope="module")
+def numbers(promtool, fleet, tmp_path_factory):
+    """What queries about each LLMDeployment return: (instant, UID, name of the query) -> number or None."""
+    places = [(at, uid, name) for at in INSTANTS for uid, by_name in QUERIES.items() for name in by_name]
+    questions = [(QUERIES[uid][name], at) for at, uid, name in places]
+    file = tmp_path_factory.mktemp("numbers") / "each.yaml"
+    answers = promtool_answers.answers(promtool, fleet, questions, file)
+    return dict(zip(places, answers, strict=True))
+
+
 @pytest.mark.parametrize("most_chars", [600, 4000, 48 << 10])
 def test_queries_about_a_fleet_return_what_queries_about_each_llmdeployment_return(
-    most_chars, promtool, tmp_path
+    most_chars, promtool, fleet, numbers, tmp_path
 ):
-    fleet = scraped_fleet()
     asked = for_fleet(SUBJECTS.values(), WINDOW_S, most_chars)
-    each = {
-        uid: queries.for_deployment(s.namespace, s.served_name, s.pods, s.objectives, WINDOW_S)
-        for uid, s in SUBJECTS.items()
-    }
     questions = [(query.promql, at) for at in INSTANTS for query in asked]
     vectors = iter(promtool_answers.vectors(promtool, fleet, questions, tmp_path / "fleet.yaml"))
-    single = [(promql, at) for at in INSTANTS for by_name in each.values() for promql in by_name.values()]
-    numbers = iter(promtool_answers.answers(promtool, fleet, single, tmp_path / "each.yaml"))
 
     compared = 0
     for at in INSTANTS:
@@ -134,9 +148,9 @@ def test_queries_about_a_fleet_return_what_queries_about_each_llmdeployment_retu
             answers.add(query, next(vectors))
         for uid, subject in SUBJECTS.items():
             results = answers.results(subject, WINDOW_S, at)
-            assert results.keys() == each[uid].keys()
-            for name in each[uid]:
-                number = next(numbers)
+            assert results.keys() == QUERIES[uid].keys()
+            for name in QUERIES[uid]:
+                number = numbers[at, uid, name]
                 expected = None if number is None else pytest.approx(number, rel=1e-9, abs=1e-12, nan_ok=True)
                 if uid in ("has-name", "ttft-only") and name in ("ttft_s", "tpot_s"):
                     expected = None  # there is a pod with this name that is a replica of another

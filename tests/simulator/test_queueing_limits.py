@@ -5,12 +5,16 @@ is that of Pollaczek and Khinchine, and the wait of each request follows from th
 slots, steps of constant time and geometric answers it is nearly an M/M/k queue: Erlang's C. Random routing
 splits Poisson arrivals into independent ones.
 
+The formulas are means over long times. The waits of a few thousand simulated requests are compared with a
+recursion over these very requests, exactly; that recursion is compared with the formula over many requests.
+
 Arrivals are scaled to their rate: at a load of 0.8, a hundredth more load is a twentieth more wait.
 """
 
+import heapq
 import math
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from statistics import fmean
 
 import pytest
@@ -22,11 +26,13 @@ from tangram.catalog.prices import Prices
 from tangram.simulator import run as runs
 from tangram.simulator.cluster.engine_setups import EngineSetups
 from tangram.simulator.run import SimulationSettings, run
-from tangram.simulator.serving.gateway import Router
+from tangram.simulator.serving.gateway import Gateway, Router
 from tangram.simulator.traffic.trace import Trace
 from tests.support.fleet import FACTS_8B, shape
 from tests.support.simulated_fleets import Schedule, h100_nodes, served, served_intent
 
+SIMULATED, MANY = 12_000, 200_000  # requests
+SEED = 3
 pytestmark = pytest.mark.slow
 ANY = {"ttft": None, "tpot": None, "max_request_s": 86_400}  # neither judged nor ended early
 
@@ -46,7 +52,7 @@ def mean_ttft_s(trace, replicas=1, **intent_changes):
         intent_changes=ANY | intent_changes,
         initial_replicas=replicas,
     )
-    settings = SimulationSettings(h100_nodes(replicas), seed=3, round_s=1e6, scrape_interval_s=1e6)
+    settings = SimulationSettings(h100_nodes(replicas), seed=SEED, round_s=1e6, scrape_interval_s=1e6)
     result = run((deployment,), replace(settings, router=Router.RANDOM)).deployments[0].attainment
     assert dict(result.verdicts) == {"attained": len(trace.requests)}
     return result.ttft_s.mean
@@ -63,10 +69,13 @@ def pollaczek_khinchine_s(rate, services):
     return rate * fmean(service * service for service in services) / (2 * (1 - load))
 
 
-def lindley_s(trace, service):
-    """The mean wait of these very requests."""
-    gaps = (after.arrival_s - before.arrival_s for before, after in pairwise(trace.requests))
-    return fmean(accumulate(gaps, lambda wait, gap_s: max(0.0, wait + service - gap_s), initial=0.0))
+def lindley_s(arrivals, services):
+    """The mean wait of these very requests at one server."""
+    waits, free_at = [], 0.0
+    for arrival, service in zip(arrivals, services, strict=True):
+        waits.append(max(0.0, free_at - arrival))
+        free_at = max(free_at, arrival) + service
+    return fmean(waits)
 
 
 @pytest.fixture(scope="module")
@@ -77,14 +86,35 @@ def one_slot():
 
 @pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
 def test_one_slot_with_equal_requests_waits_as_an_m_d_1_queue(one_slot, load):
-    request = SimulatedRequest(0.0, 700, 100)
-    service, ttft_s = alone_s(one_slot, request)
-    trace = poisson(load / service, lambda _: (700, 100), 200_000, 11)
+    service, ttft_s = alone_s(one_slot, SimulatedRequest(0.0, 700, 100))
 
-    wait = mean_ttft_s(trace, max_running_requests=1) - ttft_s
+    def requests(count):
+        trace = poisson(load / service, lambda _: (700, 100), count, 11)
+        return trace, lindley_s([request.arrival_s for request in trace.requests], [service] * count)
 
-    assert wait == pytest.approx(lindley_s(trace, service), rel=1e-6)
-    assert wait == pytest.approx(pollaczek_khinchine_s(load / service, [service]), rel=0.03)
+    trace, waited_s = requests(SIMULATED)
+    assert mean_ttft_s(trace, max_running_requests=1) - ttft_s == pytest.approx(waited_s, rel=1e-6)
+    _, mean_s = requests(MANY)
+    assert mean_s == pytest.approx(pollaczek_khinchine_s(load / service, [service]), rel=0.03)
+
+
+def routed(trace, replicas):
+    """The replica of each request, as the gateway of a run of seed SEED sends them at random."""
+    picked = []
+
+    class Endpoint:
+        def __init__(self, place):
+            self.place, self.replica = place, self
+
+        def send(self, _request, _at):
+            picked.append(self.place)
+            return 0
+
+    endpoints = [Endpoint(place) for place in range(replicas)]
+    gateway = Gateway(endpoints, lambda _pod: None, 10_000, Router.RANDOM, 0.0, SEED * 1_000_003)
+    for request in trace.requests:
+        gateway.accept(request, request.arrival_s)
+    return picked
 
 
 def test_random_routing_makes_each_replica_an_m_g_1_queue(one_slot):
@@ -93,12 +123,23 @@ def test_random_routing_makes_each_replica_an_m_g_1_queue(one_slot):
 
     kinds = [alone_s(one_slot, SimulatedRequest(0.0, *lengths(uniform))) for uniform in (0.0, 0.9)]
     rate = 0.6 / fmean([kinds[0][0]] * 4 + [kinds[1][0]])
-    trace = poisson(3 * rate, lengths, 200_000, 21)
 
+    def requests(count):
+        """Requests, and means of what the recursion and the formula say of them."""
+        trace = poisson(3 * rate, lengths, count, 21)
+        alone = [kinds[request.output_tokens == 300] for request in trace.requests]
+        at_replica = [[], [], []]
+        for request, (service, _), place in zip(trace.requests, alone, routed(trace, 3), strict=True):
+            at_replica[place].append((request.arrival_s, service))
+        waited_s = sum(len(queue) * lindley_s(*zip(*queue, strict=True)) for queue in at_replica) / count
+        services, ttfts = zip(*alone, strict=True)
+        return trace, waited_s, fmean(ttfts), pollaczek_khinchine_s(rate, services)
+
+    trace, waited_s, alone_ttft_s, _ = requests(SIMULATED)
     mean = mean_ttft_s(trace, replicas=3, max_running_requests=1)
-
-    services, ttfts = zip(*(kinds[request.output_tokens == 300] for request in trace.requests), strict=True)
-    assert mean - fmean(ttfts) == pytest.approx(pollaczek_khinchine_s(rate, services), rel=0.03)
+    assert mean - alone_ttft_s == pytest.approx(waited_s, rel=1e-6)
+    _, mean_s, _, formula_s = requests(MANY)
+    assert mean_s == pytest.approx(formula_s, rel=0.03)
 
 
 @dataclass(frozen=True)
@@ -121,6 +162,25 @@ def erlang_c_s(slots, rate, service):
     )
 
 
+def waited_in_steps_s(trace, slots, step):
+    """The mean wait of these very requests at slots that begin and end with the steps of one engine: a
+    request that comes in the middle of a step waits for its end.
+    """
+    free_at, first_step_at, idle_at, waits = [0.0] * slots, 0.0, 0.0, []
+    for request in trace.requests:
+        at = request.arrival_s
+        if at >= idle_at:
+            first_step_at = begin = at
+        else:
+            next_step_at = first_step_at + step * math.ceil((at - first_step_at) / step)
+            begin = max(next_step_at, free_at[0])
+        end = begin + step * request.output_tokens
+        heapq.heapreplace(free_at, end)
+        idle_at = max(idle_at, end)
+        waits.append(begin - at)
+    return fmean(waits)
+
+
 @pytest.mark.parametrize(("slots", "load"), [(1, 0.5), (4, 0.7), (16, 0.8)])
 def test_slots_with_geometric_answers_wait_as_an_m_m_k_queue(monkeypatch, slots, load):
     step, mean_tokens = 0.01, 200
@@ -137,9 +197,13 @@ def test_slots_with_geometric_answers_wait_as_an_m_m_k_queue(monkeypatch, slots,
     def lengths(uniform):
         return 1, 1 + int(math.log(uniform) / math.log(1 - 1 / mean_tokens))
 
-    trace = poisson(rate, lengths, 200_000, 31)
+    def requests(count):
+        trace = poisson(rate, lengths, count, 31)
+        return trace, waited_in_steps_s(trace, slots, step)
+
+    trace, waited_s = requests(SIMULATED)
+    # By rounding, a request may come before or after the end of a step.
+    assert mean_ttft_s(trace, max_running_requests=slots) - step == pytest.approx(waited_s, rel=1e-4)
+    trace, mean_s = requests(MANY)
     service = step * fmean(request.output_tokens for request in trace.requests)
-
-    wait = mean_ttft_s(trace, max_running_requests=slots) - step
-
-    assert wait == pytest.approx(erlang_c_s(slots, rate, service), rel=0.04)
+    assert mean_s == pytest.approx(erlang_c_s(slots, rate, service), rel=0.04)
