@@ -39,6 +39,7 @@ from tangram.shell.objects.kinds import (
     Kind,
 )
 from tangram.shell.write.stalled_rollouts import DESIRED_ANNOTATION
+from tests.support.operator_forks import OperatorFork, operator_forks
 
 CRDS = Kind(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
@@ -484,33 +485,25 @@ async def live_cluster(kubeconfig: Path, folder: Path) -> AsyncIterator[LiveClus
 
 @dataclass
 class OperatorProcess:
-    """`python -m tangram` as a process of its own."""
+    """`python -m tangram` as a process of its own: a fork at first, a new interpreter for a restart."""
 
     config: Path
     kubeconfig: Path
     log: Path
-    process: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[bytes] | OperatorFork | None = None
     starts: int = 0
 
     def start(self) -> "OperatorProcess":
         """Start it (again)."""
         self.starts += 1
+        arguments = ["--config", str(self.config), "--kubeconfig", str(self.kubeconfig)]
+        folder = self.config.parent
+        if self.starts == 1:
+            self.process = operator_forks().start(arguments, folder, self.log)
+            return self
+        command = [sys.executable, "-P", "-m", "tangram", *arguments]
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    "-m",
-                    "tangram",
-                    "--config",
-                    str(self.config),
-                    "--kubeconfig",
-                    str(self.kubeconfig),
-                ],
-                stdout=log,
-                stderr=log,
-                cwd=self.config.parent,
-            )
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
         return self
 
     @property

@@ -13,6 +13,8 @@ from pathlib import PurePosixPath
 
 import pytest
 
+from tests.support.operator_forks import forked_processor_seconds
+
 SLOWEST = 20
 
 
@@ -70,8 +72,8 @@ class DurationReport:
 
 
 def processor_seconds() -> float:
-    """Seconds of this process and of its children that have ended."""
-    return sum(os.times()[:4])
+    """Seconds of this process, of its children and of the operators that it started, once they have ended."""
+    return sum(os.times()[:4]) + forked_processor_seconds()
 
 
 def folder_of(test: str) -> str:
