@@ -212,9 +212,9 @@ def abort_due(pretender, deadlines):
             pretender.scheduler.audit()
 
 
-def test_two_thousand_crowded_traces_lose_nothing():
+def test_many_crowded_traces_lose_nothing():
     preempted = 0
-    for seed in range(2000):
+    for seed in range(800):
         chance = random.Random(seed)
         pretender = Pretender(
             num_blocks=chance.randint(10, 14),
@@ -233,7 +233,7 @@ def test_two_thousand_crowded_traces_lose_nothing():
         pretender.run()
         preempted += pretender.preemptions
         assert {name: alone(wanted[name], 40) for name in names} == pretender.outputs, f"seed {seed}"
-    assert preempted > 500, "the traces are not crowded enough to mean anything"
+    assert preempted > 200, "the traces are not crowded enough to mean anything"
 
 
 @pytest.mark.parametrize("lag", [0, 1])

@@ -30,6 +30,7 @@ from tests.support.packing_problems import small
 
 pytestmark = pytest.mark.slow
 
+BATCHES = [0, 1, *(pytest.param(batch, marks=pytest.mark.campaign) for batch in (2, 3))]
 SKU = "H100-80GB-SXM"
 
 
@@ -53,7 +54,7 @@ def unspread(problem: Problem) -> Problem:
     return replace(problem, demands=tuple(replace(d, spread=Spread()) for d in problem.demands))
 
 
-@pytest.mark.parametrize("batch", range(4))
+@pytest.mark.parametrize("batch", BATCHES)
 def test_owners_told_apart_late_cost_little_and_the_bound_stays_true(batch, monkeypatch):
     monkeypatch.setattr(solve, "_MOST_CLASSES", 0)
     for seed in range(7000 + batch * 15, 7015 + batch * 15):
@@ -79,7 +80,7 @@ def pinned_on(problem: Problem, demand: Demand, node: str) -> int:
     return len({i.gang or (g.id, i.start) for g, i in there if not i.movable})
 
 
-@pytest.mark.parametrize("batch", range(4))
+@pytest.mark.parametrize("batch", BATCHES)
 def test_spread_that_the_model_does_not_see_is_kept_all_the_same(batch, monkeypatch):
     monkeypatch.setattr(grouping, "_MOST_SPOTS", 0)
     for seed in range(8000 + batch * 15, 8015 + batch * 15):
@@ -232,7 +233,7 @@ def scattered(seed: int, move_budget: int) -> Problem:
 def test_a_move_budget_is_kept_by_another_plan_not_by_having_none(budget, monkeypatch):
     """Owners who are not told apart seem to swap slices for nothing: what they chose takes too many moves."""
     late = 0
-    for seed in range(15, 35):
+    for seed in range(15, 27):
         problem = scattered(seed, budget)
         exact = solve.solve(problem)
         with monkeypatch.context() as patch:
@@ -244,7 +245,7 @@ def test_a_move_budget_is_kept_by_another_plan_not_by_having_none(budget, monkey
         assert len(packed.moves) <= budget
         assert packed.stages[0].value == exact.stages[0].value or packed.status == "FEASIBLE"
         late += packed.status == "OPTIMAL"
-    assert late >= 10
+    assert late >= 6
 
 
 def test_a_plan_that_moves_nothing_fills_free_room_beside_the_bound_of_all_plans():

@@ -24,9 +24,10 @@ SLOW = [case for case in REPACK if case["gpus_in_fleet"] > 100]
 def by_budget(cases):
     for case in cases:
         for budget, moves in case["minimum_moves_by_gpu_budget"].items():
-            yield pytest.param(
-                case, int(budget), moves, id=f"{case['gpus_in_fleet']}-{case['seed']}-{budget}"
-            )
+            at_optimum = int(budget) == case["optimum_gpus_used_after"]
+            marks = () if case in FAST or at_optimum or not case["seed"] else pytest.mark.campaign
+            name = f"{case['gpus_in_fleet']}-{case['seed']}-{budget}"
+            yield pytest.param(case, int(budget), moves, id=name, marks=marks)
 
 
 @pytest.mark.parametrize("mix", sorted({row["distribution"] for row in STATIC}))
