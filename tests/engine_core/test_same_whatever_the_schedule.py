@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from tangram_engine.checkpoint import read_checkpoint
 from tangram_engine.run.memory import block_bytes
 
+pytestmark = pytest.mark.slow
+
 TOLERANCE = 1e-4
 FEW = settings(
     max_examples=15,

@@ -10,6 +10,8 @@ from torch import Tensor
 from tangram_engine.kernels import sample, tiles
 from tangram_engine.sample.sampler import NEUTRAL
 
+pytestmark = pytest.mark.slow
+
 IN_PROMPT = 1 << 30
 # temperature, top_p, min_p, repetition, presence, frequency; top_k. Greedy, plain, each filter, all of them.
 CHOICES = [

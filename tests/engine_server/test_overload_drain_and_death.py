@@ -20,6 +20,8 @@ from tangram_engine.serve.app import StatusEndpoints
 from tangram_engine.serve.lifecycle import Lifecycle, State
 from tests.support.engine_process import EngineProcess, eventually, launch
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def pool() -> Iterator[ThreadPoolExecutor]:

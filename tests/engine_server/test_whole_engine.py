@@ -12,6 +12,8 @@ import transformers
 
 from tests.support.engine_process import EngineProcess, engine_process, eventually
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def whole(served_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:

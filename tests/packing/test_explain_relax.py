@@ -14,6 +14,8 @@ from tangram.packing.search.stages import SolveLimits
 from tangram.packing.solve import solve
 from tests.support.packing_problems import small
 
+pytestmark = pytest.mark.slow
+
 H100 = "H100-80GB-SXM"
 SHORT = SolveLimits(deterministic_s=2)
 

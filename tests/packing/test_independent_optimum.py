@@ -12,6 +12,8 @@ from tests.support.packing_enumeration import enumerated
 from tests.support.packing_instances import KINDS, instance, tiny
 from tests.support.packing_optimum import optimum
 
+pytestmark = pytest.mark.slow
+
 MOVED = ("running-short", 23)  # its packing has moves, and a demand that goes short
 ENUMERATED = [kind for kind in KINDS if kind != "growing"]
 SECONDS = 2  # deterministic, of each stage of the optimiser: without proof its bound counts

@@ -11,6 +11,8 @@ from tangram.packing.transition import Pace, blocking, next_actions, transition,
 from tests.support.packing_async import AsynchronousFleet
 from tests.support.packing_transitions import H100, gpu, layout, packing_of, problem_of, random_ends, rules
 
+pytestmark = pytest.mark.slow
+
 
 def fleet_of(problem, packing, pace):
     return AsynchronousFleet(problem, transition_goal(problem, packing, pace))

@@ -10,6 +10,8 @@ from tangram.scaling import ScalingParams
 from tests.scaling.plant import Engine, Plant, changes
 from tests.support.fleet import intent
 
+pytestmark = pytest.mark.slow
+
 CHAT = intent(max_replicas=8, min_replicas=1, ttft=Objective(90, 1000), tpot=Objective(90, 50))
 TPOT_BOUND = Engine()  # 16 requests beside each other meet 50 ms per token
 KV_BOUND = Engine(cache=6, beside_s=0.0)

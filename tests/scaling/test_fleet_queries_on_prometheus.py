@@ -11,6 +11,8 @@ from tangram.fleet import Objective, Objectives
 from tangram.scaling import FleetAnswers, for_fleet, metrics_subject, queries
 from tests.support import promtool_answers
 
+pytestmark = pytest.mark.slow
+
 WINDOW_S = 60
 END_S = 1560
 BOTH = Objectives(Objective(90, 1000), Objective(95, 60))

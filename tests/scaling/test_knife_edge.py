@@ -11,6 +11,8 @@ from tangram.scaling.outlook.replica_capacity import CapacityCorrection
 from tests.scaling.test_capacity_correction import SMOOTH
 from tests.scaling.test_feed_forward import decided, sample
 
+pytestmark = pytest.mark.slow
+
 HOUR_S, ROUND_S, START_S = 3600, 15, 60
 NOISE = 0.02  # of the load of a minute
 

@@ -11,6 +11,8 @@ from tangram.simulator.control.operator_law import OperatorLaw
 from tangram.simulator.run import SimulationSettings, run
 from tests.support.simulated_fleets import h100_nodes, poisson_trace, served, served_intent
 
+pytestmark = pytest.mark.slow
+
 FLEET = SimulationSettings(h100_nodes(16), seed=5)
 CAPACITY = ReplicaCapacity(((99, 14.0), (95, 17.0), (90, 18.0), (50, 21.0)))
 STARTS = StartTimes(1.0, Delay(0.0), Delay(40.0, 0.2), Delay(18.0, 0.2), 1.0)

@@ -23,6 +23,8 @@ from tangram.simulator.traffic.trace import Trace
 from tests.support.fleet import FACTS_8B, node, shape
 from tests.support.simulated_fleets import poisson_trace, served, served_intent
 
+pytestmark = pytest.mark.slow
+
 H100, A100 = shape(), shape(sku="A100-80GB-SXM")
 STARTS = StartTimes(1.0, Delay(0.0), Delay(40.0, 0.2), Delay(18.0, 0.2), 1.0)
 OBJECTIVES = {"ttft": Objective(95, 1000), "tpot": Objective(95, 50)}
