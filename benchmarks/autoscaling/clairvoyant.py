@@ -1,7 +1,7 @@
 """The oracle of a scenario: the cheapest schedule found, with all requests known, that reaches an attainment.
 
 The load of a time bin is the work of its requests, in replicas at the highest load within the objectives. A cover of
-that load, times a factor, is replayed through the same simulation by a schedule; the factor is bisected for each
+that load, times a factor, is replayed through the same simulation by a schedule; the least factor is sought for each
 attainment. Where the best fixed number of replicas is cheaper, it counts. Replicas start in their mean time here: the
 oracle knows each start, so it needs no margin for it. It is the best schedule found, not a bound.
 """
@@ -11,21 +11,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 
 from benchmarks.autoscaling.prepared_scenario import PreparedScenario
 from tangram.simulator.cluster.start_times import Delay, StartTimes
 from tangram.simulator.controllers.controller import ControllerView
-from tangram.simulator.oracle import ReplicaCover, clairvoyant_cover, cover_at_attainment, least_static
-from tangram.simulator.result.run_result import DeploymentResult
+from tangram.simulator.oracle import ScheduleFamily, cheapest_schedule, clairvoyant_cover
+from tangram.simulator.oracle.attainment_search import Schedule
 from tangram.simulator.run import SimulationSettings, run
 
 BIN_S = 15.0  # as the rounds of the simulation
 SMOOTHED_BINS = (1, 4, 20)  # over which the load is averaged before it is covered; the cheapest one counts
 STOP_S = 15.0  # a draining replica, mean
-LOWEST_FACTOR, HIGHEST_FACTOR, STEPS = 0.4, 2.0, 6
+HIGHEST_FACTOR = 16.0
+FIRST_FIXED = 1.5  # of the replicas that the mean load needs: the first fixed number that is tried
 
 
-class Schedule:
+class ScheduledReplicas:
     """Replicas by time bin, whatever the metrics are."""
 
     name = "schedule"
@@ -54,45 +56,48 @@ class OracleResult:
 def oracle(
     scenario: PreparedScenario, attainments: Sequence[float], seed: int
 ) -> dict[float, OracleResult | None]:
-    """Return the oracle of each attainment; None: no cover reached it."""
+    """Return the oracle of each attainment; None: no schedule reached it."""
     known = replace(scenario, start_times=_mean_times(scenario.start_times))
-    replays: dict[tuple[int, ...], DeploymentResult] = {}
+    loads, most = load(known), known.intent.max_replicas
+    # Each pod is scraped once: a schedule reads no metrics.
+    settings = SimulationSettings(known.nodes, seed=seed, scrape_interval_s=known.trace.duration_s)
+    starts: dict[Schedule, int] = {}
 
-    def replay(ordered: Sequence[int]) -> float:
-        key = tuple(ordered)
-        if key not in replays:
-            settings = SimulationSettings(known.nodes, seed=seed)
-            replays[key] = run((known.deployment(Schedule(key), key[0]),), settings).deployments[0]
-        return replays[key].attainment.share
+    @cache
+    def replay(schedule: Schedule) -> tuple[float, float]:
+        result = run((known.deployment(ScheduledReplicas(schedule), schedule[0]),), settings).deployments[0]
+        starts[schedule] = result.use.starts
+        return result.use.usd, result.attainment.share
 
-    def cover_of(need: Sequence[int]) -> ReplicaCover:
-        most = [min(count, known.intent.max_replicas) for count in need]
-        return clairvoyant_cover(
-            most, bin_s=BIN_S, start_s=known.start_times.mean_s, stop_s=STOP_S, min_replicas=1
+    def cover(smoothed_load: Sequence[float], factor: float) -> Schedule:
+        need = [min(most, math.ceil(factor * replicas - 1e-9)) for replicas in smoothed_load]
+        start_s = known.start_times.mean_s
+        return clairvoyant_cover(need, bin_s=BIN_S, start_s=start_s, stop_s=STOP_S, min_replicas=1).ordered
+
+    fixed = ScheduleFamily(
+        lambda replicas: (round(replicas),) * len(loads),
+        replay,
+        start=min(most, math.ceil(FIRST_FIXED * known.mean_need)),
+        step=1,
+        highest=most,
+    )
+    covers = [
+        ScheduleFamily(
+            partial(cover, smoothed(loads, bins)), replay, start=1, step=0.005, highest=HIGHEST_FACTOR
         )
-
-    loads = [smoothed(load(known), bins) for bins in SMOOTHED_BINS]
+        for bins in SMOOTHED_BINS
+    ]
     results: dict[float, OracleResult | None] = {}
     for attainment in attainments:
-        fixed = least_static(len(loads[0]), replay, attainment, known.intent.max_replicas)
-        reached: list[tuple[DeploymentResult, float | None]] = []
-        if fixed is not None:
-            reached.append((replays[(fixed,) * len(loads[0])], None))
-        for part in loads:
-            found = cover_at_attainment(
-                part, cover_of, replay, attainment, low=LOWEST_FACTOR, high=HIGHEST_FACTOR, steps=STEPS
-            )
-            if found is not None:
-                reached.append((replays[found.cover.ordered], found.scale))
-        static = None if fixed is None else reached[0][0].use.usd
-        best = min(reached, key=lambda candidate: candidate[0].use.usd, default=None)
+        static = cheapest_schedule([fixed], attainment)
+        best = cheapest_schedule([fixed, *covers], attainment)
         results[attainment] = best and OracleResult(
-            usd=best[0].use.usd,
-            miss=1 - best[0].attainment.share,
-            starts=best[0].use.starts,
-            factor=best[1],
-            static_usd=static,
-            static_replicas=fixed,
+            usd=best.usd,
+            miss=1 - best.attainment,
+            starts=starts[best.schedule],
+            factor=None if best in fixed.replayed else best.scale,
+            static_usd=static and static.usd,
+            static_replicas=static and static.schedule[0],
         )
     return results
 

@@ -7,15 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tangram.simulator.oracle import (
+    ScheduleFamily,
     VariantPrice,
     VariantSwitching,
     cheapest_mix,
+    cheapest_schedule,
     clairvoyant_cover,
-    cover_at_attainment,
     cover_by_variants,
     fluid_cost,
     fluid_replica_s,
-    least_static,
 )
 from tangram.simulator.oracle.variant_cover import cost_of
 
@@ -93,48 +93,96 @@ def test_a_cover_costs_more_than_the_fluid_bound_and_less_than_the_peak():
 # -- attainment --------------------------------------------------------------------------------------------
 
 
-def share_served(load):
-    """A replay in which requests in bins with enough replicas, and a third more, meet their objectives."""
+def family_of(attainment_of, *, usd_of=lambda scale: scale, step=0.005, start=1.0, highest=16.0):
+    """Return schedules of one bin, whose replicas are their scale in steps, and a list of those replayed."""
+    replays = []
 
-    def replay(ordered):
-        met = sum(part for part, count in zip(load, ordered, strict=True) if count >= part * 4 / 3)
-        return met / sum(load)
+    def replay(schedule):
+        replays.append(schedule[0])
+        return usd_of(schedule[0] * step), attainment_of(schedule[0] * step)
 
-    return replay
-
-
-def test_the_load_is_scaled_until_the_replay_reaches_the_attainment():
-    load = [0.9, 3.1, 2.2, 7.5, 4.0, 1.0, 1.0]
-    calls = []
-
-    def replay(ordered):
-        calls.append(ordered)
-        return share_served(load)(ordered)
-
-    result = cover_at_attainment(
-        load, lambda need: clairvoyant_cover(need, bin_s=15, start_s=15), replay, attainment=1.0
+    family = ScheduleFamily(
+        lambda scale: (round(scale / step),), replay, start=start, step=step, highest=highest
     )
-
-    assert result is not None
-    assert result.attainment == 1
-    least = [part * 4 / 3 for part in load]
-    assert all(count >= part for count, part in zip(result.cover.ordered, least, strict=True))
-    assert result.cover.ready[3] == 10  # 7.5 * 4 / 3, and no more
-    assert len(calls) < 20
+    return family, replays
 
 
-def test_an_attainment_that_no_cover_reaches_is_told():
-    cover_of = lambda need: clairvoyant_cover(need, bin_s=15, start_s=15)  # noqa: E731
+def by_power(exponent, misses=0.02):
+    return lambda scale: 1 - min(1.0, misses / scale**exponent)
 
-    assert cover_at_attainment([1.0, 2.0], cover_of, lambda _: 0.5, attainment=0.99) is None
+
+@pytest.mark.parametrize("attainment_of", [by_power(2), by_power(6), lambda scale: 1 - 0.5 ** (5 * scale)])
+@pytest.mark.parametrize("attainment", [0.95, 0.99, 0.999])
+def test_the_cheapest_schedule_reaches_the_attainment_and_one_at_a_hundredth_less_does_not(
+    attainment_of, attainment
+):
+    family, replays = family_of(attainment_of)
+
+    best = cheapest_schedule([family], attainment)
+
+    assert best.attainment == attainment_of(best.scale) >= attainment
+    assert attainment_of(best.scale * 0.985) < attainment
+    assert len(replays) <= 8
+
+
+def test_all_attainments_share_the_replays():
+    family, replays = family_of(by_power(4))
+    for attainment in (0.95, 0.99, 0.999):
+        cheapest_schedule([family], attainment)
+    before = list(replays)
+
+    for attainment in (0.999, 0.95, 0.99):
+        cheapest_schedule([family], attainment)
+
+    assert replays == before
+    assert len(replays) <= 12
+
+
+def test_the_cheapest_family_wins_and_a_dear_one_is_replayed_once():
+    cheap, _ = family_of(by_power(3, misses=0.03))
+    dear, of_dear = family_of(by_power(3), usd_of=lambda scale: 3 * scale)
+
+    best = cheapest_schedule([dear, cheap], 0.99)
+
+    assert best in cheap.replayed
+    assert len(of_dear) == 1
+
+
+def test_a_family_that_starts_dear_wins_where_its_misses_fall_faster():
+    flat, _ = family_of(by_power(1))
+    steep, _ = family_of(by_power(8), usd_of=lambda scale: 2 * scale)
+
+    best = cheapest_schedule([flat, steep], 0.999)
+
+    assert best in steep.replayed
+    assert best.usd == pytest.approx(2 * 20 ** (1 / 8), rel=0.015)
+
+
+def test_an_attainment_that_no_schedule_reaches_is_told():
+    family, replays = family_of(lambda scale: 0.5)
+
+    assert cheapest_schedule([family], 0.99) is None
+    assert len(replays) <= 6
 
 
 def test_the_least_fixed_number_is_found():
-    load = [1.0, 6.0, 2.0]
+    def fixed(most):
+        return family_of(by_power(3, misses=13.5), step=1, start=5, highest=most)[0]
 
-    assert least_static(3, share_served(load), 1.0, most=50) == 8
-    assert least_static(3, share_served(load), 0.3, most=50) == 3
-    assert least_static(3, share_served(load), 1.0, most=7) is None
+    assert cheapest_schedule([fixed(50)], 0.95).scale == 7  # 13.5 / 7**3 = 0.039, with 6 it is 0.0625
+    assert cheapest_schedule([fixed(50)], 0.99).scale == 12
+    assert cheapest_schedule([fixed(11)], 0.99) is None
+
+
+@given(st.lists(st.floats(0.5, 1), min_size=64, max_size=64), st.integers(1, 64), st.floats(0.5, 1))
+@settings(deadline=None)
+def test_a_search_over_chance_ends_with_the_cheapest_replay_that_reaches(attainments, start, attainment):
+    family, _ = family_of(lambda replicas: attainments[round(replicas) - 1], step=1, start=start, highest=64)
+
+    best = cheapest_schedule([family], attainment)
+
+    reached = [entry.usd for entry in family.replayed if entry.attainment >= attainment]
+    assert (best.usd if best else None) == min(reached, default=None)
 
 
 # -- variants ----------------------------------------------------------------------------------------------
