@@ -46,19 +46,23 @@ def main(arguments: list[str] | None = None) -> int:
     names = args.laws or tuple(laws.BY_NAME)
     if args.quick:
         chosen, names = [scenarios.QUICK], QUICK_LAWS
-    wanted = runs.cases(chosen, names, args.seeds, with_oracle=not args.no_oracle)
-    file = args.out / "runs.jsonl"
     start = time.monotonic()
-    hours = 0.0 if args.report_only else args.hours
-    done = runs.perform(wanted, file, processes=args.processes, hours=hours, report=_print_run)
+    done = runs.sweep(
+        chosen,
+        names,
+        args.out / "runs.jsonl",
+        seeds=args.seeds,
+        with_oracle=not args.no_oracle,
+        hours=0.0 if args.report_only else args.hours,
+        processes=args.processes,
+        report=_print_run,
+    )
     results = collected(done)
     text = report.markdown(results)
     (args.out / "report.md").write_text(text)
     (args.out / "report.json").write_text(json.dumps(report.as_json(results), indent=1) + "\n")
     print(text)
-    print(
-        f"{len(done)} of {len(wanted)} runs, {len(results.failed)} failed; {time.monotonic() - start:.0f} s"
-    )
+    print(f"{len(done)} runs, {len(results.failed)} failed; {time.monotonic() - start:.0f} s")
     return int(bool(results.failed))
 
 

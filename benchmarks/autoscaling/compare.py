@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from benchmarks.autoscaling.knob_bisection import next_knob
 from benchmarks.autoscaling.laws import BY_NAME, OURS
 from benchmarks.autoscaling.runs import ORACLE, Record
 from benchmarks.packing.stats import half_width
@@ -110,7 +111,7 @@ class Results:
 
 
 def collected(records: Iterable[Record]) -> Results:
-    """Sort the records. Only seeds in which all values of a law's knob were run count."""
+    """Sort the records. Of a law, seeds count in which the values of its knob around all attainments were run."""
     results = Results()
     found: dict[tuple[str, str], dict[int, dict[float, Record]]] = defaultdict(lambda: defaultdict(dict))
     for record in records:
@@ -122,10 +123,12 @@ def collected(records: Iterable[Record]) -> Results:
             found[record["scenario"], record["law"]][record["seed"]][record["knob"]] = record
     for (scenario, law), by_seed in found.items():
         complete = {
-            seed: by_knob for seed, by_knob in by_seed.items() if by_knob.keys() >= set(BY_NAME[law].knobs)
+            seed: {knob: by_knob[knob] for knob in BY_NAME[law].knobs if knob in by_knob}
+            for seed, by_knob in by_seed.items()
+            if next_knob(BY_NAME[law], {knob: record["miss"] for knob, record in by_knob.items()}) is None
         }
         results.runs[scenario, law] = {
-            seed: [_swept(by_knob[knob]) for knob in BY_NAME[law].knobs]
+            seed: [_swept(record) for record in by_knob.values()]
             for seed, by_knob in sorted(complete.items())
         }
         for _, by_knob in sorted(complete.items()):
@@ -181,25 +184,25 @@ def _ratio(costs: Mapping[int, float], others: Mapping[int, float | None]) -> Me
 
 
 def on_other_traces(results: Results, scenario: str, law: str, attainment: float) -> OnOtherTraces | None:
-    """Choose the knob on the other scenarios, and return what it does here; None without others."""
-    others = [name for name in results.scenarios if name != scenario and results.runs.get((name, law))]
-    here = results.runs.get((scenario, law))
-    if not others or not here:
-        return None
+    """Choose the knob on the other scenarios, and return what it does here; None without others.
+
+    Only scenarios count in which all values of the knob were run.
+    """
     knobs = BY_NAME[law].knobs
-    misses = [
-        statistics.fmean(_mean_miss(results, name, law, place) for name in others)
-        for place in range(len(knobs))
-    ]
-    reaching = [place for place, miss in enumerate(misses) if miss <= 1 - attainment]
-    place = reaching[0] if reaching else misses.index(min(misses))
-    chosen = {seed: runs[place] for seed, runs in here.items()}
+    swept = [name for name in results.scenarios if _knobs_of_all_seeds(results, name, law) == list(knobs)]
+    others = [name for name in swept if name != scenario]
+    if not others or scenario not in swept:
+        return None
+    misses = {
+        knob: statistics.fmean(_mean_miss(results, name, law, knob) for name in others) for knob in knobs
+    }
+    reaching = [knob for knob in knobs if misses[knob] <= 1 - attainment]
+    knob = reaching[0] if reaching else min(knobs, key=lambda knob: misses[knob])
+    chosen = _with_knob(results, scenario, law, knob)
+    over = _ratio({s: r.usd for s, r in chosen.items()}, _oracle_costs(results, scenario, attainment))
     usd = mean_of([run.usd for run in chosen.values()])
     miss = mean_of([run.miss for run in chosen.values()])
-    if usd is None or miss is None:
-        return None
-    over = _ratio({s: r.usd for s, r in chosen.items()}, _oracle_costs(results, scenario, attainment))
-    return OnOtherTraces(knobs[place], bool(reaching), usd, miss, over)
+    return OnOtherTraces(knob, bool(reaching), usd, miss, over) if usd and miss else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,32 +216,37 @@ class AtDefault:
 
 def at_default(results: Results, scenario: str, law: str, attainment: float) -> AtDefault | None:
     """Return what a law does as published; None without a default, or without runs."""
-    knob, by_seed = BY_NAME[law].default, results.runs.get((scenario, law))
-    if knob is None or not by_seed:
-        return None
-    chosen = {seed: runs[BY_NAME[law].knobs.index(knob)] for seed, runs in by_seed.items()}
+    knob = BY_NAME[law].default
+    chosen = {} if knob is None else _with_knob(results, scenario, law, knob)
     miss = mean_of([run.miss for run in chosen.values()])
     over = _ratio({s: r.usd for s, r in chosen.items()}, _oracle_costs(results, scenario, attainment))
-    return AtDefault(knob, miss, over) if miss else None
+    return AtDefault(knob, miss, over) if knob is not None and miss else None
 
 
-def _mean_miss(results: Results, scenario: str, law: str, place: int) -> float:
-    return statistics.fmean(runs[place].miss for runs in results.runs[scenario, law].values())
+def _with_knob(results: Results, scenario: str, law: str, knob: float) -> dict[int, SweptRun]:
+    by_seed = results.runs.get((scenario, law), {})
+    return {seed: run for seed, runs in by_seed.items() for run in runs if run.knob == knob}
+
+
+def _mean_miss(results: Results, scenario: str, law: str, knob: float) -> float:
+    return statistics.fmean(run.miss for run in _with_knob(results, scenario, law, knob).values())
+
+
+def _knobs_of_all_seeds(results: Results, scenario: str, law: str) -> list[float]:
+    seeds = len(results.runs.get((scenario, law), {}))
+    return [
+        knob
+        for knob in BY_NAME[law].knobs
+        if seeds and len(_with_knob(results, scenario, law, knob)) == seeds
+    ]
 
 
 def most_frugal_knob(results: Results, scenario: str, law: str, attainment: float) -> float | None:
     """Return the most frugal knob that reaches an attainment in the mean over seeds; None: none does."""
-    knobs = BY_NAME[law].knobs
-    if not results.runs.get((scenario, law)):
-        return None
-    return next(
-        (
-            knob
-            for place, knob in enumerate(knobs)
-            if _mean_miss(results, scenario, law, place) <= 1 - attainment
-        ),
-        None,
-    )
+    for knob in _knobs_of_all_seeds(results, scenario, law):
+        if _mean_miss(results, scenario, law, knob) <= 1 - attainment:
+            return knob
+    return None
 
 
 def behaviour(results: Results, scenario: str, law: str, knob: float) -> dict[str, float]:

@@ -22,7 +22,7 @@ def markdown(results: Results) -> str:
     for attainment in ATTAINMENTS:
         parts += [
             f"## {attainment:.1%} of the requests within both objectives",
-            "Cost in USD, and in brackets over the oracle's. `-`: no value of the knob reaches it; k/n: it does in k of n seeds.",
+            "Cost in USD, and in brackets over the oracle's. `-`: no value of the knob that was run reaches it; k/n: it does in k of n seeds.",
             table(
                 ["law", *results.scenarios, "geometric mean over oracle", "mean capture"],
                 _cost_rows(results, attainment),

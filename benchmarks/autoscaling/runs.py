@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -20,6 +22,7 @@ from typing import Any
 
 import tangram
 from benchmarks.autoscaling import clairvoyant, laws, prepared_scenario
+from benchmarks.autoscaling.knob_bisection import next_knob
 from benchmarks.autoscaling.prepared_scenario import prepared
 from benchmarks.autoscaling.scenarios import Scenario
 from tangram.simulator.control.control_loop import ReplicaCount
@@ -51,18 +54,58 @@ class Case:
         return f"{self.scenario.name} {self.law} {self.knob:.6g} {self.seed} {code_hash(self.law, self.scenario)}"
 
 
+def sweep(
+    chosen: Sequence[Scenario],
+    names: Sequence[str],
+    file: Path,
+    *,
+    seeds: int | None = None,
+    with_oracle: bool = True,
+    hours: float | None = None,
+    processes: int = 1,
+    report: Callable[[Record], None] = lambda _: None,
+) -> list[Record]:
+    """Return the records of all runs, seed by seed: what a bound on time cuts off are further seeds.
+
+    Rounds: where knobs are bisected, the outcome of one says what the next has.
+    """
+    deadline = time.monotonic() + hours * 3600 if hours is not None else math.inf
+    records: list[Record] = []
+    for seed in range(max(scenario.seeds for scenario in chosen) if seeds is None else seeds):
+        done: list[Record] = []
+        while len(wanted := cases(chosen, names, seed, done, with_oracle=with_oracle)) > len(done):
+            done = perform(wanted, file, processes=processes, deadline=deadline, report=report)
+            if len(done) < len(wanted):
+                break
+        records += done
+    return records
+
+
 def cases(
-    chosen: Iterable[Scenario], names: Iterable[str], seeds: int | None, *, with_oracle: bool = True
+    chosen: Iterable[Scenario],
+    names: Iterable[str],
+    seed: int,
+    done: Iterable[Record] = (),
+    *,
+    with_oracle: bool = True,
 ) -> list[Case]:
-    """Return the runs, seed by seed: what a bound on time cuts off are further seeds."""
+    """Return the runs with a seed. Where knobs are bisected: those that are done, and the next of each law."""
+    misses: dict[tuple[str, str], dict[float, float]] = defaultdict(dict)
+    for record in done:
+        misses[record["scenario"], record["law"]][record["knob"]] = record.get("miss", 1.0)
     found = []
     names = tuple(names)
-    for scenario in chosen:
-        for seed in range(scenario.seeds if seeds is None else min(seeds, scenario.seeds)):
-            found += [Case(scenario, name, knob, seed) for name in names for knob in laws.BY_NAME[name].knobs]
-            if with_oracle:
-                found.append(Case(scenario, ORACLE, 0.0, seed))
-    return sorted(found, key=lambda case: case.seed)
+    for scenario in (scenario for scenario in chosen if seed < scenario.seeds):
+        for law in (laws.BY_NAME[name] for name in names):
+            knobs = law.knobs
+            if scenario.is_bisected:
+                ran = misses[scenario.name, law.name]
+                following = next_knob(law, ran)
+                knobs = (*ran, *([following] if following is not None else []))
+            found += [Case(scenario, law.name, knob, seed) for knob in knobs]
+        if with_oracle:
+            found.append(Case(scenario, ORACLE, 0.0, seed))
+    return found
 
 
 def perform(
@@ -70,15 +113,14 @@ def perform(
     file: Path,
     *,
     processes: int = 1,
-    hours: float | None = None,
+    deadline: float = math.inf,
     report: Callable[[Record], None] = lambda _: None,
 ) -> list[Record]:
-    """Return the records of the cases that are on file or run in time."""
+    """Return the records of the cases that are on file, or begin before a monotonic time."""
     known = read(file)
     wanted = list(wanted)
     records = [known[case.key] for case in wanted if case.key in known]
     file.parent.mkdir(parents=True, exist_ok=True)
-    deadline = time.monotonic() + hours * 3600 if hours is not None else float("inf")
     with file.open("a") as out:
         for record in _performed((c for c in wanted if c.key not in known), processes, deadline):
             out.write(json.dumps(record) + "\n")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import tangram.simulator
 from tangram.fleet import WHOLE_GPU, Shape
@@ -35,6 +36,7 @@ class Scenario:
     start_cv: float = 0.3  # of loading the weights
     max_running: int = 64
     seeds: int = 10
+    is_bisected: bool = False  # of a law's knob, the values around the attainments are run, not all
     cut_s: tuple[float, float] | None = None  # a part of the trace; None: all of it
 
     @property
@@ -52,14 +54,16 @@ MOONCAKE = HERE / "mooncake_conversation_00-30min.jsonl.gz"
 DAY1, DAY3 = HERE / "servegen_mlarge_day01_x0.012.csv.gz", HERE / "servegen_mlarge_day03_x0.012.csv.gz"
 REASONING = HERE / "servegen_r1_00-12h_x0.06.csv.gz"
 
+LONG: dict[str, Any] = {"seeds": 3, "is_bisected": True}
+
 # name, trace, times its rate, model, SKU, profile, TTFT (ms), TPOT (ms), longest request (tokens), start (s)
 SCENARIOS = (
     Scenario("conv", CONV, 2, "Qwen3-32B", H100, WHOLE_GPU, 2500, 100, 16_384, 90),
     Scenario("code", CODE, 2, "Qwen3-14B", H100, "3g.40gb", 5000, 200, 10_240, 60),
     Scenario("mooncake", MOONCAKE, 2, "Llama-3.1-8B", H100, WHOLE_GPU, 10_000, 200, 131_072, 60),
-    Scenario("day1", DAY1, 3, "Llama-3.1-8B", A100, "2g.20gb", 5000, 150, 8192, 90, seeds=3),
-    Scenario("day3", DAY3, 1.5, "Llama-3.1-8B", "L4", WHOLE_GPU, 5000, 150, 8192, 120, seeds=3),
-    Scenario("reasoning", REASONING, 1.5, "Qwen3-14B", A100, WHOLE_GPU, 5000, 75, 40_960, 90, seeds=3),
+    Scenario("day1", DAY1, 3, "Llama-3.1-8B", A100, "2g.20gb", 5000, 150, 8192, 90, **LONG),
+    Scenario("day3", DAY3, 1.5, "Llama-3.1-8B", "L4", WHOLE_GPU, 5000, 150, 8192, 120, **LONG),
+    Scenario("reasoning", REASONING, 1.5, "Qwen3-14B", A100, WHOLE_GPU, 5000, 75, 40_960, 90, **LONG),
 )
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 # The smoke: a few minutes of `conv`.

@@ -2,12 +2,16 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from benchmarks.autoscaling import clairvoyant, compare, disturbances, laws, runs, scenarios
 from benchmarks.autoscaling.__main__ import main
 from benchmarks.autoscaling.compare import SweptRun, usd_at
+from benchmarks.autoscaling.knob_bisection import BRACKETED, next_knob
 from benchmarks.autoscaling.prepared_scenario import prepared
 from tangram.simulator.cluster.faults import InjectedFaults, PrometheusOutage
 
@@ -63,10 +67,27 @@ def test_a_law_is_compared_with_ours_by_seed():
     assert (at.over_ours.value, at.over_ours.half_width, at.reached) == (pytest.approx(1.0), 0.0, 2)
 
 
-def test_a_seed_with_a_knob_that_is_missing_does_not_count():
-    records = every_knob("conv", "keda", [(10.0, 0.001)] * 8)[:-1]
+def test_a_seed_in_which_an_attainment_is_not_bracketed_does_not_count():
+    points = [(10.0, miss) for miss in (0.2, 0.2, 0.2, 0.2, 0.2, 0.02, 0.002, 0.001)]
+    records = every_knob("conv", "keda", points)
 
-    assert compare.collected(records).runs["conv", "keda"] == {}
+    assert compare.collected(records[:-1]).runs["conv", "keda"].keys() == {0}
+    assert compare.collected([*records[:4], *records[5:]]).runs["conv", "keda"] == {}
+
+
+def test_without_all_knobs_a_scenario_has_its_cost_and_no_knob_from_elsewhere():
+    points = [(10.0 + place, miss) for place, miss in enumerate((0.2, 0.1, 0.04, 0.02, 0.005, 0.0, 0.0, 0.0))]
+    whole, part = every_knob("conv", "tangram", points), every_knob("day1", "tangram", points)[1:6]
+    results = compare.collected([*whole, *part])
+
+    costs = [
+        compare.at_equal_attainment(results, name, "tangram", 0.95).usd.value for name in ("conv", "day1")
+    ]
+    assert costs[0] == costs[1]
+    assert compare.most_frugal_knob(results, "day1", "tangram", 0.99) == laws.BY_NAME["tangram"].knobs[4]
+    assert compare.at_default(results, "day1", "tangram", 0.99).miss.value == 0.0
+    assert compare.on_other_traces(results, "day1", "tangram", 0.99) is None
+    assert compare.on_other_traces(results, "conv", "tangram", 0.99) is None
 
 
 def test_the_knob_of_a_scenario_is_chosen_on_the_others():
@@ -120,6 +141,49 @@ def test_the_smoke_compares_three_laws_and_repeats_no_run(tmp_path, capsys):
         costs = [did["usd"] for did in law["by_knob"].values()]
         assert costs == sorted(costs)
     assert "| oracle |" in capsys.readouterr().out
+
+
+@given(st.lists(st.sampled_from([0.0, 0.008, 0.03, 0.2, 0.9]), min_size=8, max_size=8))
+def test_bisection_runs_what_all_attainments_lie_between(misses):
+    law = laws.BY_NAME["tangram"]
+    swept = dict(zip(law.knobs, sorted(misses, reverse=True), strict=True))
+    ran = {}
+    while (knob := next_knob(law, ran)) is not None:
+        assert knob not in ran
+        ran[knob] = swept[knob]
+
+    def cost_at(misses, attainment):
+        return usd_at(
+            [SweptRun(k, float(law.knobs.index(k)), misses[k], 100) for k in law.knobs if k in misses],
+            attainment,
+        )
+
+    assert law.default in ran
+    assert len(ran) <= 6
+    assert [cost_at(ran, a) for a in BRACKETED] == [cost_at(swept, a) for a in BRACKETED]
+
+
+def test_a_sweep_bisects_the_knobs_of_long_traces_and_resumes(tmp_path, monkeypatch):
+    began = []
+
+    def perform_one(case):
+        began.append(case)
+        place = laws.BY_NAME[case.law].knobs.index(case.knob)
+        return record(case.scenario.name, case.law, case.knob, 1.0, 0.3**place, case.seed) | {"key": case.key}
+
+    monkeypatch.setattr(runs, "perform_one", perform_one)
+    scenario = replace(scenarios.QUICK, is_bisected=True, seeds=2)
+    arguments = [scenario], ["static", "keda"], tmp_path / "runs.jsonl"
+
+    records = runs.sweep(*arguments, with_oracle=False)
+
+    assert [case.seed for case in began] == sorted(case.seed for case in began)
+    assert len(began) == len(records) < 2 * 12
+    assert compare.collected(records).runs["quick", "keda"].keys() == {0, 1}
+    began.clear()
+    again = runs.sweep(*arguments, with_oracle=False, hours=0.0)
+    assert {case["key"] for case in again} == {case["key"] for case in records}
+    assert not began
 
 
 def test_a_disturbance_is_what_sets_a_day_apart_from_the_undisturbed_one():
