@@ -59,21 +59,8 @@ def test_an_outage_of_prometheus_changes_nothing():
     assert len({count.desired for count in result.counts if 660 <= count.at <= 1500}) <= 1
 
 
-def test_equal_inputs_give_equal_decisions():
-    def decisions():
-        controller = law()
-        run((served(poisson_trace(16_000, 40.0), controller, start_times=STARTS),), FLEET)
-        return [(d.at, d.replicas, d.reason, d.message) for d in controller.decisions]
-
-    first = decisions()
-
-    assert first
-    assert first == decisions()
-
-
-@pytest.mark.parametrize("seed", [1, 2])
-def test_bounds_hold_at_every_round(seed):
-    trace = poisson_trace(20_000, 60.0, seed)
+def test_bounds_hold_at_every_round():
+    trace = poisson_trace(20_000, 60.0)
 
     result = run(
         (
