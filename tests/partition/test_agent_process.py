@@ -26,6 +26,7 @@ from e2e.silicon.nvml.state import Fault
 from tangram.credentials import in_cluster
 from tangram.partition.agent.api_access import find_access
 from tangram.partition.agent.cluster import Cluster, ClusterFailure
+from tests.support.api_requests import GPU_NODES, NODES, STRATEGIC, ApiRequests, pods
 from tests.support.node_agent import Kubelet
 from tests.support.nvml_driver import nvml_state
 
@@ -42,7 +43,7 @@ class ControlledNode:
 
     def __init__(self, kubeconfig, kubelet, nvml, folder):
         self.kubeconfig, self.kubelet, self.nvml = kubeconfig, kubelet, nvml
-        self.folder = folder
+        self.folder, self.api = folder, ApiRequests(kubeconfig)
         with Admin(nvml) as admin:
             self.gpu = admin.state()["gpus"][0]["uuid"]
         self.processes = []
@@ -53,11 +54,17 @@ class ControlledNode:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def create(self, obj):
-        self.kubectl("create", "-f", "-", stdin=json.dumps(obj))
+    def make_gpu_node(self):
+        kind = {"apiVersion": "tangram.dev/v1alpha1", "kind": "GPUNode"}
+        self.api.create(GPU_NODES, kind | {"metadata": {"name": NODE}, "spec": {}})
+
+    def make_pod(self, name, labels, spec):
+        meta = {"name": name, "namespace": OPERANDS, "labels": labels}
+        spec = {"containers": [{"name": "plugin", "image": "plugin"}]} | spec
+        self.api.create(pods(OPERANDS), {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
 
     def gpu_node(self):
-        return json.loads(self.kubectl("get", "gpunode", NODE, "-o", "json"))
+        return self.api.get(f"{GPU_NODES}/{NODE}")
 
     def condition(self, name="Applied"):
         conditions = self.gpu_node().get("status", {}).get("conditions", ())
@@ -65,18 +72,14 @@ class ControlledNode:
 
     def want(self, *instances):
         wanted = {"id": self.gpu, "migEnabled": True, "instances": list(instances)}
-        patch = json.dumps({"spec": {"gpus": [wanted]}})
-        self.kubectl("patch", "gpunode", NODE, "--type=merge", "-p", patch)
+        self.api.patch(f"{GPU_NODES}/{NODE}", {"spec": {"gpus": [wanted]}})
 
     def make_plugin(self, name):
         """Start a pod of the device plugin, which offers what the driver has now."""
-        container = {"name": "plugin", "image": "plugin"}
-        spec = {"nodeName": NODE, "containers": [container], "terminationGracePeriodSeconds": 0}
-        meta = {"name": name, "namespace": OPERANDS, "labels": PLUGIN}
-        self.create({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
-        ready = json.dumps({"status": {"conditions": [{"type": "Ready", "status": "True"}]}})
-        self.kubectl("patch", "pod", name, "-n", OPERANDS, "--subresource=status", "-p", ready)
-        self.kubectl("patch", "node", NODE, "--subresource=status", "-p", json.dumps(self.offered()))
+        self.make_pod(name, PLUGIN, {"nodeName": NODE, "terminationGracePeriodSeconds": 0})
+        ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+        self.api.patch(f"{pods(OPERANDS)}/{name}/status", ready, how=STRATEGIC)
+        self.api.patch(f"{NODES}/{NODE}/status", self.offered(), how=STRATEGIC)
 
     def offered(self):
         with Admin(self.nvml) as admin:
@@ -89,8 +92,7 @@ class ControlledNode:
         return {"status": {"capacity": counts, "allocatable": counts}}
 
     def plugin_pods(self):
-        pods = json.loads(self.kubectl("get", "pods", "-n", OPERANDS, "-o", "json"))["items"]
-        return [pod["metadata"]["name"] for pod in pods]
+        return [pod["metadata"]["name"] for pod in self.api.get(pods(OPERANDS))["items"]]
 
     def layout(self):
         with Admin(self.nvml) as admin:
@@ -182,17 +184,17 @@ def node(plane):
         Kubelet(folder / "kubelet.sock").serving() as kubelet,
     ):
         made = ControlledNode(plane.kubeconfig, kubelet, nvml, folder)
-        made.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
-        made.make_plugin("plugin-0")
-        made.create(
-            {"apiVersion": "tangram.dev/v1alpha1", "kind": "GPUNode", "metadata": {"name": NODE}, "spec": {}}
-        )
-        try:
-            yield made
-        finally:
-            made.stop()
-            made.kubectl("delete", "gpunode,node", NODE)
-            made.kubectl("delete", "pods", "--all", "-n", OPERANDS, "--force", "--grace-period=0")
+        api = made.api
+        with api:
+            api.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
+            made.make_plugin("plugin-0")
+            made.make_gpu_node()
+            try:
+                yield made
+            finally:
+                made.stop()
+                for path in (f"{GPU_NODES}/{NODE}", f"{NODES}/{NODE}", pods(OPERANDS)):
+                    api.delete(path)
 
 
 def test_the_first_cut_of_an_uncut_gpu_and_a_second_process_that_writes_nothing(node):
@@ -233,8 +235,8 @@ def test_by_watches_alone_a_spec_is_carried_out_and_the_devices_on_offer_are_not
         shown = response.read().decode()
     assert f'tangram_gpu_mig_enabled{{gpu="{node.gpu}",node="{NODE}"}} 1.0' in shown
     assert 'kind="create-instance",result="done"' in shown
-    label = json.dumps({"metadata": {"labels": {"nvidia.com/gpu.deploy.dcgm": "paused-for-mig-change"}}})
-    node.kubectl("patch", "node", NODE, "-p", label)
+    label = {"metadata": {"labels": {"nvidia.com/gpu.deploy.dcgm": "paused-for-mig-change"}}}
+    node.api.patch(f"{NODES}/{NODE}", label)
     node.until(lambda: node.condition().get("reason") == "ComponentsPaused", "a label of the Node is noticed")
 
 
@@ -318,10 +320,8 @@ def test_a_gpu_node_deleted_in_mid_cut_and_made_anew_leaves_a_node_that_offers_w
     node.until(lambda: node.condition("Ready").get("status") == "True", "ready")
     node.want(FOUR, THREE)
     node.until(node.layout, "the first instance")
-    node.kubectl("delete", "gpunode", NODE)
-    node.create(
-        {"apiVersion": "tangram.dev/v1alpha1", "kind": "GPUNode", "metadata": {"name": NODE}, "spec": {}}
-    )
+    node.api.delete(f"{GPU_NODES}/{NODE}")
+    node.make_gpu_node()
 
     node.until(lambda: node.condition().get("reason") == "DevicePluginRestarting", "the restart is due")
     node.follow_restart("plugin-1")
@@ -337,12 +337,8 @@ def cluster(node):
 
 
 def test_only_pods_of_the_device_plugin_on_this_node_are_found(node):
-    spec = {"nodeName": "node-b", "containers": [{"name": "plugin", "image": "plugin"}]}
-    other = {"name": "other-node", "namespace": OPERANDS, "labels": PLUGIN}
-    node.create({"apiVersion": "v1", "kind": "Pod", "metadata": other, "spec": spec})
-    spec = spec | {"nodeName": NODE}
-    other = {"name": "other-app", "namespace": OPERANDS, "labels": {"app": "dcgm"}}
-    node.create({"apiVersion": "v1", "kind": "Pod", "metadata": other, "spec": spec})
+    node.make_pod("other-node", PLUGIN, {"nodeName": "node-b"})
+    node.make_pod("other-app", {"app": "dcgm"}, {"nodeName": NODE})
 
     (pod,) = cluster(node).device_plugin_pods()
 

@@ -25,6 +25,9 @@ from tangram.shell.api_server.auth import load_kubeconfig
 from tangram.shell.api_server.client import UNGUARDED, ApiClient
 from tangram.shell.mig_manager.managed_layouts import ManagedLayouts
 from tangram.shell.objects.kinds import CONFIG_MAPS, GPU_NODES, NODES, PODS
+from tests.support.api_requests import CLUSTER_POLICIES, STRATEGIC, ApiRequests, pods
+from tests.support.api_requests import GPU_NODES as GPU_NODES_PATH
+from tests.support.api_requests import NODES as NODES_PATH
 from tests.support.mig_manager_node import CLUSTER_POLICY_CRD, DEPLOYED, wanted_gpu
 from tests.support.nvml_driver import nvml_state
 
@@ -32,6 +35,9 @@ ROOT = Path(__file__).resolve().parents[2]
 NODE, OPERATOR, OURS = "node-a", "gpu-operator", "tangram-mig-config"
 CUT, OTHER = ["4g.40gb@0", "3g.40gb@4"], ["3g.40gb@0", "3g.40gb@4"]
 CONFIG, PLUGIN = "nvidia.com/mig.config", "nvidia.com/gpu.deploy.device-plugin"
+NODE_PATH, GPU_NODE_PATH = f"{NODES_PATH}/{NODE}", f"{GPU_NODES_PATH}/{NODE}"
+POLICY_PATH = f"{CLUSTER_POLICIES}/cluster-policy"
+CONFIG_MAP_PATH = f"/api/v1/namespaces/{OPERATOR}/configmaps/{OURS}"
 TIMES = MIGManagerTimes(
     config_sync_s=3, apply_s=4, confirm_s=8, reboot_s=20, retry_s=3, back_off_s=1, settled_s=3600
 )
@@ -44,6 +50,7 @@ class ManagedCluster:
     def __init__(self, kubeconfig, nvml, folder, api):
         self.kubeconfig, self.nvml, self.folder, self.api = kubeconfig, nvml, folder, api
         self.client = ApiClient(load_kubeconfig(str(kubeconfig)))
+        self.requests = ApiRequests(kubeconfig)
         self.process = None
         self.layouts = self.operator()
 
@@ -60,19 +67,16 @@ class ManagedCluster:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def create(self, obj):
-        self.kubectl("create", "-f", "-", stdin=json.dumps(obj))
-
-    def get(self, *args):
-        return json.loads(self.kubectl("get", *args, "-o", "json"))
+    def gpu_node(self):
+        return self.requests.get(GPU_NODE_PATH)
 
     def want(self, *gpus):
         patch = {"spec": {"gpus": [wanted_gpu(index, placements) for index, placements in gpus]}}
-        self.kubectl("patch", "gpunode", NODE, "--type=merge", "-p", json.dumps(patch))
+        self.requests.patch(GPU_NODE_PATH, patch)
 
     def name_in_policy(self, name):
         patch = {"spec": {"migManager": {"config": {"name": name}}}}
-        self.kubectl("patch", "clusterpolicy", "cluster-policy", "--type=merge", "-p", json.dumps(patch))
+        self.requests.patch(POLICY_PATH, patch)
 
     def start(self, **faults):
         command = [sys.executable, "-P", "-m", "e2e.silicon.mig_manager", "--node", NODE, "--api", self.api]
@@ -104,15 +108,15 @@ class ManagedCluster:
             if self.condition().get("reason") == reason:
                 return
             log = (self.folder / "mig-manager.log").read_text()[-2000:]
-            assert time.monotonic() < limit, (reason, self.get("gpunode", NODE).get("status"), log)
+            assert time.monotonic() < limit, (reason, self.gpu_node().get("status"), log)
             await asyncio.sleep(0.2)
 
     def condition(self, name="Applied"):
-        conditions = self.get("gpunode", NODE).get("status", {}).get("conditions", ())
+        conditions = self.gpu_node().get("status", {}).get("conditions", ())
         return next((each for each in conditions if each["type"] == name), {})
 
     def labels(self):
-        return self.get("node", NODE)["metadata"]["labels"]
+        return self.requests.get(NODE_PATH)["metadata"]["labels"]
 
     def layout(self, index=0):
         with Admin(self.nvml) as admin:
@@ -170,23 +174,24 @@ async def cluster(plane, api):
     labels |= {CONFIG: "all-disabled", "nvidia.com/mig.config.state": "success"}
     with short_folder() as folder, serving(nvml_state("H100-80GB-SXM", {}, {}), folder) as nvml:
         made = ManagedCluster(plane.kubeconfig, nvml, folder, api)
-        made.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE, "labels": labels}})
-        info = json.dumps({"status": {"nodeInfo": {"bootID": "boot-1"}}})
-        made.kubectl("patch", "node", NODE, "--subresource=status", "-p", info)
+        requests, meta = made.requests, {"metadata": {"name": NODE}}
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE, "labels": labels}}
+        requests.create(NODES_PATH, node)
+        info = {"status": {"nodeInfo": {"bootID": "boot-1"}}}
+        requests.patch(f"{NODE_PATH}/status", info, how=STRATEGIC)
         gpu_node = {"apiVersion": "tangram.dev/v1alpha1", "kind": "GPUNode", "spec": {}}
-        made.create(gpu_node | {"metadata": {"name": NODE}})
+        requests.create(GPU_NODES_PATH, gpu_node | meta)
         policy = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "spec": {}}
-        made.create(policy | {"metadata": {"name": "cluster-policy"}})
+        requests.create(CLUSTER_POLICIES, policy | {"metadata": {"name": "cluster-policy"}})
         made.name_in_policy(OURS)
         try:
             yield made
         finally:
             made.stop()
             await made.client.close()
-            made.kubectl("delete", "gpunode,node", NODE)
-            made.kubectl("delete", "clusterpolicy", "cluster-policy")
-            made.kubectl("delete", "configmap", OURS, "-n", OPERATOR, "--ignore-not-found")
-            made.kubectl("delete", "pods", "--all", "-n", "default", "--force", "--grace-period=0")
+            for path in (GPU_NODE_PATH, NODE_PATH, POLICY_PATH, CONFIG_MAP_PATH, pods("default")):
+                requests.delete(path)
+            requests.close()
 
 
 async def test_the_first_cut_and_then_nothing_is_written(cluster):
@@ -197,20 +202,20 @@ async def test_the_first_cut_and_then_nothing_is_written(cluster):
     await cluster.until("AsWanted")
 
     assert (cluster.layout(0), cluster.layout(1)) == (["3g.40gb", "4g.40gb"], None)
-    gpu_node, labels = cluster.get("gpunode", NODE), cluster.labels()
+    gpu_node, labels = cluster.gpu_node(), cluster.labels()
     assert gpu_node["status"]["migConfig"] == labels[CONFIG]
     assert gpu_node["status"]["bootID"] == "boot-1"
     assert gpu_node["status"]["observedGeneration"] == 2
-    entries = yaml.safe_load(cluster.get("configmap", OURS, "-n", OPERATOR)["data"]["config.yaml"])
+    entries = yaml.safe_load(cluster.requests.get(CONFIG_MAP_PATH)["data"]["config.yaml"])
     assert set(entries["mig-configs"]) == {"all-disabled", labels[CONFIG]}
-    fields = cluster.get("gpunode", NODE, "--show-managed-fields")["metadata"]["managedFields"]
+    fields = gpu_node["metadata"]["managedFields"]
     managers = {each["manager"] for each in fields}
     assert "tangram-mig-manager" in managers
 
-    before = cluster.get("gpunode,node", NODE)["items"]
+    before = cluster.gpu_node(), cluster.requests.get(NODE_PATH)
     for _ in range(3):
         await cluster.round(cluster.operator())
-    after = cluster.get("gpunode,node", NODE)["items"]
+    after = cluster.gpu_node(), cluster.requests.get(NODE_PATH)
     versions = [[obj["metadata"]["resourceVersion"] for obj in part] for part in (before, after)]
     assert versions[0] == versions[1]
 
@@ -222,7 +227,7 @@ async def test_a_hanging_pending_is_healed(cluster):
 
     await cluster.until("BackOff")
     assert cluster.labels()[PLUGIN] == "paused-for-mig-change"
-    (gpu, _) = cluster.get("gpunode", NODE)["status"]["gpus"]
+    (gpu, _) = cluster.gpu_node()["status"]["gpus"]
     assert gpu["attempts"]["error"] == "STUCK_PENDING"
 
     await cluster.until("AsWanted")
@@ -255,7 +260,7 @@ async def test_a_label_that_is_changed_from_outside_is_set_again_after_a_back_of
     await cluster.until("AsWanted")
 
     assert cluster.layout(0) == ["3g.40gb", "4g.40gb"]
-    assert cluster.get("gpunode", NODE)["status"]["gpus"][0]["attempts"]["count"] == 1
+    assert cluster.gpu_node()["status"]["gpus"][0]["attempts"]["count"] == 1
 
 
 async def test_cluster_policy_is_edited_by_the_command_of_the_condition_or_by_a_setting(cluster):
@@ -274,7 +279,7 @@ async def test_cluster_policy_is_edited_by_the_command_of_the_condition_or_by_a_
     await cluster.until("Applying", editing)
     await cluster.until("AsWanted", editing)
 
-    policy = cluster.get("clusterpolicy", "cluster-policy")
+    policy = cluster.requests.get(POLICY_PATH)
     assert policy["spec"]["migManager"]["config"]["name"] == OURS
     assert cluster.layout(0) == ["3g.40gb", "3g.40gb"]
 
@@ -286,7 +291,8 @@ async def test_a_pod_that_the_mirror_does_not_show_yet_is_seen_before_a_label_is
     container = {"name": "main", "image": "engine", "resources": resources}
     meta = {"name": "chat-0", "namespace": "default"}
     spec = {"nodeName": NODE, "containers": [container], "terminationGracePeriodSeconds": 0}
-    cluster.create({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+    cluster.requests.create(pods("default"), pod)
     cluster.want((0, CUT))
 
     for _ in range(15):
@@ -296,7 +302,7 @@ async def test_a_pod_that_the_mirror_does_not_show_yet_is_seen_before_a_label_is
 
     await cluster.until("InUse")
     assert cluster.condition()["waitsFor"] == "Pod default/chat-0"
-    cluster.kubectl("delete", "pod", "chat-0", "--force", "--grace-period=0")
+    cluster.requests.delete(f"{pods('default')}/chat-0")
     await cluster.until("AsWanted")
     assert cluster.layout(0) == ["3g.40gb", "4g.40gb"]
 
@@ -307,15 +313,13 @@ async def test_a_status_of_an_older_version_and_an_entry_of_an_older_config_map_
     await cluster.until("ConfigSyncing")
     gpu_nodes, nodes = await cluster.listed(GPU_NODES), await cluster.listed(NODES)
     cluster.want((0, OTHER))
-    written = cluster.get("gpunode", NODE)
+    written = cluster.gpu_node()
     written_map = await cluster.client.get(CONFIG_MAPS, OPERATOR, OURS)
 
     await asyncio.sleep(4)  # the file has followed by now
     await cluster.layouts.round(gpu_nodes, nodes, (), {NODE})
 
-    assert (
-        cluster.get("gpunode", NODE)["metadata"]["resourceVersion"] == written["metadata"]["resourceVersion"]
-    )
+    assert cluster.gpu_node()["metadata"]["resourceVersion"] == written["metadata"]["resourceVersion"]
     assert cluster.labels()[CONFIG] == "all-disabled"
     assert await cluster.client.get(CONFIG_MAPS, OPERATOR, OURS) == written_map
 
