@@ -168,6 +168,9 @@ async def misnote_the_replica_set(cluster: "LiveCluster") -> None:
 PATIENCE = 3.0
 """By how much the machine of these tests may be slower than an idle one of two cores."""
 
+POLL_S = 0.2
+"""Between two looks at the API server: a look costs it and the test some hundredths of a processor second."""
+
 
 async def eventually(check: Callable[[], Awaitable[Any]], within_s: float = 20.0, what: str = "") -> Any:
     """Poll until `check` returns a true value; fail with its last value.
@@ -183,7 +186,7 @@ async def eventually(check: Callable[[], Awaitable[Any]], within_s: float = 20.0
             last = error
         if last and not isinstance(last, Exception):
             return last
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(POLL_S)
     raise AssertionError(
         f"{what or getattr(check, '__name__', 'it')} not within {within_s:g} s; last: {last!r}"
     )
@@ -226,7 +229,7 @@ class Kubelet:
                         await self._play(pod)
             except (ApiError, aiohttp.ClientError, TimeoutError):
                 pass  # the API server is down on purpose, or another writer was faster
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(POLL_S)
 
     async def _heartbeat(self) -> None:
         for node in (await self.client.list(NODES)).items:

@@ -37,7 +37,7 @@ from tests.support.node_agent import Kubelet
 
 OPERANDS = "gpu-operator"
 PLUGIN_LABELS = {"app": "nvidia-device-plugin-daemonset"}
-POLL_S = 0.1
+POLL_S = 0.2
 PLUGIN_START_S = 2.0  # from the end of the device plugin's pod until the next one has begun
 
 
