@@ -29,7 +29,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--scenario", type=_names(scenarios.BY_NAME), help="default: all")
+    parser.add_argument(
+        "--scenario", type=_names(scenarios.BY_NAME), help="default: all but those of clients"
+    )
     parser.add_argument("--laws", type=_names(laws.BY_NAME), help="default: all")
     parser.add_argument("--seeds", type=int, help="at most so many (default: 10 of an hour, 3 of a day)")
     parser.add_argument("--hours", type=float, help="start no run after so many hours")
@@ -42,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     if args.disturbances:
         return _disturbances(args.laws, args.out)
-    chosen = [scenarios.BY_NAME[name] for name in args.scenario or scenarios.BY_NAME]
+    chosen = [scenarios.BY_NAME[name] for name in args.scenario or scenarios.DEFAULT]
     names = args.laws or tuple(laws.BY_NAME)
     if args.quick:
         chosen, names = [scenarios.QUICK], QUICK_LAWS

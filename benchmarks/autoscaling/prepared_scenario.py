@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
+from benchmarks.autoscaling.client_traffic import client_traffic
 from benchmarks.autoscaling.scenarios import Scenario
 from tangram.catalog import known_model
 from tangram.catalog.prices import Prices
@@ -78,6 +79,8 @@ class PreparedScenario:
 
 @lru_cache(maxsize=2)
 def _trace_of(scenario: Scenario) -> Trace:
+    if scenario.client is not None:
+        return client_traffic(scenario.client, scenario.rate_factor)
     with gzip.open(scenario.trace, "rt") as lines:
         trace = parse_trace(lines, scenario.trace.name)
     return window(trace, *scenario.cut_s) if scenario.cut_s else trace
@@ -86,8 +89,9 @@ def _trace_of(scenario: Scenario) -> Trace:
 @lru_cache(maxsize=2)
 def prepared(scenario: Scenario, seed: int) -> PreparedScenario:
     """Return the scenario with its requests resampled by `seed`; 0: as recorded."""
-    trace = resampled(at_rate(_trace_of(scenario), scenario.rate_factor, seed), seed)
     usual = _trace_of(scenario)  # what a spec says of lengths does not depend on the seed
+    factor = 1.0 if scenario.client is not None else scenario.rate_factor
+    trace = resampled(at_rate(usual, factor, seed), seed)
     prompts = _lengths([request.input_tokens for request in usual.requests])
     answers = _lengths([request.output_tokens for request in usual.requests])
     ttft, tpot = Objective(PERCENTILE, scenario.ttft_ms), Objective(PERCENTILE, scenario.tpot_ms)

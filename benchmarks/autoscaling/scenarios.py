@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import tangram.simulator
+from benchmarks.autoscaling.client_traffic import CLIENTS, RATES
 from tangram.fleet import WHOLE_GPU, Shape
 
 PACKAGED = Path(tangram.simulator.__file__).parent / "traces"
@@ -38,6 +39,7 @@ class Scenario:
     seeds: int = 10
     is_bisected: bool = False  # of a law's knob, the values around the attainments are run, not all
     cut_s: tuple[float, float] | None = None  # a part of the trace; None: all of it
+    client: int | None = None  # the trace has rates of clients, and `rate_factor` is the mean of this one
 
     @property
     def shape(self) -> Shape:
@@ -65,7 +67,26 @@ SCENARIOS = (
     Scenario("day3", DAY3, 1.5, "Llama-3.1-8B", "L4", WHOLE_GPU, 5000, 150, 8192, 120, **LONG),
     Scenario("reasoning", REASONING, 1.5, "Qwen3-14B", A100, WHOLE_GPU, 5000, 75, 40_960, 90, **LONG),
 )
-BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
+# Four hours of a client each: what no law was shaped by.
+UNSEEN = tuple(
+    Scenario(
+        f"client-{client}",
+        RATES,
+        2.3,
+        "Llama-3.1-8B",
+        "L4",
+        WHOLE_GPU,
+        5000,
+        150,
+        8192,
+        90,
+        seeds=1,
+        client=client,
+    )
+    for client in CLIENTS
+)
+DEFAULT = tuple(scenario.name for scenario in SCENARIOS)
+BY_NAME = {scenario.name: scenario for scenario in (*SCENARIOS, *UNSEEN)}
 # The smoke: a few minutes of `conv`.
 QUICK = Scenario(
     "quick", CONV, 1, "Qwen3-32B", H100, WHOLE_GPU, 2500, 100, 16_384, 60, seeds=1, cut_s=(600.0, 1200.0)
