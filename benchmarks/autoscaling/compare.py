@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from benchmarks.autoscaling.knob_bisection import next_knob
-from benchmarks.autoscaling.laws import BY_NAME, OURS
+from benchmarks.autoscaling.laws import BY_NAME, OURS, PEAK_SIZED
 from benchmarks.autoscaling.runs import ORACLE, Record
 from benchmarks.packing.stats import half_width
 
@@ -167,6 +167,13 @@ def _costs(results: Results, scenario: str, law: str, attainment: float) -> dict
     by_seed = results.runs.get((scenario, law), {})
     stepped = BY_NAME[law].is_static
     return {seed: usd_at(runs, attainment, is_stepped=stepped) for seed, runs in by_seed.items()}
+
+
+def over_peak_sized(results: Results, scenario: str, law: str, attainment: float) -> Mean | None:
+    """Return a law's cost over that of a pool sized for the busiest minute, less 1, paired by seed."""
+    pools = {seed: pool.usd for seed, (pool,) in results.runs.get((scenario, PEAK_SIZED), {}).items()}
+    costs = _costs(results, scenario, law, attainment)
+    return _ratio({seed: usd for seed, usd in costs.items() if usd is not None}, pools)
 
 
 def _oracle_costs(

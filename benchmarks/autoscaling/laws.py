@@ -8,6 +8,7 @@ model, and has none.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -20,6 +21,7 @@ from tangram.simulator.controllers.controller import Controller
 from tangram.simulator.controllers.hpa import HPAOnDesiredReplicas
 
 OURS = "tangram"
+PEAK_SIZED = "static-peak"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,22 +34,38 @@ class Law:
     built: Callable[[PreparedScenario, float], Controller | HPAOnDesiredReplicas] | None = (
         None  # None: by its name
     )
-    is_static: bool = False
+    fixed: Callable[[PreparedScenario, float], int] | None = (
+        None  # replicas, whatever the load; None: it scales
+    )
+
+    @property
+    def is_static(self) -> bool:
+        """Whether it never changes replicas."""
+        return self.fixed is not None
 
     def controller(self, scenario: PreparedScenario, knob: float) -> Controller | HPAOnDesiredReplicas:
         """Return the law, new for one run."""
+        if self.fixed is not None:
+            return StaticReplicas(self.fixed(scenario, knob))
         if self.built is None:
             return law_by_name(self.name, scenario.known, knob)
         return self.built(scenario, knob)
 
     def initial(self, scenario: PreparedScenario, knob: float) -> int | None:
         """Return the replicas at the start; None: those of every other law."""
-        return static_replicas(scenario, knob) if self.is_static else None
+        return None if self.fixed is None else self.fixed(scenario, knob)
 
 
 def static_replicas(scenario: PreparedScenario, knob: float) -> int:
     """Return a fixed number of replicas: `knob` times what the mean load needs."""
     return min(scenario.intent.max_replicas, max(1, math.ceil(knob * scenario.mean_need)))
+
+
+def peak_replicas(scenario: PreparedScenario, knob: float) -> int:
+    """Return a fixed number of replicas: `knob` times what the busiest minute needs."""
+    minutes = Counter(request.arrival_s // 60 for request in scenario.trace.requests)
+    need = max(minutes.values()) / 60 / scenario.profile.requests_per_second
+    return min(scenario.intent.max_replicas, max(1, math.ceil(knob * need)))
 
 
 def asking_for(intent: Intent, missed: float) -> Intent:
@@ -77,12 +95,8 @@ _OF_SATURATION = (0.9, 0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.15)
 LAWS = (
     Law(OURS, (0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 0.003, 0.001), 0.01, _ours),
     Law("tangram-reactive", (0.0,), built=_reactive),
-    Law(
-        "static",
-        (0.8, 1.0, 1.25, 1.6, 2.0, 2.5, 3.2, 4.0),
-        built=lambda scenario, knob: StaticReplicas(static_replicas(scenario, knob)),
-        is_static=True,
-    ),
+    Law("static", (0.8, 1.0, 1.25, 1.6, 2.0, 2.5, 3.2, 4.0), fixed=static_replicas),
+    Law(PEAK_SIZED, (1.0,), fixed=peak_replicas),
     Law("hpa-queue", _OF_QUEUE, 5.0),
     Law("hpa-kv", _OF_CACHE, 0.7),
     Law("hpa-running", (0.7, 0.5, 0.35, 0.25, 0.15, 0.1, 0.06, 0.03), 0.7),

@@ -81,6 +81,7 @@ UNSEEN = tuple(
         8192,
         90,
         seeds=1,
+        is_bisected=True,
         client=client,
     )
     for client in CLIENTS

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from benchmarks.autoscaling import clairvoyant, compare, disturbances, laws, runs, scenarios
 from benchmarks.autoscaling.__main__ import main
+from benchmarks.autoscaling.client_traffic import CLIENTS, client_traffic
 from benchmarks.autoscaling.compare import SweptRun, usd_at
 from benchmarks.autoscaling.knob_bisection import BRACKETED, next_knob
 from benchmarks.autoscaling.prepared_scenario import prepared
@@ -106,6 +108,32 @@ def test_a_law_is_built_for_each_knob_and_its_default_is_one_of_them(law):
 
     assert [law.controller(scenario, knob).interval_s > 0 for knob in law.knobs] == [True] * len(law.knobs)
     assert law.default is None or law.default in law.knobs
+
+
+def test_a_law_is_compared_with_a_pool_for_the_busiest_minute_by_seed():
+    records = []
+    for seed, scale in ((0, 1.0), (1, 3.0)):
+        records += every_knob("conv", "tangram", [(scale * 15.0, 0.04)] * 8, seed)
+        records += every_knob("conv", "static-peak", [(scale * 20.0, 0.0)], seed)
+
+    over = compare.over_peak_sized(compare.collected(records), "conv", "tangram", 0.958)
+
+    assert (over.value, over.half_width) == (pytest.approx(-0.25), 0.0)
+
+
+def test_a_pool_for_the_busiest_minute_carries_it():
+    scenario = prepared(scenarios.QUICK, 0)
+    replicas = laws.peak_replicas(scenario, 1.0)
+
+    busiest = max(Counter(request.arrival_s // 60 for request in scenario.trace.requests).values()) / 60
+    assert replicas - 1 < busiest / scenario.profile.requests_per_second <= replicas
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_traffic_of_a_client_has_the_mean_rate_asked_for(client):
+    trace = client_traffic(client, 2.0)
+
+    assert len(trace.requests) / trace.duration_s == pytest.approx(2.0, rel=0.1)
 
 
 def test_the_load_of_the_oracle_is_all_work():
