@@ -29,7 +29,7 @@ def test_every_kernel_compiles_for_every_architecture() -> None:
     inputs = ("engine/tangram_engine", "tests/support/compile_gate.py")
     passed_before = PassedBefore("compile-gate", inputs, ("triton", "torch"))
     if passed_before:
-        return
+        pytest.skip("passed before with the same files and packages")
     ran = compile_gate("--quick")  # `make compile-gate` compiles the rest
 
     assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -26,7 +26,7 @@ def test_a_start_finds_every_kernel_in_the_image_and_another_model_compiles_only
     inputs = ("engine/tangram_engine", "requirements", str(CATALOG.relative_to(ROOT)), SCRIPT)
     passed_before = PassedBefore("compiled-kernels", inputs, ("triton", "torch", "transformers"))
     if passed_before:
-        return
+        pytest.skip("passed before with the same files and packages")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TRITON")}
     environment |= {"PYTHONPATH": f"{ROOT / 'engine'}:{ROOT}", "PATH": ""}  # no compiler is needed
     command = [sys.executable, "-m", "tests.support.image_cache_script", str(tmp_path)]
