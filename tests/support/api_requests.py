@@ -20,7 +20,7 @@ def pods(namespace: str) -> str:
 
 
 class ApiRequests:
-    """Objects by path, as JSON. A request that fails raises `httpx.HTTPStatusError`."""
+    """Objects by path, as JSON. What is missing raises KeyError, any other refusal httpx.HTTPStatusError."""
 
     def __init__(self, kubeconfig: Any) -> None:
         credentials = load_kubeconfig(str(kubeconfig))
