@@ -74,6 +74,19 @@ async def test_the_worker_is_kept_between_plans() -> None:
         worker.stop()
 
 
+async def test_a_worker_stops_when_another_thread_has_read_its_exit_code() -> None:
+    worker = PlanWorker(5, plans)
+    await worker.plan(SNAPSHOT, (), 1)
+    pid = worker._process.pid
+    os.kill(pid, signal.SIGKILL)
+    await asyncio.to_thread(os.waitpid, pid, 0)  # what a call in flight does when its pipe breaks
+
+    worker.stop()
+
+    assert await worker.plan(SNAPSHOT, (), 2) == Plan()
+    worker.stop()
+
+
 def starts_slowly():
     time.sleep(60)
     return plans()
@@ -129,7 +142,7 @@ class LatePipe:
 
 def test_the_result_of_an_earlier_call_is_ignored() -> None:
     worker = PlanWorker(5, plans)
-    worker._pipe, worker.calls = LatePipe(), 1  # type: ignore[assignment]
+    worker._pipe, worker._process, worker.calls = LatePipe(), multiprocessing.Process(), 1  # type: ignore[assignment]
 
     assert worker._send((SNAPSHOT, (), 2.0)) == (False, Plan())
 

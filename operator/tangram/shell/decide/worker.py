@@ -61,15 +61,16 @@ class Worker:
         return result
 
     def stop(self) -> None:
-        """Kill the worker and free its memory. The next call starts another."""
+        """Kill the worker and free its memory. The next call starts another; one in flight fails."""
         process, self._process = self._process, None
         if self._pipe is not None:
             self._pipe.close()
             self._pipe = None
         if process is not None:
             process.kill()
+            # Not closed: a call in flight may wait for the same process, and the thread that did not get its
+            # exit code would still take it for a running one, which `close` refuses.
             process.join(5)
-            process.close()
 
     def _call(self, args: tuple[object, ...]) -> tuple[bool, Any]:
         """Call the worker. After a failure it is stopped, so that the next call starts a new one."""
@@ -84,10 +85,11 @@ class Worker:
     def _start(self) -> None:
         self.stop()
         self._pipe, child = self._context.Pipe()
-        self._process = self._context.Process(
+        process = self._context.Process(
             target=work, args=(child, self._load, self._niceness), name=f"tangram-{self.name}", daemon=True
         )
-        self._process.start()
+        process.start()
+        self._process = process
         child.close()
         seconds = self._start_within_s
         self._start_within_s = max(seconds, min(2 * seconds, LONGEST_START_S))
@@ -114,7 +116,7 @@ class Worker:
     def _within(self, seconds: float, late: str) -> Iterator[None]:
         """Kill the worker after `seconds`, which also ends a blocked send."""
         process = self._process
-        watchdog = threading.Timer(seconds, _kill, (process,))
+        watchdog = threading.Timer(seconds, process.kill)
         watchdog.daemon = True
         due = time.monotonic() + seconds
         watchdog.start()
@@ -128,11 +130,6 @@ class Worker:
             raise WorkerFailed("died", died) from error
         finally:
             watchdog.cancel()
-
-
-def _kill(process: Any) -> None:
-    with contextlib.suppress(ValueError):  # closed in the meantime
-        process.kill()
 
 
 def work(pipe: Connection, load: Load, niceness: int) -> None:
