@@ -6,8 +6,9 @@ No scaling law was shaped by it: what is measured on the other traces is judged 
 from __future__ import annotations
 
 import csv
-from itertools import pairwise
+from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 from tangram.fleet.lengths import Lengths
 from tangram.simulator.traffic.generated import RatePoint, TrafficDescription, generated
@@ -24,19 +25,19 @@ def client_traffic(client: int, mean_rate: float) -> Trace:
     """
     with RATES.open() as file:
         rows = [row for row in csv.DictReader(file) if int(row["client_id"]) == client]
-    points = [(float(row["at_s"]), float(row["requests_per_second"])) for row in rows]
-    requests = sum((end - begin) * (first + last) / 2 for (begin, first), (end, last) in pairwise(points))
-    factor = mean_rate * (points[-1][0] - points[0][0]) / requests
-    weights = [rate / sum(rate for _, rate in points) for _, rate in points]
+    rates = tuple(RatePoint(float(row["at_s"]), float(row["requests_per_second"])) for row in rows)
+    weights = [point.requests_per_second for point in rates]
 
     def mean(column: str) -> float:
-        return sum(weight * float(row[column]) for weight, row in zip(weights, rows, strict=True))
+        return fmean((float(row[column]) for row in rows), weights)
 
     prompts, answers = mean("mean_input_tokens"), mean("mean_output_tokens")
     description = TrafficDescription(
-        tuple(RatePoint(at, factor * rate) for at, rate in points),
+        rates,
         Lengths(prompts, PROMPT_P90 * prompts),
         Lengths(answers, ANSWER_P90 * answers),
         mean("cv"),
     )
-    return generated(description, client)
+    factor = mean_rate * (rates[-1].at_s - rates[0].at_s) / description.expected_requests
+    scaled = tuple(RatePoint(point.at_s, factor * point.requests_per_second) for point in rates)
+    return generated(replace(description, rates=scaled), client)

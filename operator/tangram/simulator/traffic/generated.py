@@ -29,6 +29,11 @@ class TrafficDescription:
     output_tokens: Tokens
     cv: float = 1.0  # of the gaps between requests, at a constant rate: 1 is Poisson
 
+    @property
+    def expected_requests(self) -> float:
+        """The integral of the rate."""
+        return sum(_area(begin, end) for begin, end in pairwise(self.rates))
+
 
 def generated(description: TrafficDescription, seed: int) -> Trace:
     """Return requests as described. Raises `InputError` for rates that are none, or for too many requests.
@@ -57,12 +62,15 @@ def _arrivals(description: TrafficDescription, stream: int) -> Iterator[float]:
     draws, before = uniforms(stream), 0.0
     due = gap(next(draws), 1.0, description.cv)
     for begin, end in pairwise(description.rates):
-        seconds = end.at_s - begin.at_s
-        area = seconds * (begin.requests_per_second + end.requests_per_second) / 2
+        area = _area(begin, end)
         while due < before + area:
             yield begin.at_s + _seconds_until(due - before, begin, end)
             due += gap(next(draws), 1.0, description.cv)
         before += area
+
+
+def _area(begin: RatePoint, end: RatePoint) -> float:
+    return (end.at_s - begin.at_s) * (begin.requests_per_second + end.requests_per_second) / 2
 
 
 def _seconds_until(area: float, begin: RatePoint, end: RatePoint) -> float:
@@ -84,9 +92,6 @@ def _check(description: TrafficDescription) -> None:
             raise InputError("rates", f"a rate is {point.requests_per_second}, not at least 0")
     if any(begin.at_s > end.at_s for begin, end in pairwise(rates)):
         raise InputError("rates", "are not sorted by time")
-    mean = sum(
-        (end.at_s - begin.at_s) * (begin.requests_per_second + end.requests_per_second) / 2
-        for begin, end in pairwise(rates)
-    )
-    if mean > MAX_REQUESTS:
-        raise InputError("rates", f"give about {mean:.0f} requests, more than {MAX_REQUESTS:,}")
+    expected = description.expected_requests
+    if expected > MAX_REQUESTS:
+        raise InputError("rates", f"give about {expected:.0f} requests, more than {MAX_REQUESTS:,}")
