@@ -143,7 +143,9 @@ RUN mkdir -p /opt/empty \
 WORKDIR /opt/empty
 USER 65532:65532
 EXPOSE 8000
-ENTRYPOINT ["/opt/venv/bin/python", "-P", "-m", "tangram_engine"]
+# Process 1 ignores a SIGTERM for which it has no handler yet: a pod that is deleted in the instant of its start would hold
+# its GPU for its whole grace period, as long as a drain may take.
+ENTRYPOINT ["/opt/venv/bin/dumb-init", "--single-child", "--", "/opt/venv/bin/python", "-P", "-m", "tangram_engine"]
 LABEL org.opencontainers.image.title="tangram-engine" \
       org.opencontainers.image.description="A small, operable OpenAI-compatible inference engine" \
       org.opencontainers.image.licenses="Apache-2.0"

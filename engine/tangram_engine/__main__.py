@@ -28,8 +28,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _serve(options: dict[str, Any]) -> int:
-    # As process 1 of a container, a process ignores the signals that it does not handle; the imports take
-    # seconds on a small share of a CPU, and there is nothing yet that would have to be ended in order.
+    # The imports take seconds on a small share of a CPU, and there is nothing yet that would have to be ended
+    # in order. In an image without an init, process 1 would ignore the signals that it does not handle.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     gc.disable()  # modules are made to stay: looking for garbage among them is a tenth of the start
     from tangram_engine.config import EngineConfig  # noqa: PLC0415

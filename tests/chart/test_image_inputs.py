@@ -1,9 +1,14 @@
 """Locks and Dockerfiles: pinned, hashed, free of host names, and in step with pyproject.toml."""
 
+import contextlib
+import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import sysconfig
 import tomllib
 from pathlib import Path
 
@@ -200,3 +205,30 @@ def test_examples_are_accepted_by_the_operator():
                 }
                 one["metadata"] |= meta
                 assert isinstance(parse(one), Intent), parse(one)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a PID namespace")
+@pytest.mark.parametrize("ends", [True, False], ids=["with the image's init", "without an init"])
+def test_an_engine_that_has_no_handler_yet_ends_at_sigterm(ends):
+    """What Kubernetes sends to process 1 of a container, and why the image has an init."""
+    engine = (ROOT / "Dockerfile").read_text().partition(" AS engine\n")[2]
+    words = json.loads(re.search(r"^ENTRYPOINT (.*)$", engine, re.MULTILINE)[1])
+    init = [word.replace("/opt/venv/bin", sysconfig.get_path("scripts")) for word in words[:-4]]
+    assert words[-4:] == ["/opt/venv/bin/python", "-P", "-m", "tangram_engine"]
+    started = [
+        *(init if ends else []),
+        sys.executable,
+        "-c",
+        "print(flush=True); import time; time.sleep(30)",
+    ]
+
+    command = ["unshare", "--pid", "--fork", "--kill-child", *started]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as unshare:
+        try:
+            unshare.stdout.readline()
+            process_1 = int(Path(f"/proc/{unshare.pid}/task/{unshare.pid}/children").read_text())
+            os.kill(process_1, signal.SIGTERM)
+            with contextlib.nullcontext() if ends else pytest.raises(subprocess.TimeoutExpired):
+                unshare.wait(20 if ends else 1)
+        finally:
+            unshare.kill()

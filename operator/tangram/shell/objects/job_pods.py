@@ -10,7 +10,7 @@ from tangram.shell.settings import Settings
 # `tangram-engine inspect` keeps its processes below (MEMORY_LIMIT, LOAD_MEMORY and TEXT_MEMORY there).
 INSPECT_MEMORY = "1Gi"
 REJECTED = 3  # exit code of `tangram-engine inspect` and `evaluate` where a retry cannot help
-GRACE_S = 2  # there are no requests to finish; as process 1 a command ignores SIGTERM
+GRACE_S = 2  # there are no requests to finish
 TERMINATION_LOG = "/dev/termination-log"
 
 
