@@ -211,8 +211,7 @@ def test_examples_are_accepted_by_the_operator():
 @pytest.mark.parametrize("ends", [True, False], ids=["with the image's init", "without an init"])
 def test_an_engine_that_has_no_handler_yet_ends_at_sigterm(ends):
     """What Kubernetes sends to process 1 of a container, and why the image has an init."""
-    engine = (ROOT / "Dockerfile").read_text().partition(" AS engine\n")[2]
-    words = json.loads(re.search(r"^ENTRYPOINT (.*)$", engine, re.MULTILINE)[1])
+    words = json.loads(re.search(r"^ENTRYPOINT (.*)$", _stage("engine"), re.MULTILINE)[1])
     init = [word.replace("/opt/venv/bin", sysconfig.get_path("scripts")) for word in words[:-4]]
     assert words[-4:] == ["/opt/venv/bin/python", "-P", "-m", "tangram_engine"]
     started = [
