@@ -76,15 +76,17 @@ async def test_the_worker_is_kept_between_plans() -> None:
 
 async def test_a_worker_stops_when_another_thread_has_read_its_exit_code() -> None:
     worker = PlanWorker(5, plans)
-    await worker.plan(SNAPSHOT, (), 1)
-    pid = worker._process.pid
-    os.kill(pid, signal.SIGKILL)
-    await asyncio.to_thread(os.waitpid, pid, 0)  # what a call in flight does when its pipe breaks
+    try:
+        await worker.plan(SNAPSHOT, (), 1)
+        pid = worker._process.pid
+        os.kill(pid, signal.SIGKILL)
+        await asyncio.to_thread(os.waitpid, pid, 0)  # what a call in flight does when its pipe breaks
 
-    worker.stop()
+        worker.stop()
 
-    assert await worker.plan(SNAPSHOT, (), 2) == Plan()
-    worker.stop()
+        assert await worker.plan(SNAPSHOT, (), 2) == Plan()
+    finally:
+        worker.stop()
 
 
 def starts_slowly():
