@@ -83,7 +83,8 @@ test: check tools ## All tests: unit, engine, real API server, whole local clust
 
 .PHONY: e2e
 e2e: setup tools ## What a person lives through, on a real cluster on this machine
-	$(BIN)/pytest -m cluster --timeout 900 --budget 900 e2e tests/cluster_provider
+	$(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder -m cluster --timeout 900 --budget 900 \
+		e2e tests/cluster_provider
 
 .PHONY: first-cut
 first-cut: setup tools ## Cut a GPU for new models under 10,000 requests on a real cluster; print how long it takes

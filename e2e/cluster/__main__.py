@@ -25,8 +25,9 @@ def up(options: argparse.Namespace, say: Progress) -> None:
 
 def down(options: argparse.Namespace, say: Progress) -> None:
     """Without a named provider: whatever we may have started, never a cluster of the user's."""
-    for name in ("kind", "local") if options.provider == providers.AUTO else (options.provider,):
-        providers.make(name).down(say)
+    named = options.provider != providers.AUTO
+    for provider in [providers.make(options.provider)] if named else providers.ours():
+        provider.down(say)
 
 
 def status(options: argparse.Namespace, say: Progress) -> None:

@@ -9,6 +9,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -22,19 +23,24 @@ from e2e.cluster.nodeconfig import PAUSE_IMAGE, Node
 from e2e.cluster.processes import log_tail, sweep
 from e2e.cluster.provider import Cluster, Status
 
-API_PORT = 16443  # the usual choice; another one when it is taken
+API_PORT = 16443  # of the first cluster, the next one of the second; any other where it is taken
 UP_TIMEOUT_S, NODE_TIMEOUT_S = 180.0, 90.0
 SOCKET_PATH_LIMIT = 107
 
 
 class Local:
-    """See ``provider.Provider``. ``state``: everything that ``down`` removes."""
+    """See ``provider.Provider``. ``state``: everything that ``down`` removes.
+
+    Several run beside each other, each with a number, a bridge, a control plane and nodes of its own.
+    """
 
     name = "local"
 
-    def __init__(self, state: Path | None = None, store: Path | None = None) -> None:
-        self.state = state or paths.state_dir()
-        self.store = store or paths.cache() / "containerd"
+    def __init__(self, number: int | None = None) -> None:
+        self.number = paths.cluster_number() if number is None else number
+        self.state = paths.state_dir(self.number)
+        self.store = paths.cluster_dir(self.number) / "containerd"
+        self._unplanned = Plan(network.CANDIDATES[0], self.number)  # where addresses do not matter
         self._facts = self.state / "cluster.json"
         self._lock = self.state.with_name("cluster.lock")
 
@@ -43,7 +49,7 @@ class Local:
             return f"it needs Linux on x86-64, this is {platform.system()} on {platform.machine()}"
         if os.geteuid() != 0:
             return "it needs root (namespaces, cgroups, a bridge): run the same command with sudo"
-        socket = self._node(Plan(network.CANDIDATES[0])).socket
+        socket = self._node(self._unplanned).socket
         if len(str(socket)) > SOCKET_PATH_LIMIT:
             return f"the path {socket} is too long for a socket: set TANGRAM_CACHE to a shorter one"
         return ""
@@ -116,17 +122,18 @@ class Local:
         self._clear(progress)
         self.prepare(progress)
         self.state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        plan, endpoints = self._invent()
         try:
+            with self._host(progress):
+                plan, endpoints = self._invent()
+                network.set_up(plan, endpoints.api, paths.host_network())
             self._start(plan, endpoints, progress)
         except BaseException:
             self._end_processes()
-            network.teardown(self.state / "forwarding")
+            self._give_back(progress)
             raise
 
     def _start(self, plan: Plan, endpoints: Endpoints, progress: Progress) -> None:
         clock = _Clock(progress)
-        network.set_up(plan, endpoints.api, self.state / "forwarding")
         plane = self._plane(plan, endpoints)
         plane.start()
         clock.tell("control plane ready")
@@ -143,8 +150,10 @@ class Local:
 
     def _invent(self) -> tuple[Plan, Endpoints]:
         """Addresses and ports of a new cluster, written down so that every later command finds them."""
-        plan = network.find_free()
-        api = API_PORT if _is_free(API_PORT) else free_port()
+        plan = network.find_free(self.number)
+        network.reserve(plan)
+        usual = API_PORT + self.number
+        api = usual if _is_free(usual) else free_port()
         others = [free_port() for _ in range(4)]
         endpoints = Endpoints(
             *(others[0], others[1], api, others[2], others[3]),
@@ -249,26 +258,38 @@ class Local:
             return
         progress("ending the node, the control plane, and taking back links and firewall chains")
         self._end_processes()
-        network.teardown(self.state / "forwarding")
-        node.remove_cgroups()
-        self._remove_made_folders()
+        node.remove_cgroups(self._unplanned)
+        self._give_back(progress)
         shutil.rmtree(self.state)
+
+    def _give_back(self, progress: Progress) -> None:
+        """Take this cluster's network back, and what all clusters share if this one was the last."""
+        with self._host(progress):
+            network.teardown(self._unplanned)
+            if not network.bridges():
+                network.restore(paths.host_network())
+                _remove_made_folders(paths.host_folders())
+
+    @staticmethod
+    def _host(progress: Progress) -> AbstractContextManager[None]:
+        return locked(paths.host_lock(), timeout_s=UP_TIMEOUT_S, progress=progress)
 
     def _end_processes(self) -> None:
         """By pid file alone: also works when the facts were never written or are damaged."""
         for folder in sorted(self.state.glob("node-*")):
-            node.stop(Node(folder, self.store, Plan(network.CANDIDATES[0])))
+            node.stop(Node(folder, self.store, self._unplanned))
         placeholder = Endpoints(0, 0, 0, 0, 0)
-        self._plane(Plan(network.CANDIDATES[0]), placeholder).adopt().stop()
+        self._plane(self._unplanned, placeholder).adopt().stop()
         sweep(self.state)
 
-    def _remove_made_folders(self) -> None:
-        memory = self.state / "made-folders.json"
-        for path in reversed(json.loads(memory.read_text()) if memory.exists() else []):
-            try:
-                Path(path).rmdir()
-            except OSError:
-                continue  # somebody uses it by now
+
+def _remove_made_folders(memory: Path) -> None:
+    for path in reversed(json.loads(memory.read_text()) if memory.exists() else []):
+        try:
+            Path(path).rmdir()
+        except OSError:
+            continue  # another program uses it by now
+    memory.unlink(missing_ok=True)
 
 
 def bootstrap_rights() -> dict[str, object]:

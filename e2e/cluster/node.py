@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from e2e.cluster import binaries, network, packages
+from e2e.cluster import binaries, network, packages, paths
 from e2e.cluster.base import ClusterError, run, wait_until, write_atomically
 from e2e.cluster.certificates import Authority
+from e2e.cluster.locks import locked
+from e2e.cluster.network import Plan
 from e2e.cluster.nodeconfig import (
-    CGROUP,
     Node,
     cni_config,
     containerd_config,
@@ -146,9 +147,11 @@ def _binds(node: Node) -> list[tuple[str, str]]:
     resolver = Path("/etc/resolv.conf")
     if resolver.exists():
         binds.append((str(node.folder / "node-resolv.conf"), str(resolver.resolve())))
-    memory = node.folder.parent / "made-folders.json"
-    before = json.loads(memory.read_text()) if memory.exists() else []
-    write_atomically(memory, json.dumps(before + [str(path) for path in made]))
+    if made:
+        with locked(paths.host_lock(), timeout_s=60):
+            memory = paths.host_folders()
+            before = json.loads(memory.read_text()) if memory.exists() else []
+            write_atomically(memory, json.dumps(before + [str(path) for path in made]))
     return binds
 
 
@@ -245,16 +248,16 @@ def _masquerade(node: Node, pid: int) -> None:
     )
 
 
-def cgroup_roots() -> list[Path]:
-    """The folder of our own cgroup in every hierarchy: one on cgroup v2, one per controller on v1."""
+def cgroup_roots(plan: Plan) -> list[Path]:
+    """The folder of one cluster's cgroup in every hierarchy: one on cgroup v2, one per controller on v1."""
     top = Path("/sys/fs/cgroup")
     if (top / "cgroup.controllers").exists():
-        return [top / CGROUP.lstrip("/")]
-    return [h / CGROUP.lstrip("/") for h in sorted(top.iterdir()) if (h / "cgroup.procs").exists()]
+        return [top / plan.bridge]
+    return [h / plan.bridge for h in sorted(top.iterdir()) if (h / "cgroup.procs").exists()]
 
 
 def _make_cgroups(node: Node) -> None:
-    for root in cgroup_roots():
+    for root in cgroup_roots(node.plan):
         for folder in (root, root / node.name):
             folder.mkdir(exist_ok=True)
             if root.parent.name == "cpuset":  # v1: an empty set takes no process
@@ -263,9 +266,9 @@ def _make_cgroups(node: Node) -> None:
                         (folder / name).write_text((folder.parent / name).read_text())
 
 
-def remove_cgroups() -> None:
-    """Remove our cgroups, innermost first; they are empty once the node is gone."""
-    for root in cgroup_roots():
+def remove_cgroups(plan: Plan) -> None:
+    """Remove a cluster's cgroups, innermost first; they are empty once its nodes are gone."""
+    for root in cgroup_roots(plan):
         for folder, _, _ in os.walk(root, topdown=False):
             wait_until(f"cgroup {folder} to be empty", lambda f=folder: _removed(Path(f)), timeout_s=5)
 

@@ -11,7 +11,6 @@ from e2e.cluster.certificates import Authority
 from e2e.cluster.network import Plan
 
 PAUSE_IMAGE = "tangram.local/pause:1"
-CGROUP = "/tangram"
 CAP_SYS_RESOURCE = 24
 
 
@@ -43,7 +42,7 @@ class Node:
     @property
     def cgroup(self) -> str:
         """Each node its own: a kubelet removes cgroups of pods that it does not know."""
-        return f"{CGROUP}/{self.name}"
+        return f"/{self.plan.bridge}/{self.name}"
 
     @property
     def pid_file(self) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from e2e.cluster import paths
 from e2e.cluster.base import ClusterError, Progress, silent
 from e2e.cluster.existing import Existing
 from e2e.cluster.kind import Kind
@@ -15,6 +16,12 @@ NAMES = (AUTO, "existing", "kind", "local")
 def make(name: str) -> Provider:
     """A provider by name; it may turn out to be unusable here."""
     return {"existing": Existing, "kind": Kind, "local": Local}[name]()
+
+
+def ours() -> list[Provider]:
+    """Every cluster that may have been started here; never one of the user's."""
+    numbers = (n for n in range(paths.MOST_CLUSTERS) if paths.state_dir(n).exists())
+    return [Kind(), *(Local(number) for number in numbers)]
 
 
 def select(name: str = AUTO, progress: Progress = silent) -> Provider:

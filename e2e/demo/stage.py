@@ -14,6 +14,7 @@ from pathlib import Path
 from e2e.cluster import binaries, images, packages, paths
 from e2e.cluster.base import ClusterError
 from e2e.cluster.baseimage import ensure_base_image
+from e2e.cluster.locks import locked
 from e2e.cluster.provider import Cluster, Provider
 from e2e.demo import install
 from e2e.demo.graph import Say, Step, stderr_line
@@ -167,16 +168,22 @@ def ensure_python() -> Path:
     folder = (
         paths.cache() / "venv" / hashlib.sha256(lock.read_bytes() + sys.version.encode()).hexdigest()[:12]
     )
-    python = folder / "bin" / "python"
     stamp = folder / ".complete"
-    if not stamp.exists():
-        venv.create(folder, with_pip=True, clear=True)
-        pip = [str(python), "-m", "pip", "install", "--quiet", "--require-hashes", "--requirement", str(lock)]
-        done = subprocess.run(pip, capture_output=True, text=True, check=False, timeout=600)
-        if done.returncode:
-            raise ClusterError(f"installing {lock.name} failed: {done.stderr.strip()[-1000:]}")
-        stamp.touch()
-    return python
+    with locked(folder.with_suffix(".lock"), timeout_s=700):
+        if not stamp.exists():
+            _make_python(folder, lock)
+            stamp.touch()
+    return folder / "bin" / "python"
+
+
+def _make_python(folder: Path, lock: Path) -> None:
+    venv.create(folder, with_pip=True, clear=True)
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--require-hashes"]
+    done = subprocess.run(
+        [*pip, "--requirement", str(lock)], capture_output=True, text=True, check=False, timeout=600
+    )
+    if done.returncode:
+        raise ClusterError(f"installing {lock.name} failed: {done.stderr.strip()[-1000:]}")
 
 
 def registry_for(provider: str) -> str:

@@ -1,10 +1,12 @@
-"""One cluster for all of what a person lives through; every test starts from an installed, quiet Tangram.
+"""A cluster for what a person lives through; every test starts from an installed, quiet Tangram.
 
-A model takes most of a minute to become Ready and to end again: the tests of a module share one.
+A model takes most of a minute to become Ready and to end again: the tests of a module share one. A test waits
+for most of its time. So two processes run side by side where clusters can be made at will, each with its own.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,11 +16,27 @@ from openai import OpenAI
 from e2e.cluster import providers
 from e2e.cluster.base import ClusterError
 from e2e.demo import install
-from e2e.demo.graph import run_steps
+from e2e.demo.graph import run_steps, stderr_line
 from e2e.demo.stage import Stage, registry_for
 from e2e.kube import Kube, wait_until
 
+CLUSTERS = 2  # side by side on two cores: their tests wait for three quarters of their time
+if worker := os.environ.get("PYTEST_XDIST_WORKER"):  # its cluster has its number
+    os.environ["TANGRAM_CLUSTER"] = worker.removeprefix("gw")
+
 QUICK = Path(__file__).with_name("values.yaml")
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """`--numprocesses auto`: how many clusters there can be."""
+    return CLUSTERS if providers.select("auto").name == "local" else 1
+
+
+def pytest_keyboard_interrupt() -> None:
+    """End the clusters of processes that are interrupted: pytest-xdist kills them before they could."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        for provider in providers.ours():
+            provider.down(stderr_line)
 
 
 @pytest.fixture(scope="session")

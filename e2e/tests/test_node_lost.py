@@ -35,7 +35,10 @@ def second_node(stage: Stage, model: Kube) -> Iterator[str]:
         model.kubectl("delete", "node", name, "--ignore-not-found")
 
 
-def test_the_other_replica_serves_on_and_a_replacement_comes(model: Kube, second_node: str) -> None:
+def test_the_other_replica_serves_on_and_a_replacement_comes(
+    stage: Stage, model: Kube, second_node: str
+) -> None:
+    assert isinstance(stage.provider, Local)
     first_node = model.get("nodes")["items"][0]["metadata"]["name"]
     model.kubectl("cordon", first_node)
     model.kubectl(
@@ -50,11 +53,11 @@ def test_the_other_replica_serves_on_and_a_replacement_comes(model: Kube, second
     model.kubectl("uncordon", first_node)
     assert {second_node, first_node} == _nodes(model)
 
-    Local().lose_node(1)
+    stage.provider.lose_node(1)
     model.kubectl(
         "wait", "--for=condition=Ready=Unknown", f"node/{second_node}", "--timeout=120s", timeout=150
     )
-    assert Local().status().up, "the first node and the control plane stay"
+    assert stage.provider.status().up, "the first node and the control plane stay"
     wait_until(lambda: install.replicas(model)[0] == 1, 120, "the status to say that one replica is gone")
 
     assert condition(model, "Ready")["status"] == "False"

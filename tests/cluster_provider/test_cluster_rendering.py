@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster import baseimage, binaries, flags, images, network, nodeconfig, oci, packages
+from e2e.cluster import baseimage, binaries, flags, images, network, nodeconfig, oci, packages, paths
 from e2e.cluster.base import ClusterError
 from e2e.cluster.certificates import Authority
 from e2e.cluster.flags import Endpoints
@@ -76,11 +76,11 @@ def test_the_network_avoids_every_route_of_the_machine() -> None:
             {"dst": "default", "dev": "eth0"},
             {"dst": "10.0.0.0/9", "dev": "eth0"},
             {"dst": "10.213.5.7", "dev": "tun0"},
-            {"dst": "10.87.0.0/24", "dev": network.BRIDGE},
+            {"dst": "10.87.0.0/24", "dev": PLAN.bridge},
         ]
     )
 
-    taken = network.taken_networks(routes)
+    taken = network.taken_networks(routes, bridge=PLAN.bridge)
 
     assert taken == ["10.0.0.0/9", "10.213.5.7/32"]
     assert network.choose(taken).base == "10.149.0.0/16"
@@ -105,8 +105,31 @@ def test_the_parts_of_a_network_do_not_overlap() -> None:
     assert IPv4Address(PLAN.api_service) == services[1]
 
 
+def test_clusters_of_one_machine_share_no_name() -> None:
+    plans = [network.Plan(base, number) for number, base in enumerate(network.CANDIDATES[:2])]
+
+    names = [
+        {plan.bridge, *map(plan.link, range(3)), *plan.chains, replace(NODE, plan=plan).cgroup}
+        for plan in plans
+    ]
+    folders = [{paths.state_dir(number), paths.cluster_dir(number) / "containerd"} for number in range(2)]
+
+    assert names[0].isdisjoint(names[1])
+    assert folders[0].isdisjoint(folders[1])
+
+
+@pytest.mark.parametrize("named", ["-1", "4", "one", "0x1"])
+def test_a_cluster_number_that_there_cannot_be_is_refused(
+    monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    monkeypatch.setenv("TANGRAM_CLUSTER", named)
+
+    with pytest.raises(ClusterError, match="a number from 0 to 3"):
+        paths.cluster_number()
+
+
 def test_other_machines_do_not_reach_the_api_server() -> None:
-    rules = [rule for chain, rule in network.chain_rules(PLAN, 16443) if chain == "TANGRAM-INPUT"]
+    rules = [rule for chain, rule in network.chain_rules(PLAN, 16443) if chain == "TANGRAM0-INPUT"]
 
     assert rules == [
         "-i tangram0 -s 10.213.0.0/16 -p tcp --dport 16443 -j ACCEPT",
@@ -149,7 +172,7 @@ def test_the_kubelet_trusts_only_our_authority_and_asks_the_api_server() -> None
     assert config["authentication"]["x509"] == {"clientCAFile": "/state/pki/ca.crt"}
     assert config["authorization"] == {"mode": "Webhook"}
     assert config["clusterDNS"] == [NODE.address]
-    assert config["cgroupRoot"] == "/tangram/tangram-node"
+    assert config["cgroupRoot"] == "/tangram0/tangram-node"
 
 
 def test_each_node_has_its_own_name_address_and_pods() -> None:
