@@ -240,22 +240,22 @@ class NVMLDriver:
         mig_devices: Mapping[tuple[int, int], Any],
     ) -> set[int]:
         """Return the processes in a GPU instance: those of the GPU's list, and of its MIG devices' lists."""
-        found = set(of_gpu.get(instance.id, ()))
+        process_ids = set(of_gpu.get(instance.id, ()))
         for compute in computes:
-            found |= {process.pid for process in self._running(_of(mig_devices, instance, compute))}
-        return found
+            process_ids |= {process.pid for process in self._running(_of(mig_devices, instance, compute))}
+        return process_ids
 
     def _profiles(self, device: Any) -> tuple[_DriverProfile, ...]:
         """Return the profiles of a board. Their numbering has gaps, which differ from board to board.
 
         Drivers of branch 535 list none while MIG mode is off.
         """
-        found: dict[int, _DriverProfile] = {}
+        profiles_by_id: dict[int, _DriverProfile] = {}
         for value in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
             info = self._unless_absent("nvmlDeviceGetGpuInstanceProfileInfo", device, value)
             if info is not None:
-                found.setdefault(info.id, self._profile(device, info))
-        return tuple(found.values())
+                profiles_by_id.setdefault(info.id, self._profile(device, info))
+        return tuple(profiles_by_id.values())
 
     def _profile(self, device: Any, info: Any) -> _DriverProfile:
         engines = {
@@ -302,7 +302,7 @@ class NVMLDriver:
                 yield info
 
     def _compute_instances(self, gpu_instance: Any) -> list[_ComputeInstance]:
-        found: dict[int, _ComputeInstance] = {}
+        instances_by_id: dict[int, _ComputeInstance] = {}
         for profile in self._compute_profiles(gpu_instance):
             handles = (pynvml.c_nvmlComputeInstance_t * profile.instanceCount)()
             count = ctypes.c_uint(profile.instanceCount)
@@ -310,8 +310,8 @@ class NVMLDriver:
             self.call(call, gpu_instance, profile.id, handles, ctypes.byref(count))
             for handle in handles[: count.value]:
                 number = self.call("nvmlComputeInstanceGetInfo", handle).id
-                found[number] = _ComputeInstance(handle, number, profile.sliceCount)
-        return [found[number] for number in sorted(found)]
+                instances_by_id[number] = _ComputeInstance(handle, number, profile.sliceCount)
+        return [instances_by_id[number] for number in sorted(instances_by_id)]
 
     def _mig_devices(self, device: Any) -> dict[tuple[int, int], Any]:
         """Return the handles of MIG devices by GPU instance and compute instance."""
@@ -328,11 +328,11 @@ class NVMLDriver:
         return devices
 
     def _processes(self, device: Any) -> Processes:
-        found: dict[int | None, frozenset[int]] = {}
+        ids_by_instance: dict[int | None, frozenset[int]] = {}
         for process in self._running(device):
             number = None if process.gpuInstanceId == _NO_INSTANCE else process.gpuInstanceId
-            found[number] = found.get(number, frozenset()) | {process.pid}
-        return found
+            ids_by_instance[number] = ids_by_instance.get(number, frozenset()) | {process.pid}
+        return ids_by_instance
 
     def _running(self, device: Any) -> list[Any]:
         """Return the processes with a context on a GPU or on a MIG device."""
