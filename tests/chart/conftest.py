@@ -118,11 +118,11 @@ class Cluster:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def helm(self, verb: str, *args: str) -> str:
-        chart = (
-            () if verb == "uninstall" else (str(CHART), "--set", "image.registry=registry.example.com/team")
+    def helm(self, verb: str, *args: str, chart: Path = CHART) -> str:
+        source = (
+            () if verb == "uninstall" else (str(chart), "--set", "image.registry=registry.example.com/team")
         )
-        return self.ok("helm", verb, "tangram", *chart, "--namespace", "tangram-system", *args)
+        return self.ok("helm", verb, "tangram", *source, "--namespace", "tangram-system", *args)
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,12 @@
 """helm on a real API server: what it takes, what the operator may do there, what an uninstall leaves."""
 
-from pathlib import Path
+import shutil
 
 import pytest
 import yaml
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.chart.conftest import CHART, ROOT
+
 ACCOUNT = "system:serviceaccount:tangram-system:tangram"
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(180)]
 
@@ -90,12 +91,42 @@ def test_an_upgrade_that_ends_partitioning_lifts_the_holds_and_no_other_upgrade_
     assert hooks("--set", "replicas=2") == set()
 
 
+def test_an_upgrade_adds_a_field_to_the_definition_and_leaves_the_stored_models(cluster, tmp_path):
+    older = tmp_path / "tangram"
+    shutil.copytree(CHART, older)
+    file = older / "files" / "crds" / "tangram.dev_llmdeployments.yaml"
+    definition = yaml.safe_load(file.read_text())
+    del _spec_fields(definition)["paused"]
+    file.write_text(yaml.safe_dump(definition))
+
+    def stored_model():
+        model = yaml.safe_load(cluster.ok("kubectl", "get", "llmdep", "tiny-chat", "-o", "yaml"))
+        return model["spec"], model["metadata"]["uid"], model["metadata"]["generation"]
+
+    cluster.helm("upgrade", chart=older)
+    assert "paused" not in _spec_fields(_stored_definition(cluster))
+    cluster.ok("kubectl", "apply", "-f", str(ROOT / "examples" / "llmdeployment.yaml"))
+    spec, uid, generation = stored_model()
+
+    cluster.helm("upgrade", "--set", "replicas=2")
+
+    assert "paused" in _spec_fields(_stored_definition(cluster))
+    assert stored_model() == (spec | {"paused": False}, uid, generation)  # the field's default
+
+
+def _stored_definition(cluster):
+    return yaml.safe_load(cluster.ok("kubectl", "get", "crd", "llmdeployments.tangram.dev", "-o", "yaml"))
+
+
+def _spec_fields(definition):
+    (version,) = definition["spec"]["versions"]
+    return version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+
+
 def test_an_upgrade_that_changes_nothing_changes_nothing_and_an_uninstall_leaves_the_models(cluster):
     def version():
-        found = yaml.safe_load(
-            cluster.ok("kubectl", "get", "crd", "llmdeployments.tangram.dev", "-o", "yaml")
-        )
-        return found["metadata"]["resourceVersion"], found["metadata"]["generation"]
+        metadata = _stored_definition(cluster)["metadata"]
+        return metadata["resourceVersion"], metadata["generation"]
 
     before = version()
     cluster.helm("upgrade", "--set", "replicas=2")

@@ -95,6 +95,14 @@ TYPOS = {
     "budget": (chat({"budgetPerHours": 3}), "budgetPerHours: is unknown; did you mean budgetPerHour?"),
     "spread": (chat({"spread": {"nodes": "0.5"}}), "spread: nodes: is unknown; did you mean node?"),
     "model": (chat(model="x", engine={"maxmodellen": 1}), "engine: maxmodellen: is unknown"),
+    "pool": (
+        {"kind": "GPUPool", "metadata": {"name": "p"}, "spec": POOL | {"pricePerGpuHour": "2"}},
+        "spec: pricePerGpuHour: is unknown; did you mean pricePerGPUHour?",
+    ),
+    "nodes of a pool": (
+        {"kind": "GPUPool", "metadata": {"name": "p"}, "spec": POOL | {"nodes": {"maxs": 4}}},
+        "spec: nodes: maxs: is unknown; did you mean max?",
+    ),
 }
 
 

@@ -7,7 +7,6 @@
 | `simulate` | files of a fleet, traces of requests | its cost, and the requests that it fails |
 | `explain` | a cluster or files, a name | devices, reasons and alternatives of one LLMDeployment |
 | `snapshot` | a cluster | a file for `plan` and `explain` |
-| `convert` | files of an older form of the API | the same files in the present form |
 | `scale` | an LLMDeployment, a number | its changed `spec.replicas` |
 | `explain_memory` | a model, a GPU or slice | its memory by use |
 | `diagnose` | an engine's /metrics | what limits the engine |

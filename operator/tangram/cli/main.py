@@ -24,7 +24,6 @@ COMMANDS = {
     ),
     "explain": ("explain.command:explain", "Explain what one LLMDeployment runs on, and why"),
     "snapshot": ("snapshot.command:snapshot", "Save the operator's view of a cluster for tangram plan"),
-    "convert": ("convert.command:convert", "Convert files of an older form of the API"),
     "scale": ("scale.command:scale", "Set the replicas of one LLMDeployment, or let Tangram scale it"),
     "approve": ("approve.command:approve", "Approve or reject a FleetPlan of changes"),
     "explain-memory": (

@@ -1,1 +1,1 @@
-"""What the kinds of the API have in common: values with bounds, labels, PriorityClasses, older forms."""
+"""What the kinds of the API have in common: values with bounds, labels and PriorityClasses."""

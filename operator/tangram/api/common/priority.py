@@ -15,14 +15,13 @@ PREEMPTING = "PriorityClassPreempts"
 _FIELD = "spec.priorityClassName"
 _STAYS = "running replicas stay unchanged"
 _MOST_NAMES = 8
-HIGHEST_VALUE = 10**9  # of classes that are not Kubernetes' own
 _LOWEST, _HIGHEST = -(2**31), 2**31 - 1
 
 # The PriorityClasses of the chart, as a release of the name tangram has them.
-CHART_DEFAULT, CHART_DEFAULT_VALUE = "tangram-standard", 1000
+CHART_DEFAULT = "tangram-standard"
 CHART_CLASSES = tuple(
     PriorityClass(name, value, is_allowed=True, preempts=False)
-    for name, value in (("tangram-low", 0), (CHART_DEFAULT, CHART_DEFAULT_VALUE), ("tangram-high", 10_000))
+    for name, value in (("tangram-low", 0), (CHART_DEFAULT, 1000), ("tangram-high", 10_000))
 )
 
 

@@ -7,7 +7,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from tangram import catalog
-from tangram.api.common.old_forms import NOT_CONVERTED, stored_before
 from tangram.api.common.priority import PriorityClasses, with_priority
 from tangram.api.llm_deployment.evaluation import PrecisionToleranceSpec
 from tangram.api.llm_deployment.lengths import LengthsSpec
@@ -71,8 +70,6 @@ def parse(obj: Mapping[str, Any], classes: PriorityClasses = _NO_CLASSES) -> Par
         "generation": meta.get("generation", 1),
         "created_at": epoch(meta["creationTimestamp"]),
     }
-    if stored_before(obj):
-        return InvalidIntent(**identity, message=NOT_CONVERTED)
     try:
         spec = LLMDeploymentSpec.model_validate(obj.get("spec"))
     except ValidationError as error:

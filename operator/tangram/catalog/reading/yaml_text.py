@@ -82,18 +82,6 @@ def compose(text: str) -> Any:
     return root
 
 
-def compose_all(text: str) -> Iterator[Any]:
-    """Yield the documents of `text` as nodes with their places. Raises one of `ERRORS`."""
-    _shallow(text)
-    account = _Account(len(text))
-    nodes: Iterator[Any] = yaml.compose_all(text, Loader=_Fast)
-    for number, root in enumerate(nodes, 1):
-        if number > MOST_DOCUMENTS:
-            raise yaml.MarkedYAMLError(problem=f"more than {MOST_DOCUMENTS:,} documents")
-        _bound(root, account)
-        yield root
-
-
 def line_and_problem(error: BaseException) -> tuple[str, str]:
     """Return `:LINE`, or nothing where it is not known, and what is wrong."""
     mark = getattr(error, "problem_mark", None)

@@ -8,9 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from tangram.api.common.labels import LONGEST_NAME
-from tangram.api.common.old_forms import HINT, old_parts
 from tangram.api.common.values import decimal_number
-from tangram.catalog import InputError
 from tangram.catalog.lookup import gpu_of_name
 from tangram.catalog.prices import HIGHEST_USD_PER_HOUR
 from tangram.catalog.reading.fields import Fields, short
@@ -27,12 +25,6 @@ def closed(fields: Fields, keys: Iterable[str]) -> None:
             near = difflib.get_close_matches(str(key), names, n=1)
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(names)}"
             raise fields.error(str(key), f"is unknown; {hint}")
-
-
-def refuse_old_forms(kind: str, document: Mapping[str, Any], where: str) -> None:
-    """Raise `InputError` for the first field of the old form, with the new one."""
-    for form in old_parts(kind, document):
-        raise InputError(f"{where}: {form.shown}", f"{form.advice}; {HINT}")
 
 
 def refuse_unknown_keys(spec: Fields, model: type[BaseModel]) -> None:

@@ -42,7 +42,6 @@ def read_llm_deployment(
     name, namespace = read.word(meta, "name"), read.optional_word(meta, "namespace") or "default"
     where = f"{where} {identity(namespace, name)}"
     spec = read.required(Fields(document, where), "spec")
-    read.refuse_old_forms("LLMDeployment", document, where)
     read.refuse_unknown_keys(spec, LLMDeploymentSpec)
     intent, notes = _intent(document, name, namespace, where, classes)
     intent = replace(intent, traffic=counted_lengths(intent.traffic, length_counts))

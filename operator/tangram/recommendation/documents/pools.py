@@ -24,7 +24,6 @@ def read_pool(document: Mapping[str, Any], where: str) -> Pool:
     name = read.name_of(document, where)
     if name is None:
         raise InputError(f"{where}: metadata: name", "is missing")
-    read.refuse_old_forms("GPUPool", document, f"{where} {name}")
     fields = Fields(document, where).under("spec") or Fields({}, f"{where}: spec")
     read.refuse_unknown_keys(fields, GPUPoolSpec)
     selector = fields.under("nodeSelector")
