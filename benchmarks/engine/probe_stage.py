@@ -1,9 +1,7 @@
 """What the device can do: versions, bandwidth, products, and what a kernel costs without its work."""
 
-import importlib
 import importlib.metadata
 import importlib.util
-import inspect
 import platform
 import shutil
 import subprocess
@@ -213,8 +211,7 @@ def wait_for_one_id(_seconds: float, setting: Setting) -> MeasuredValue:
 
 
 def attention_calls(_seconds: float, setting: Setting) -> MeasuredValue:
-    """Which attention of torch this build has, and the rate of a causal prompt on it."""
-    details = {"varlen_attn": _varlen_signature(imports=not setting.tiny)}
+    """The rate of a causal prompt on torch's attention."""
     shape, length = setting.sizes.large, max(setting.sizes.prefills)
     dtype = torch.bfloat16 if setting.device.type == "cuda" else torch.float32
     q = torch.randn(1, shape.heads, length, shape.head_dim, dtype=dtype, device=setting.device)
@@ -228,12 +225,4 @@ def attention_calls(_seconds: float, setting: Setting) -> MeasuredValue:
 
     seconds = timing.seconds_per_call([attend], setting.device)
     flops = 4 * shape.heads * shape.head_dim * length**2 / 2
-    return MeasuredValue(flops / seconds / 1e12, "TFLOP/s", details | {"us": 1e6 * seconds, "length": length})
-
-
-def _varlen_signature(*, imports: bool) -> str | None:
-    """What `varlen_attn` takes in this build; its module takes seconds to import, so a test only looks for it."""
-    name = "torch.nn.attention.varlen"
-    if importlib.util.find_spec(name) is None:
-        return None
-    return str(inspect.signature(importlib.import_module(name).varlen_attn)) if imports else "not imported"
+    return MeasuredValue(flops / seconds / 1e12, "TFLOP/s", {"us": 1e6 * seconds, "length": length})

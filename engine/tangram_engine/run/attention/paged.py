@@ -17,12 +17,7 @@ from tangram_engine.kernels.ops import Ops
 from tangram_engine.kernels.store_kv import HeadRotation, Pages
 from tangram_engine.models.rope import cos_sin
 from tangram_engine.models.weights import LayerWeights
-from tangram_engine.run.attention.paged_prefill import (
-    PagedPrefill,
-    choose_prefill,
-    collected_bytes,
-    upload,
-)
+from tangram_engine.run.attention.paged_prefill import CollectedPrefill, collected_bytes, upload
 from tangram_engine.run.attention.reference import Span
 
 
@@ -31,8 +26,8 @@ def workspace_bytes(
 ) -> int:
     """Bytes that attention on a GPU keeps beside the pool, all allocated at construction.
 
-    Partial results of decode attention, 4 x `scratch_size`; cosines and sines, 4 x max_model_len x D; and at
-    most `collected_bytes` for prompts, which torch's attention over pages does without.
+    Partial results of decode attention, 4 x `scratch_size`; cosines and sines, 4 x max_model_len x D; and
+    `collected_bytes` for prompts.
     """
     longest = -(-max_model_len // block_size) * block_size
     scratch = decode_attention.scratch_size(max_num_seqs, longest, spec.heads, spec.head_dim)
@@ -52,13 +47,13 @@ class PagedAttention:
         dtype: torch.dtype,
         max_model_len: int,
         ops: Ops,
-        prefill: PagedPrefill | None = None,
+        prefill: CollectedPrefill | None = None,
     ) -> None:
         device = tables.device
         self._spec, self._tables, self._dtype, self._device = spec, tables, dtype, device
         self._block_size = block_size
         self._ops = ops
-        self._prefill = prefill or choose_prefill(spec, block_size, dtype, device, max_model_len)
+        self._prefill = prefill or CollectedPrefill(spec, block_size, dtype, device, max_model_len)
         self._rope = cos_sin(spec, max_model_len, device)
         values = decode_attention.scratch_size(
             len(tables) - 1, tables.shape[1] * block_size, spec.heads, spec.head_dim

@@ -1,12 +1,11 @@
 """Attention of prompts, or chunks of them, to keys and values that lie in pages.
 
-Two implementations: torch's attention over pages where the build and the device have it, and otherwise flash
-attention over pages that were collected side by side. Neither writes scores or masks to memory.
+torch's flash attention reads keys and values that lie side by side, so the pages of a sequence are copied
+there first. It writes no scores or masks to memory.
 """
 
-import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,21 +13,6 @@ from torch.nn import functional
 
 from tangram_engine.checkpoint import DecoderSpec
 from tangram_engine.run.attention.reference import Span
-
-logger = logging.getLogger(__name__)
-
-
-class PagedPrefill(Protocol):
-    """One `plan` serves all layers of a step."""
-
-    def plan(self, chunks: Sequence[Span], tables: Tensor) -> None:
-        """Prepare for chunks laid out one after the other; `tables` int32 [R, blocks of a row]."""
-        ...
-
-    def attend(self, q: Tensor, pool_layer: Tensor) -> Tensor:
-        """Each token to its own past. q [T, H, D], pool_layer [blocks, 2, K, block size, D] -> [T, H, D]."""
-        ...
-
 
 # q [1, H, length, D], keys and values [1, K, end, D], length <= end -> [1, H, length, D]: the last query sees
 # all keys, the one before all but one, and so on.
@@ -57,6 +41,8 @@ def collected_bytes(spec: DecoderSpec, block_size: int, dtype: torch.dtype, max_
 class CollectedPrefill:
     """Copies the pages of one sequence at a time into a workspace, which is allocated once.
 
+    One `plan` serves all layers of a step.
+
     The copy moves 4 K D b bytes a token of context where attention reads 2 K D b: at 8,192 tokens of an 8B
     model 67 MB and 16 us a layer, below 1 % of what the layer takes to compute them.
     """
@@ -77,14 +63,17 @@ class CollectedPrefill:
         self._chunks: list[tuple[Span, Tensor]] = []
 
     def plan(self, chunks: Sequence[Span], tables: Tensor) -> None:
-        """See `PagedPrefill`. Nothing is uploaded: the tables are on the device."""
+        """Prepare for chunks laid out one after the other; `tables` int32 [R, blocks of a row].
+
+        Nothing is uploaded: the tables are on the device.
+        """
         self._chunks = []
         for chunk in chunks:
             blocks = tables[chunk.row, : -(-chunk.end // self._block_size)].long()
             self._chunks.append((chunk, blocks * len(self._kinds) + self._kinds))
 
     def attend(self, q: Tensor, pool_layer: Tensor) -> Tensor:
-        """See `PagedPrefill`."""
+        """Each token to its own past. q [T, H, D], pool_layer [blocks, 2, K, block size, D] -> [T, H, D]."""
         parts = q.split_with_sizes([chunk.length for chunk, _ in self._chunks])
         done = [
             self._attend(part, pool_layer, chunk.end, rows)
@@ -101,91 +90,7 @@ class CollectedPrefill:
         return self._causal(q.transpose(0, 1)[None], keys, values)[0].transpose(0, 1)
 
 
-class VarlenPrefill:
-    """All chunks of a step in one call of torch's attention over pages; there is no workspace."""
-
-    def __init__(self, block_size: int, device: torch.device) -> None:
-        from torch.nn.attention.varlen import varlen_attn  # noqa: PLC0415 - torch 2.10 and later
-
-        self._varlen: Callable[..., Any] = varlen_attn
-        self._block_size, self._device = block_size, device
-        self._arguments: dict[str, Any] = {}
-
-    def plan(self, chunks: Sequence[Span], tables: Tensor) -> None:
-        """See `PagedPrefill`. Uploads two numbers a chunk, without waiting."""
-        rows = [chunk.row for chunk in chunks]
-        ends = [chunk.end for chunk in chunks]
-        begins = [0]
-        for chunk in chunks:
-            begins.append(begins[-1] + chunk.length)
-        packed = upload([*begins, *ends, *rows], torch.int32, self._device)
-        cu_seq_q, used, chosen = packed.split_with_sizes([len(begins), len(ends), len(rows)])
-        blocks = -(-max(ends) // self._block_size)
-        self._arguments = {
-            "cu_seq_q": cu_seq_q.clone(),  # kernels want the start of an allocation
-            "cu_seq_k": None,
-            "max_q": max(chunk.length for chunk in chunks),
-            "max_k": blocks * self._block_size,
-            "window_size": (-1, 0),  # causal
-            "seqused_k": used.clone(),
-            "block_table": tables.index_select(0, chosen)[:, :blocks].contiguous(),
-            "num_splits": 1,  # the automatic choice gives NaN over pages in some builds (pytorch #179760)
-        }
-
-    def attend(self, q: Tensor, pool_layer: Tensor) -> Tensor:
-        """See `PagedPrefill`."""
-        keys, values = pool_layer.transpose(2, 3).unbind(1)  # [blocks, block size, K, D]
-        grouped = q.shape[1] != keys.shape[2]
-        out: Tensor = self._varlen(q, keys, values, enable_gqa=grouped, **self._arguments)
-        return out
-
-
 def upload(values: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
     """A tensor on the device; the host does not wait for the copy."""
     pinned = device.type == "cuda" and torch.cuda.is_available()
     return torch.tensor(values, dtype=dtype, pin_memory=pinned).to(device, non_blocking=True)
-
-
-def choose_prefill(
-    spec: DecoderSpec, block_size: int, dtype: torch.dtype, device: torch.device, max_model_len: int
-) -> PagedPrefill:
-    """Attention over pages where it passes a trial on this device, else over collected pages."""
-    collected = CollectedPrefill(spec, block_size, dtype, device, max_model_len)
-    if device.type != "cuda":
-        return collected
-    try:
-        paged = VarlenPrefill(block_size, device)
-        trial = CollectedPrefill(spec, block_size, dtype, device, 3 * block_size)
-        agree = trial_passes(paged, trial, spec, block_size, dtype, device)
-    except Exception as problem:  # noqa: BLE001 - builds refuse in many ways; each means the same here
-        logger.info("prompts attend over collected pages: %s", str(problem).partition("\n")[0])
-        return collected
-    logger.info(
-        "prompts attend over %s", "pages" if agree else "collected pages: those in place fail a trial"
-    )
-    return paged if agree else collected
-
-
-def trial_passes(
-    attention: PagedPrefill,
-    trusted: PagedPrefill,
-    spec: DecoderSpec,
-    block_size: int,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> bool:
-    """Whether two chunks over scattered pages come out alike, though unowned slots are NaN."""
-    generator = torch.Generator(device).manual_seed(0)
-    tables = torch.tensor([[5, 1, 3], [2, 4, 0]], dtype=torch.int32, device=device)
-    chunks = [Span(block_size + 1, block_size, (), 0), Span(0, block_size - 1, (), 1)]
-    pool = torch.empty(6, 2, spec.kv_heads, block_size, spec.head_dim, dtype=dtype, device=device)
-    pool.normal_(generator=generator)
-    pool[3, :, :, 1:], pool[2, :, :, block_size - 1 :] = torch.nan, torch.nan
-    pool[[0, 4]] = torch.nan
-    q = torch.empty(2 * block_size - 1, spec.heads, spec.head_dim, dtype=dtype, device=device)
-    q.normal_(generator=generator)
-    results = []
-    for prefill in (attention, trusted):
-        prefill.plan(chunks, tables)
-        results.append(prefill.attend(q, pool))
-    return torch.allclose(results[0], results[1], rtol=2e-2, atol=2e-2)
