@@ -1,19 +1,18 @@
 """What the API process and the engine process send to each other: msgspec structs, msgpack on the wire.
 
-A frame is a 4-byte big-endian length and a msgpack array whose first element names the message. The engine
+The body of a frame is a msgpack array whose first element names the message. The engine
 sends one `StepOutput` per step, however many tokens it made. msgpack holds plain values only, never code.
 """
 
-import struct
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
 
+from tangram_engine.frames import frame
 from tangram_engine.schedule.request import Request
 
 FRAME_LIMIT = 256 << 20  # bytes; far above the largest step, so a longer frame means a broken peer
-_LENGTH = struct.Struct(">I")
 
 
 class TokenOutput(NamedTuple):
@@ -123,8 +122,7 @@ _DECODER: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 def encode(message: Message) -> bytes:
     """One frame, length included."""
-    body = msgspec.msgpack.encode(message)
-    return _LENGTH.pack(len(body)) + body
+    return frame(msgspec.msgpack.encode(message))
 
 
 def decode(body: bytes) -> Message:
@@ -133,27 +131,3 @@ def decode(body: bytes) -> Message:
         return _DECODER.decode(body)
     except msgspec.MsgspecError as error:
         raise ValueError(f"unknown message: {error}") from None
-
-
-class FrameReader:
-    """Cuts a byte stream into messages, however the bytes arrive."""
-
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-
-    def feed(self, data: bytes) -> list[Message]:
-        """All messages completed by `data`, in order. Raises ValueError on a frame over the limit."""
-        self._buffer += data
-        messages: list[Message] = []
-        start = 0
-        while len(self._buffer) - start >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._buffer, start)
-            if length > FRAME_LIMIT:
-                raise ValueError(f"frame of {length} bytes is over the limit of {FRAME_LIMIT}")
-            begin = start + _LENGTH.size
-            if len(self._buffer) < begin + length:
-                break
-            messages.append(decode(bytes(self._buffer[begin : begin + length])))
-            start = begin + length
-        del self._buffer[:start]
-        return messages

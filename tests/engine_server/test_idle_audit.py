@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tangram_engine.messages import Add, FrameReader, Message, Ping, Pong
+from tangram_engine.frames import FrameReader
+from tangram_engine.messages import FRAME_LIMIT, Add, Message, Ping, Pong, decode
 from tangram_engine.sample.params import SamplingParams
 from tangram_engine.schedule.request import Request
 from tangram_engine.serve.worker import _next_message
@@ -36,7 +37,7 @@ def next_message(engine: Any) -> tuple[Message, list[Message]]:
     with ours, theirs:
         message = _next_message(engine, theirs, engine.inbox)
         theirs.shutdown(socket.SHUT_WR)
-        return message, FrameReader().feed(ours.makefile("rb").read())
+        return message, [*map(decode, FrameReader(FRAME_LIMIT).feed(ours.makefile("rb").read()))]
 
 
 def test_a_request_that_arrives_during_the_audit_waits_for_one_slice() -> None:

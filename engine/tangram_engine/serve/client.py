@@ -9,12 +9,13 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tangram_engine.config import EngineConfig
+from tangram_engine.frames import FrameReader
 from tangram_engine.messages import (
+    FRAME_LIMIT,
     Abort,
     Add,
     EngineInfo,
     Failed,
-    FrameReader,
     Message,
     Ping,
     Pong,
@@ -22,6 +23,7 @@ from tangram_engine.messages import (
     StepOutput,
     StepStats,
     TokenOutput,
+    decode,
     encode,
 )
 from tangram_engine.schedule.request import Request
@@ -134,12 +136,12 @@ class EngineClient:
             await asyncio.to_thread(self._process.join, _JOIN_SECONDS)
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
-        frames = FrameReader()
+        frames = FrameReader(FRAME_LIMIT)
         try:
             while data := await reader.read(_READ_BYTES):
                 # Tokens of several steps that came together go on together: behind, it writes less often.
                 outputs: list[TokenOutput] = []
-                for message in frames.feed(data):
+                for message in map(decode, frames.feed(data)):
                     if isinstance(message, StepOutput):
                         outputs += message.outputs
                         self._on_step(message.stats)

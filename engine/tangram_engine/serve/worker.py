@@ -13,12 +13,13 @@ from typing import Protocol
 
 from tangram_engine.checkpoint import CheckpointError
 from tangram_engine.config import EngineConfig
+from tangram_engine.frames import FrameReader
 from tangram_engine.messages import (
+    FRAME_LIMIT,
     Abort,
     Add,
     EngineInfo,
     Failed,
-    FrameReader,
     Message,
     Ping,
     Pong,
@@ -26,6 +27,7 @@ from tangram_engine.messages import (
     StepOutput,
     StepStats,
     TokenOutput,
+    decode,
     encode,
 )
 from tangram_engine.pace import Step, at_pace
@@ -152,7 +154,7 @@ def _apply(engine: Engine, channel: socket.socket, message: Message) -> bool:
 
 def _receive(channel: socket.socket, inbox: "queue.SimpleQueue[Message]") -> None:
     """Read for ever. The end of the stream ends the process at once, even in the middle of a long step."""
-    frames = FrameReader()
+    frames = FrameReader(FRAME_LIMIT)
     while True:
         try:
             data = channel.recv(_READ_BYTES)
@@ -160,8 +162,8 @@ def _receive(channel: socket.socket, inbox: "queue.SimpleQueue[Message]") -> Non
             data = b""
         if not data:
             os._exit(0)
-        for message in frames.feed(data):
-            inbox.put(message)
+        for body in frames.feed(data):
+            inbox.put(decode(body))
 
 
 def _last_words(channel: socket.socket, error: Exception) -> None:

@@ -5,7 +5,7 @@ tokenizer, compiles the template, and forks one worker per socket. A worker answ
 under limits of memory and CPU time; at a limit the kernel ends it. The parent then answers in its place and
 forks the next worker, which takes some milliseconds, because nothing is loaded again.
 
-A frame is a 4-byte big-endian length and a msgpack array.
+The body of a frame is a msgpack array. On a channel, no frame is sent before the one before it is answered.
 Requests: ("chat", limit, messages, options, add_special_tokens), ("encode", limit, text, add_special_tokens).
 Replies: ("ids", native uint32 bytes), ("long", count in words), ("template", message), ("template-limit",
 message), ("tokenizer", message).
@@ -18,7 +18,6 @@ import os
 import resource
 import signal
 import socket
-import struct
 import sys
 import time
 from collections.abc import Callable
@@ -29,6 +28,7 @@ from typing import Any
 import msgspec
 
 from tangram_engine.checkpoint.errors import CheckpointError, RefusalReason, invalid
+from tangram_engine.frames import FrameReader, frame
 
 from .template import ChatTemplate, TemplateError
 from .tokenizer import TOKENIZER, PromptTooLong, TextTools, TokenizerError, load_chat_template, load_tokenizer
@@ -39,7 +39,7 @@ ENCODE_CPU_S = 2.0  # and this much again per half MiB of text; a core takes a t
 WALL_S = 10.0  # for one request, where the CPU is shared
 LOAD_CPU_S = 60.0
 LOAD_MEMORY = 704 << 20  # bytes of address space: the largest tokenizer that is accepted, and the interpreter
-_LENGTH = struct.Struct(">I")
+_READ_BYTES = 1 << 20
 
 # What a worker is doing, in one byte that its parent reads when it has died.
 _IDLE, _TRANSFER, _RENDER, _ENCODE = b"itre"
@@ -60,32 +60,25 @@ def pack(message: Any) -> bytes:
 
 def send(channel: socket.socket, body: bytes) -> None:
     """Write one frame. Raises OSError."""
-    channel.sendall(_LENGTH.pack(len(body)))
-    channel.sendall(body)
+    channel.sendall(frame(body))
 
 
 def receive(channel: socket.socket, started: Callable[[], None] = lambda: None) -> Any:
-    """Read one frame; `started` is called once it has begun. Raises OSError, EOFError and ValueError."""
-    head = _exactly(channel, _LENGTH.size)
-    started()
-    (length,) = _LENGTH.unpack(head)
-    if length > FRAME_LIMIT:
-        raise ValueError(f"a frame of {length} bytes is over the limit of {FRAME_LIMIT}")
+    """Read one frame; `started` is called whenever a part of it arrives.
+
+    Raises OSError, EOFError and ValueError.
+    """
+    frames, bodies = FrameReader(FRAME_LIMIT), list[bytes]()
+    while not bodies:
+        data = channel.recv(_READ_BYTES)
+        if not data:
+            raise EOFError("the peer closed the connection")
+        started()
+        bodies = frames.feed(data)
     try:
-        return msgspec.msgpack.decode(_exactly(channel, length))
+        return msgspec.msgpack.decode(bodies[0])
     except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"a frame is no msgpack: {error}") from None
-
-
-def _exactly(channel: socket.socket, size: int) -> bytearray:
-    buffer = bytearray(size)
-    view = memoryview(buffer)
-    while view:
-        count = channel.recv_into(view)
-        if not count:
-            raise EOFError("the peer closed the connection")
-        view = view[count:]
-    return buffer
 
 
 @dataclass(frozen=True, slots=True)
