@@ -5,7 +5,7 @@
     python -m benchmarks.paced_cluster --again FILE   the same, simulated under the law of today
 
 A real control plane, kubelet, Prometheus and operator on this machine, and the engine with its tiny model, whose steps
-last as long as those of a slow GPU (`tangram_engine.pace`). The first minutes of a recorded trace, slowed
+last as long as those of a slow GPU (`e2e.paced_engine`). The first minutes of a recorded trace, slowed
 and with shorter lengths, are replayed through the Service, which draws a replica for each request. `tangram.simulator`
 runs the same requests under the same law, settings and measured start times. Nothing is fitted to what was measured
 but the start times.

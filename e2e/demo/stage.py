@@ -28,7 +28,7 @@ _ENGINE = (
 )
 SOURCES = {
     "engine": _ENGINE,
-    "paced-engine": (*_ENGINE, "e2e/images"),
+    "paced-engine": (*_ENGINE, "e2e/images", "e2e/paced_engine"),
     "operator": ("Dockerfile", "requirements", "operator/tangram"),
     "silicon": ("e2e/images", "requirements", "e2e/silicon", "operator/tangram/catalog"),
     "prometheus": ("e2e/images",),

@@ -119,13 +119,15 @@ class EngineProcess:
         return self.process.wait(seconds)
 
 
-def launch(model: Path, log: Path, fake: dict[str, Any] | None, *flags: str) -> EngineProcess:
+def launch(
+    model: Path, log: Path, fake: dict[str, Any] | None, *flags: str, program: str = "tangram_engine"
+) -> EngineProcess:
     """Start a server (over the fake engine when a behaviour is given) without waiting for it."""
     port = free_port()
     serve = ["serve", "--model", str(model), "--served-model-name", "tiny", "--host", "127.0.0.1"]
     serve += ["--port", str(port), *flags]
     if fake is None:
-        command = [sys.executable, "-m", "tangram_engine", *serve]
+        command = [sys.executable, "-m", program, *serve]
     else:
         command = [sys.executable, "-m", "tests.support.fake_server", json.dumps(fake), *serve]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{ROOT / 'engine'}"}
@@ -136,10 +138,14 @@ def launch(model: Path, log: Path, fake: dict[str, Any] | None, *flags: str) -> 
 
 @contextmanager
 def engine_process(
-    model: Path, log: Path, *flags: str, fake: dict[str, Any] | None = None
+    model: Path,
+    log: Path,
+    *flags: str,
+    fake: dict[str, Any] | None = None,
+    program: str = "tangram_engine",
 ) -> Iterator[EngineProcess]:
     """A ready server; killed at the end if it is still there."""
-    server = launch(model, log, fake, *flags)
+    server = launch(model, log, fake, *flags, program=program)
     try:
         eventually(server.ready, "server ready", 60)
         yield server

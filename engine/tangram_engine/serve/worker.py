@@ -30,7 +30,6 @@ from tangram_engine.messages import (
     decode,
     encode,
 )
-from tangram_engine.pace import Step, at_pace
 from tangram_engine.schedule.request import Request
 from tangram_engine.start_error import StartError
 
@@ -93,9 +92,8 @@ def main(channel: socket.socket, factory: EngineFactory, config: EngineConfig) -
     threading.Thread(target=_receive, args=(channel, inbox), daemon=True, name="receive").start()
     try:
         engine = factory(config)
-        step = at_pace(engine.step, engine.info)
         channel.sendall(encode(Ready(engine.info)))
-        _loop(engine, step, channel, inbox)
+        _loop(engine, channel, inbox)
     except BrokenPipeError:
         os._exit(0)  # the API process is gone, and with it every client
     except Exception as error:
@@ -109,7 +107,7 @@ def main(channel: socket.socket, factory: EngineFactory, config: EngineConfig) -
         os._exit(1)
 
 
-def _loop(engine: Engine, step: Step, channel: socket.socket, inbox: "queue.SimpleQueue[Message]") -> None:
+def _loop(engine: Engine, channel: socket.socket, inbox: "queue.SimpleQueue[Message]") -> None:
     while True:
         aborted = False
         if not engine.has_work():
@@ -117,7 +115,7 @@ def _loop(engine: Engine, step: Step, channel: socket.socket, inbox: "queue.Simp
         while not inbox.empty():
             aborted |= _apply(engine, channel, inbox.get())
         if engine.has_work():
-            outputs, stats = step()
+            outputs, stats = engine.step()
             channel.sendall(encode(StepOutput(tuple(outputs), stats)))
         elif aborted:
             channel.sendall(encode(StepOutput((), StepStats(kv_total_blocks=engine.info.num_blocks))))

@@ -2,13 +2,17 @@
 
 import logging
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 
+from e2e.paced_engine import step_pace
+from e2e.paced_engine.__main__ import main
+from e2e.paced_engine.step_pace import VARIABLE, PacedStep, StepPace, paced_engine
+from tangram_engine.config import EngineConfig
 from tangram_engine.messages import EngineInfo, StepStats, TokenOutput
-from tangram_engine.pace import VARIABLE, PacedStep, StepPace, at_pace
 from tangram_engine.start_error import StartError
-from tests.engine_server.conftest import Start
+from tests.support.engine_process import engine_process
 
 INFO = EngineInfo(
     block_size=16,
@@ -22,6 +26,7 @@ INFO = EngineInfo(
     load_seconds=0.0,
     warmup_seconds=0.0,
 )
+CONFIG = EngineConfig(model=Path("model"))
 PACE = StepPace(0.08, 0.002, 0.0005)
 
 
@@ -94,11 +99,22 @@ def test_the_log_says_at_the_start_that_steps_are_paced_and_later_how_many_were_
     assert last == "paced steps: 100, 100 late, 20.00 s instead of 8.20 s"
 
 
+@dataclass
+class EngineOn:
+    """An engine on a device, which computes nothing."""
+
+    info: EngineInfo
+
+    def step(self) -> tuple[list[TokenOutput], StepStats]:
+        return [], StepStats()
+
+
 def test_an_engine_on_a_gpu_refuses_a_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "80,2,0.5")
+    monkeypatch.setattr(step_pace, "llm_engine", lambda _: EngineOn(replace(INFO, device="cuda:0")))
 
     with pytest.raises(StartError, match="on a CPU, for benchmarks; this one is on cuda:0"):
-        at_pace(TimedStep(0.0, StepStats()), replace(INFO, device="cuda:0"))
+        paced_engine(CONFIG)
 
 
 @pytest.mark.parametrize(
@@ -108,23 +124,24 @@ def test_a_pace_that_is_not_three_times_is_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv(VARIABLE, text)
 
     with pytest.raises(StartError, match="three numbers of milliseconds"):
-        at_pace(TimedStep(0.0, StepStats()), INFO)
+        paced_engine(CONFIG)
 
 
-def test_without_the_variable_a_step_is_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
-    step = TimedStep(0.0, StepStats())
-
-    assert at_pace(step, INFO) is step
-
-
-def test_a_server_whose_environment_has_a_pace_keeps_it(
-    start: Start, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.slow
+def test_a_server_keeps_the_pace_of_its_environment(
+    served_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, "50,0,0")
-    server = start()
+    flags = ("--kv-cache-bytes", str(8 << 20), "--max-num-seqs", "8", "--drain-seconds", "0.3")
+    with engine_process(served_model, tmp_path / "log", *flags, program="e2e.paced_engine") as server:
+        took = server.complete("a", max_tokens=5, ignore_eos=True).elapsed
 
-    took = server.post("/v1/completions", {"model": server.name, "prompt": "a", "max_tokens": 5}).elapsed
+        assert took.total_seconds() >= 5 * 0.05
+        assert "steps are paced, for benchmarks: 50 ms" in server.log.read_text()
 
-    assert took.total_seconds() >= 5 * 0.05
-    assert "steps are paced, for benchmarks: 50 ms" in server.log.read_text()
+
+def test_other_commands_are_those_of_the_engine(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["inspect", "--help"])
+
+    assert "--termination-log" in capsys.readouterr().out

@@ -1,9 +1,8 @@
-"""Steps that last as long as those of a slower device, for benchmarks of what surrounds the engine.
+"""Steps at a pace.
 
 A tiny model's steps end early on a CPU, and the rest of their time is slept: a core or two carry several
 replicas whose latencies are those of the given pace, whatever the cores are. The pace is a variable of the
-container's environment, which an image of the benchmark's own sets; no field of an LLMDeployment reaches it.
-An engine on a GPU refuses it.
+container's environment, which the image sets; no field of an LLMDeployment reaches it.
 """
 
 import logging
@@ -13,7 +12,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tangram_engine.messages import EngineInfo, StepStats, TokenOutput
+from tangram_engine.config import EngineConfig
+from tangram_engine.messages import StepStats, TokenOutput
+from tangram_engine.serve.worker import Engine, llm_engine
 from tangram_engine.start_error import StartError
 
 logger = logging.getLogger(__name__)
@@ -100,14 +101,15 @@ class PacedStep:
             logger.info("paced steps: %d, %d late, %.2f s instead of %.2f s", *counts)
 
 
-def at_pace(step: Step, info: EngineInfo) -> Step:
-    """Return the step of an engine at the pace that the environment sets; as it is where none is set.
+def paced_engine(config: EngineConfig) -> Engine:
+    """Build the engine at the pace that the environment sets. Raises StartError.
 
-    Raises StartError for a pace that cannot be read, and on a GPU, which has one of its own.
+    A pace that cannot be read, or none, is refused, and so is a GPU, which has a pace of its own.
     """
-    text = os.environ.get(VARIABLE)
-    if text is None:
-        return step
-    if info.device.startswith("cuda"):
-        raise StartError(f"{VARIABLE} slows an engine on a CPU, for benchmarks; this one is on {info.device}")
-    return PacedStep(step, StepPace.parse(text))
+    pace = StepPace.parse(os.environ.get(VARIABLE, ""))
+    engine = llm_engine(config)
+    device = engine.info.device
+    if device.startswith("cuda"):
+        raise StartError(f"{VARIABLE} slows an engine on a CPU, for benchmarks; this one is on {device}")
+    engine.step = PacedStep(engine.step, pace)
+    return engine
