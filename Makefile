@@ -46,9 +46,9 @@ lock: setup ## Refresh requirements/*.lock within the ranges of pyproject.toml
 	UV=$(BIN)/uv sh requirements/refresh.sh
 
 .PHONY: generate
-generate: setup ## Regenerate what is generated (CRDs, the chart's copy of them)
+generate: setup ## Regenerate what is generated (CRDs, the chart's copy of them and the schema of its values)
 	$(BIN)/python -m tangram.api.crd
-	$(BIN)/python charts/sync_crds.py
+	$(BIN)/python -m charts.generate
 
 .PHONY: check
 check: setup ## Lint, types, import contracts, generated files
@@ -57,7 +57,7 @@ check: setup ## Lint, types, import contracts, generated files
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tangram.api.crd --check
-	$(BIN)/python charts/sync_crds.py --check
+	$(BIN)/python -m charts.generate --check
 
 ## ---- tests ------------------------------------------------------------------------------------
 

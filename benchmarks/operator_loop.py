@@ -212,8 +212,7 @@ def operator(folder: Path, proxy: FaultProxy) -> Iterator[OperatorProcess]:
     settings = {
         "engineImage": "tangram.local/tangram-engine:bench",
         "leaderElection": {"namespace": "default", "name": "tangram-operator"},
-        "cpuPerGPU": "8",
-        "memoryPerGPU": "64Gi",
+        "engine": {"cpuPerGPU": "8", "memoryPerGPU": "64Gi"},
         "listenHost": "127.0.0.1",
         "probePort": ports["probe"],
         "metricsPort": ports["metrics"],

@@ -60,7 +60,7 @@ def simulated_orders(recording: Recording, seed: int) -> Outcome:
     """Simulate a replay with the replicas that were ordered on the cluster, whatever the law is today."""
 
     def orders(recording: Recording, settings: Settings, lead_s: float) -> RecordedOrders:
-        return RecordedOrders(recording.desired, lead_s, settings.tick_seconds)
+        return RecordedOrders(recording.desired, lead_s, settings.operator.tick_seconds)
 
     return _simulated(recording, seed, orders)
 
@@ -127,7 +127,7 @@ def _run(
             (Node("node", SHAPE.sku, SHAPE.sku, True, ((SHAPE.resource, SLICES),), gpus=1),),
             seed=seed,
             duration_s=lead_s + recording.duration_s,
-            round_s=settings.tick_seconds,
+            round_s=settings.operator.tick_seconds,
             scrape_interval_s=_prometheus(settings).scrape_interval_seconds,
         ),
     ).deployments[0]

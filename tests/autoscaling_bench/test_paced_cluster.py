@@ -36,7 +36,7 @@ FACTS = Facts.model_validate(TINY).to_noun()
 PACE = Pace(100.0, 3.0, 0.75)
 SETTINGS = {
     "engineImage": "engine",
-    "tickSeconds": 5,
+    "operator": {"tickSeconds": 5},
     "prometheus": {
         "url": "http://prometheus:9090",
         "windowSeconds": 20,

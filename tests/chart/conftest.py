@@ -26,11 +26,16 @@ def _tool(need, name):
 
 
 class Helm:
-    """helm on our chart, without a cluster and without the user's own configuration."""
+    """helm on our chart, without a cluster and without the user's own configuration.
+
+    A chart's text depends on nothing but its values: what was rendered once is not rendered again, and tests
+    share the objects.
+    """
 
     def __init__(self, program: Path, home: Path) -> None:
         self.program = program
         self.env = {"PATH": os.environ["PATH"], "HOME": str(home), "HELM_CACHE_HOME": str(home)}
+        self._rendered: dict[str, Rendered] = {}
 
     def run(self, *args: str, values: dict | None = None) -> subprocess.CompletedProcess:
         stdin = None if values is None else json.dumps(values)
@@ -49,10 +54,14 @@ class Helm:
         self, values: dict | None = None, *, release: str = "tangram", namespace: str = "tangram-system"
     ):
         """Render the chart with `values` over a registry; returns the objects."""
-        merged = _merge({"image": {"registry": "registry.example.com/team"}}, values or {})
-        done = self.run("template", release, str(CHART), "--namespace", namespace, values=merged)
-        assert done.returncode == 0, done.stderr
-        return Rendered([one for one in yaml.safe_load_all(done.stdout) if one])
+        merged = merge({"image": {"registry": "registry.example.com/team"}}, values or {})
+        key = json.dumps([merged, release, namespace])
+        if key not in self._rendered:
+            done = self.run("template", release, str(CHART), "--namespace", namespace, values=merged)
+            assert done.returncode == 0, done.stderr
+            documents = yaml.load_all(done.stdout, yaml.CSafeLoader)
+            self._rendered[key] = Rendered([one for one in documents if one])
+        return self._rendered[key]
 
 
 class Rendered(list):
@@ -67,11 +76,11 @@ class Rendered(list):
         return found[0]
 
 
-def _merge(base: dict, over: dict) -> dict:
+def merge(base: dict, over: dict) -> dict:
     both = {**base, **over}
     for key in base.keys() & over.keys():
         if isinstance(base[key], dict) and isinstance(over[key], dict):
-            both[key] = _merge(base[key], over[key])
+            both[key] = merge(base[key], over[key])
     return both
 
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from tangram.credentials.in_cluster import SERVICE_ACCOUNT
-from tangram.shell.settings import load_settings
+from tangram.shell.settings import Settings, parse_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "tangram"
@@ -96,6 +96,16 @@ VALUE_SETS = {
 }
 
 
+def config_of(objects):
+    """The operator's settings file."""
+    (config,) = (one for one in objects.of("ConfigMap") if "config.yaml" in one["data"])
+    return config["data"]["config.yaml"]
+
+
+def settings_of(objects):
+    return parse_settings(config_of(objects), "config.yaml")
+
+
 @pytest.mark.parametrize("values", VALUE_SETS.values(), ids=VALUE_SETS)
 def test_helm_lint_finds_nothing_with(helm, values):
     merged = {**values, "image": {**values.get("image", {}), "registry": "r.example.com"}}
@@ -119,32 +129,28 @@ def test_every_object_is_well_formed_with(helm, values):
 
 
 @pytest.mark.parametrize("values", VALUE_SETS.values(), ids=VALUE_SETS)
-def test_the_operator_accepts_the_configuration_that_the_chart_writes(helm, values, tmp_path):
-    path = tmp_path / "config.yaml"
-    config = next(one for one in helm.objects(values).of("ConfigMap") if "config.yaml" in one["data"])
-    path.write_text(config["data"]["config.yaml"])
-    settings = load_settings(path)
+def test_the_operator_accepts_the_configuration_that_the_chart_writes(helm, values):
+    settings = settings_of(helm.objects(values))
     assert settings.engine_image.startswith("registry.example.com/team/tangram-engine:")
     assert settings.leader_election.namespace == "tangram-system"
 
 
-def test_every_setting_that_the_chart_offers_reaches_the_operator(helm, tmp_path):
-    path = tmp_path / "config.yaml"
-    path.write_text(helm.objects(EVERYTHING).one("ConfigMap", "tangram-tgm")["data"]["config.yaml"])
-    s = load_settings(path)
+def test_every_setting_that_the_chart_offers_reaches_the_operator(helm):
+    s = settings_of(helm.objects(EVERYTHING))
     assert s.engine_image == "registry.example.com/team/tangram-engine:v7"
     assert s.engine_image_pull_policy == "Never"
-    assert (s.engine_service_account_name, s.runtime_class_name) == ("engines", "nvidia")
+    engine = s.engine
+    assert (engine.service_account_name, engine.runtime_class_name) == ("engines", "nvidia")
     assert (s.pod_needs.cpu_per_gpu, s.pod_needs.memory_per_gpu) == (16, 128 * 2**30)
     assert (s.pod_needs.max_cpu_per_gpu, s.pod_needs.max_memory_per_gpu) == (24, 256 * 2**30)
-    assert s.image_pull_secrets == ("pull",)
-    assert (s.run_as_user, s.tmp_size_limit, s.shm_size_limit, s.node_removal) == (
+    assert engine.image_pull_secrets == ("pull",)
+    assert (engine.run_as_user, engine.tmp_size_limit, engine.shm_size_limit, engine.node_removal) == (
         None,
         "4Gi",
         "2Gi",
         "Block",
     )
-    assert s.tolerations[0]["value"] == "llm"
+    assert engine.tolerations[0]["value"] == "llm"
     assert s.prometheus is not None
     assert (s.prometheus.window_seconds, s.prometheus.scrape_interval_seconds) == (20, 5)
     assert s.prometheus.headers == {"X-Scope-OrgID": "ml"}
@@ -157,11 +163,15 @@ def test_every_setting_that_the_chart_offers_reaches_the_operator(helm, tmp_path
     assert (s.scaling.up_after_seconds, s.scaling.down_after_seconds, s.scaling.down_load) == (10, 45, 0.5)
     assert s.prices == {"H100-80GB-SXM": 2.5, "L4": 0}
     assert s.watch_namespaces == ("team-a", "team-b")
-    assert (s.tick_seconds, s.plan_deadline_seconds, s.relist_seconds) == (5, 2.5, 60)
+    assert (s.operator.tick_seconds, s.operator.plan_deadline_seconds, s.operator.relist_seconds) == (
+        5,
+        2.5,
+        60,
+    )
     advice = s.advice
     assert (advice.deadline_seconds, advice.settle_seconds) == (120, 2)
     assert (advice.latest_seconds, advice.idle_seconds) == (20, 30)
-    assert s.log_format == "plain"
+    assert s.operator.log_format == "plain"
     assert s.partition.enabled is True
     lease = s.leader_election
     assert (lease.name, lease.lease_seconds, lease.renew_seconds, lease.retry_seconds) == (
@@ -180,46 +190,39 @@ def test_the_operators_user_is_the_installers_or_the_clusters_choice(helm, user,
     assert security["runAsNonRoot"] is True
 
 
-def test_the_charts_defaults_are_the_operators_own(helm, tmp_path):
-    path = tmp_path / "config.yaml"
-    values = {"prometheus": {"url": "http://p"}}
-    path.write_text(helm.objects(values).one("ConfigMap")["data"]["config.yaml"])
-    said = load_settings(path)
-    path.write_text(
-        "engineImage: registry.example.com/team/tangram-engine:0.1.0\nprometheus: {url: 'http://p'}\n"
+def test_the_charts_defaults_are_the_operators_own(helm):
+    rendered = helm.objects({"prometheus": {"url": "http://p"}})
+    own = Settings.model_validate(
+        {
+            "engineImage": "registry.example.com/team/tangram-engine:0.1.0",
+            "prometheus": {"url": "http://p"},
+            "leaderElection": {"name": "tangram"},
+            "defaultPriorityClassName": "tangram-standard",
+        }
     )
-    unsaid = load_settings(path)
-    # The Lease is the release's, and so is the PriorityClass that it makes.
-    own = {"leader_election": None, "default_priority_class_name": ""}
-    assert said.model_copy(update=own) == unsaid.model_copy(update=own)
+    assert settings_of(rendered) == own
 
 
-def test_without_a_prometheus_url_the_operator_is_told_of_none(helm):
-    config = yaml.safe_load(helm.objects().one("ConfigMap")["data"]["config.yaml"])
-
-    assert "prometheus" not in config
-    assert config["scrape"] == {
-        "enabled": True,
-        "windowSeconds": 60,
-        "intervalSeconds": 15,
-        "timeoutSeconds": 5,
-    }
+def test_the_settings_file_has_every_setting_but_the_addresses(helm):
+    fields = {field.alias for field in Settings.model_fields.values()}
+    config = yaml.safe_load(config_of(helm.objects({"prometheus": {"url": "http://p"}})))
+    assert fields - config.keys() == {"metricsPort", "probePort", "listenHost"}
 
 
-def test_the_operator_scrapes_no_engine_where_the_values_say_so(helm, tmp_path):
-    path = tmp_path / "config.yaml"
-    values = {"scrape": {"enabled": False}}
-    path.write_text(helm.objects(values).one("ConfigMap")["data"]["config.yaml"])
-
-    assert load_settings(path).scrape.enabled is False
+def test_without_a_prometheus_url_the_operator_scrapes_the_engines(helm):
+    settings = settings_of(helm.objects())
+    assert settings.prometheus is None
+    assert settings.scrape.enabled
 
 
-def test_the_keys_for_prometheus_are_mounted_read_only_where_the_operator_reads_them(helm, tmp_path):
+def test_the_operator_scrapes_no_engine_where_the_values_say_so(helm):
+    assert settings_of(helm.objects({"scrape": {"enabled": False}})).scrape.enabled is False
+
+
+def test_the_keys_for_prometheus_are_mounted_read_only_where_the_operator_reads_them(helm):
     auth = {"secretName": "p", "tokenKey": "t", "caKey": "ca.pem", "headersKey": "h"}
     objects = helm.objects({"prometheus": {"url": "https://p", "auth": auth}})
-    path = tmp_path / "config.yaml"
-    path.write_text(objects.one("ConfigMap")["data"]["config.yaml"])
-    prometheus = load_settings(path).prometheus
+    prometheus = settings_of(objects).prometheus
     pod = objects.one("Deployment")["spec"]["template"]["spec"]
 
     (volume,) = [one for one in pod["volumes"] if one["name"] == "prometheus"]
@@ -235,12 +238,10 @@ def test_the_keys_for_prometheus_are_mounted_read_only_where_the_operator_reads_
     }
 
 
-def test_the_token_of_the_service_account_is_the_one_that_the_kubelet_mounts(helm, tmp_path):
+def test_the_token_of_the_service_account_is_the_one_that_the_kubelet_mounts(helm):
     objects = helm.objects({"prometheus": {"url": "https://p", "auth": {"serviceAccountToken": True}}})
-    path = tmp_path / "config.yaml"
-    path.write_text(objects.one("ConfigMap")["data"]["config.yaml"])
 
-    assert load_settings(path).prometheus.bearer_token_file == SERVICE_ACCOUNT / "token"
+    assert settings_of(objects).prometheus.bearer_token_file == SERVICE_ACCOUNT / "token"
     pod = objects.one("Deployment")["spec"]["template"]["spec"]
     assert [volume["name"] for volume in pod["volumes"]] == ["config", "tmp"]
 
@@ -283,10 +284,10 @@ def test_the_operator_pod_meets_the_restricted_pod_security_standard(helm):
 
 def test_ports_of_probes_and_metrics_are_those_of_the_configuration(helm):
     objects = helm.objects()
-    config = yaml.safe_load(objects.one("ConfigMap")["data"]["config.yaml"])
+    settings = settings_of(objects)
     container = objects.one("Deployment")["spec"]["template"]["spec"]["containers"][0]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    assert ports == {"metrics": config["metricsPort"], "probes": config["probePort"]}
+    assert ports == {"metrics": settings.metrics_port, "probes": settings.probe_port}
     service = objects.one("Service")
     assert service["spec"]["ports"][0]["targetPort"] == "metrics"
     template = objects.one("Deployment")["spec"]["template"]["metadata"]
@@ -389,17 +390,14 @@ def test_runbook_links_begin_with_what_was_asked(helm):
     assert all(link.startswith("https://wiki.example.com/tangram/Tangram") for link in links)
 
 
-def test_the_operator_is_told_how_prometheus_selects_its_rules(helm, tmp_path):
+def test_the_operator_is_told_how_prometheus_selects_its_rules(helm):
     def settings(values):
-        path = tmp_path / "config.yaml"
-        config = next(one for one in helm.objects(values).of("ConfigMap") if "config.yaml" in one["data"])
-        path.write_text(config["data"]["config.yaml"])
-        return load_settings(path).prometheus_rules
+        return settings_of(helm.objects(values)).prometheus_rule
 
-    assert not settings({}).enabled
-    assert not settings({"prometheusRule": {"enabled": True}}).enabled
+    assert not settings({}).per_llm_deployment
+    assert not settings({"prometheusRule": {"enabled": True}}).per_llm_deployment
     told = settings(EVERYTHING)
-    assert (told.enabled, told.labels) == (True, {"release": "kps"})
+    assert (told.per_llm_deployment, told.labels) == (True, {"release": "kps"})
     assert told.runbook_base_url == "https://wiki.example.com/tangram/"
     alone = helm.objects({"prometheusRule": {"perLLMDeployment": True}})
     assert not alone.of("PrometheusRule")

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.chart.conftest import merge
+
 CHART = Path(__file__).resolve().parents[2] / "charts" / "tangram"
 
 BAD = {
@@ -30,25 +32,12 @@ BAD = {
     "replicas as text": {"replicas": "two"},
     "prometheus without a scheme": {"prometheus": {"url": "prometheus:9090"}},
     "prometheus as text": {"prometheus": "http://p:9090"},
-    "prometheus with a password": {"prometheus": {"url": "http://u:p@prometheus"}},
-    "prometheus with a user": {"prometheus": {"url": "https://u@prometheus:9090/x"}},
     "header that is no text": {"prometheus": {"headers": {"X-Scope-OrgID": 5}}},
     "header of two lines": {"prometheus": {"headers": {"X-Scope-OrgID": "a\nX-Admin: b"}}},
     "secret with a capital": {"prometheus": {"auth": {"secretName": "Prometheus"}}},
     "token in the values": {"prometheus": {"auth": {"token": "s3cret"}}},
-    "secret without a key": {"prometheus": {"auth": {"secretName": "p"}, "url": "https://p"}},
-    "key without a secret": {"prometheus": {"auth": {"tokenKey": "t"}, "url": "https://p"}},
-    "two tokens": {
-        "prometheus": {
-            "auth": {"serviceAccountToken": True, "secretName": "p", "tokenKey": "t"},
-            "url": "https://p",
-        }
-    },
-    "authority without tls": {"prometheus": {"auth": {"caKey": "ca", "secretName": "p"}, "url": "http://p"}},
     "window of nothing": {"prometheus": {"windowSeconds": 0}},
     "window with a unit": {"prometheus": {"windowSeconds": "60s"}},
-    "window shorter than four scrapes": {"prometheus": {"windowSeconds": 30, "url": "http://p"}},
-    "window shorter than four own scrapes": {"scrape": {"windowSeconds": 30}},
     "scrapes without a pause": {"scrape": {"intervalSeconds": 0}},
     "scrapes of another port": {"scrape": {"port": 9000}},
     "negative patience": {"scaling": {"upAfterSeconds": -1}},
@@ -70,8 +59,6 @@ BAD = {
     "log format xml": {"operator": {"logFormat": "xml"}},
     "tick of nothing": {"operator": {"tickSeconds": 0}},
     "tick so long that liveness would end an idle operator": {"operator": {"tickSeconds": 61}},
-    "renewal later than the lease": {"leaderElection": {"renewSeconds": 20}},
-    "retry later than renewal": {"leaderElection": {"retrySeconds": 12}},
     "yes for a switch": {"crds": {"enabled": "yes"}},
     "unknown switch of crds": {"crds": {"install": True}},
     "service account as text": {"serviceAccount": "op"},
@@ -107,43 +94,113 @@ BAD = {
     "partition as a switch": {"partition": True},
     "partition with an unknown switch": {"partition": {"evict": True}},
     "config map with a capital": {"partition": {"migManager": {"configMapName": "Mig"}}},
-    "mig-manager without partition": {"partition": {"migManager": {"enabled": True}}},
-    "cluster policy without mig-manager": {"partition": {"migManager": {"editClusterPolicy": True}}},
     "pools as a list": {"gpuPools": ["h100"]},
-    "pool with a capital": {"gpuPools": {"H100": {"nodeSelector": {"a": "b"}}}},
 }
 
 
-@pytest.mark.parametrize("values", BAD.values(), ids=BAD)
-def test_refused(helm, values):
-    merged = {**values, "image": {"registry": "r.example.com", **values.get("image", {})}}
-    done = helm.run("template", "t", str(CHART), values=merged)
+# What the schema cannot express: the templates refuse it.
+BAD_TOGETHER = {
+    "prometheus with a password": {"prometheus": {"url": "http://u:p@prometheus"}},
+    "prometheus with a user": {"prometheus": {"url": "https://u@prometheus:9090/x"}},
+    "secret without a key": {"prometheus": {"auth": {"secretName": "p"}, "url": "https://p"}},
+    "key without a secret": {"prometheus": {"auth": {"tokenKey": "t"}, "url": "https://p"}},
+    "two tokens": {
+        "prometheus": {
+            "auth": {"serviceAccountToken": True, "secretName": "p", "tokenKey": "t"},
+            "url": "https://p",
+        }
+    },
+    "authority without tls": {"prometheus": {"auth": {"caKey": "ca", "secretName": "p"}, "url": "http://p"}},
+    "window shorter than four scrapes": {"prometheus": {"windowSeconds": 30, "url": "http://p"}},
+    "window shorter than four own scrapes": {"scrape": {"windowSeconds": 30}},
+    "renewal later than the lease": {"leaderElection": {"renewSeconds": 20}},
+    "retry later than renewal": {"leaderElection": {"retrySeconds": 12}},
+    "mig-manager without partition": {"partition": {"migManager": {"enabled": True}}},
+    "cluster policy without mig-manager": {"partition": {"migManager": {"editClusterPolicy": True}}},
+    "recommendation later than the latest": {"advice": {"settleSeconds": 31}},
+}
+
+
+def _leaf(values):
+    """The path of the one value of a case."""
+    key, value = next(iter(values.items()))
+    return (key, *(_leaf(value) if isinstance(value, dict) and value else ()))
+
+
+def _clash(first, second):
+    shared = first.keys() & second.keys()
+    return any(
+        not (isinstance(first[key], dict) and isinstance(second[key], dict))
+        or _clash(first[key], second[key])
+        for key in shared
+    )
+
+
+def _batches():
+    """Cases side by side in as few documents as possible: a validator names all that is wrong in one."""
+    batches = []
+    for values in BAD.values():
+        batch = next((each for each in batches if not _clash(each, values)), None)
+        if batch is None:
+            batches.append(values)
+        else:
+            batches[batches.index(batch)] = merge(batch, values)
+    return batches
+
+
+def _refusal(helm, values):
+    registry = {"image": {"registry": "r.example.com"}}
+    done = helm.run("template", "t", str(CHART), values=merge(registry, values))
     assert done.returncode != 0
-    path = _deepest(values)
-    assert path in done.stderr, f"the message does not name {path}: {done.stderr}"
+    return done.stderr
+
+
+@pytest.fixture(scope="module")
+def refusals(helm):
+    return [(batch, _refusal(helm, batch)) for batch in _batches()]
+
+
+@pytest.mark.parametrize("values", BAD.values(), ids=BAD)
+def test_refused_by_the_schema_with_the_path(refusals, values):
+    (refusal,) = [text for batch, text in refusals if merge(batch, values) == batch]
+    *above, last = _leaf(values)
+    parent = "".join(f"/{key}" for key in above)
+    is_named = re.search(f"at '{parent}/{re.escape(last)}['/]", refusal)  # itself, or an item of it
+    # Else its key is named: an unknown one, or one that is no name of what the object lists.
+    assert is_named or (f"at '{parent}'" in refusal and f"'{last}'" in refusal), refusal
+
+
+@pytest.mark.parametrize("values", BAD_TOGETHER.values(), ids=BAD_TOGETHER)
+def test_refused_by_the_templates_with_the_path(helm, values):
+    refusal = _refusal(helm, values)
+    assert f"{next(iter(values))}: " in refusal
+    assert _leaf(values)[-1] in refusal
 
 
 @pytest.mark.parametrize(
     ("values", "named"),
     [
         ({"agent": {"devicePlugin": {"podLabels": {"app": None}}}}, "/agent/devicePlugin/podLabels"),
+        ({"gpuPools": {"H100": {"nodeSelector": {"a": "b"}}}}, "invalid propertyName 'H100'"),
         ({"gpuPools": {"h100": {"backend": "NVML"}}}, "missing property 'nodeSelector'"),
         ({"gpuPools": {"h100": {"nodeSelector": {}}}}, "/gpuPools/h100/nodeSelector"),
+        ({"gpuPools": {"h100": {"nodeSelector": {"a": "b"}, "mig": 1}}}, "properties 'mig' not allowed"),
+        (
+            {"gpuPools": {"h100": {"nodeSelector": {"a": "b"}, "pricePerGPUHour": 2.5}}},
+            "/h100/pricePerGPUHour",
+        ),
     ],
-    ids=["any pod as the device plugin", "pool without nodes", "pool of all nodes"],
+    ids=[
+        "any pod as the device plugin",
+        "pool with a capital",
+        "pool without nodes",
+        "pool of all nodes",
+        "unknown key",
+        "float as price",
+    ],
 )
 def test_what_is_missing_is_named(helm, values, named):
-    done = helm.run("template", "t", str(CHART), values={**values, "image": {"registry": "r.example.com"}})
-    assert done.returncode != 0
-    assert named in done.stderr
-
-
-def _deepest(values):
-    """The most specific name that the message must contain."""
-    key, value = next(iter(values.items()))
-    while isinstance(value, dict) and value:
-        key, value = next(iter(value.items()))
-    return str(key)
+    assert named in _refusal(helm, values)
 
 
 def test_a_missing_registry_is_explained_by_the_schema(helm):
@@ -173,53 +230,22 @@ SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 
 
-def _leaves(tree, at=()):
-    for key, value in tree.items():
-        yield (*at, key)
-        if isinstance(value, dict):
-            yield from _leaves(value, (*at, key))
+def _differences(values, schema, at=""):
+    """Keys of values that the schema does not describe, and keys of the schema that values lack."""
+    properties = schema.get("properties")
+    if properties is None:  # a value, or a map with keys of the installer's
+        return
+    for key in values.keys() ^ properties.keys():
+        yield f"{at}{key}"
+    for key in values.keys() & properties.keys():
+        if not properties[key].get("description"):
+            yield f"{at}{key} without a description"
+        yield from _differences(values[key], properties[key], f"{at}{key}.")
 
 
-OPEN_MAPS = (  # whose keys are the installer's
-    ("resources", "requests"),
-    ("resources", "limits"),
-    ("agent", "resources", "requests"),
-    ("agent", "resources", "limits"),
-    ("agent", "nodeSelector"),
-    ("agent", "devicePlugin", "podLabels"),
-    ("prometheus", "headers"),
-)
-
-
-def _is_in_an_open_map(path):
-    return any(path[: len(each)] == each and len(path) > len(each) for each in OPEN_MAPS)
-
-
-def _schema_of(path):
-    node = SCHEMA
-    for key in path:
-        node = node.get("properties", {}).get(key)
-        if node is None:
-            return None
-    return node
-
-
-def test_every_value_is_in_the_schema_with_a_description():
-    for path in _leaves(VALUES):
-        if _is_in_an_open_map(path):
-            continue
-        assert (_schema_of(path) or {}).get("description"), f"{'.'.join(path)} is not described in the schema"
-
-
-def test_the_schema_names_nothing_that_values_do_not_have():
-    def walk(node, at=()):
-        for key, child in node.get("properties", {}).items():
-            if (*at, key) != ("global",) and at != ("affinity",) and "items" not in at:
-                yield (*at, key)
-                yield from walk(child, (*at, key))
-
-    known = set(_leaves(VALUES))
-    assert [".".join(path) for path in walk(SCHEMA) if path not in known] == []
+def test_values_and_schema_have_the_same_keys_each_with_a_description():
+    affinity = ("affinity.nodeAffinity", "affinity.podAffinity", "affinity.podAntiAffinity")
+    assert set(_differences(VALUES, SCHEMA)) == {"global", *affinity}
 
 
 def test_every_value_has_a_comment_above_it():
@@ -233,25 +259,3 @@ def test_every_value_has_a_comment_above_it():
         if not opens_section and not lines[number - 1].lstrip().startswith("#"):
             bare.append(line.strip())
     assert bare == ["requests:", "cpu: 100m", "memory: 512Mi", "limits:", "memory: 2Gi"]
-
-
-def test_every_value_is_used_by_a_template():
-    text = "".join(path.read_text() for path in sorted((CHART / "templates").iterdir()))
-    whole = ("scaling", "scheduling", "prometheus", "scrape", "resources", "advice")  # handed on as they are
-    images = {("image", target) for target in ("operator", "engine", "agent")}
-    # In `with` or behind a variable, by its last name alone.
-    opened = {("agent", "devicePlugin"): "$plugin.", ("partition", "migManager"): "."}
-    for path in _leaves(VALUES):
-        if path[0] in whole and f".Values.{path[0]}" in text:
-            continue
-        if _is_in_an_open_map(path) or path[:3] in {
-            ("agent", "resources", key) for key in ("requests", "limits")
-        }:
-            continue
-        if path[:2] in opened and len(path) == 3:
-            wanted = f"{opened[path[:2]]}{path[2]}"
-        elif path[:2] in images and len(path) == 3:
-            wanted = f".image.{path[2]}" if path[2] != "pullPolicy" else f".Values.{'.'.join(path)}"
-        else:
-            wanted = f".Values.{'.'.join(path)}"
-        assert wanted in text, f"no template uses {'.'.join(path)}"

@@ -32,7 +32,7 @@ def settings(namespace):
         "listenHost": "127.0.0.1",
         "probePort": free_port(),
         "metricsPort": free_port(),
-        "logFormat": "plain",
+        "operator": {"logFormat": "plain"},
     }
 
 

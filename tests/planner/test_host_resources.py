@@ -24,12 +24,14 @@ from tangram.planner.placement.quotas import pod_amounts
 from tangram.recommendation.observed.snapshot_input import snapshot_input
 from tangram.recommendation.problem.fleet_shapes import fleet_shapes
 from tangram.shell.objects.engine_pod import engine_template
-from tangram.shell.settings import Settings
+from tangram.shell.settings import EnginePodSettings, Settings
 from tests.support.fleet import NOW, intent, node, snapshot
 
 GIB = 2.0**30
 NEEDS = PodNeeds(8.0, 64 * GIB, max_cpu_per_gpu=16.0, max_memory_per_gpu=128 * GIB)
-SETTINGS = Settings(engine_image="e", max_cpu_per_gpu="16", max_memory_per_gpu="128Gi")
+SETTINGS = Settings(
+    engine_image="e", engine=EnginePodSettings(max_cpu_per_gpu="16", max_memory_per_gpu="128Gi")
+)
 SHAPES = tuple(
     Shape(sku, profile)
     for sku in catalog.skus()

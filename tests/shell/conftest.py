@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +44,11 @@ async def proxy(plane: Any, tmp_path: Path) -> AsyncIterator[FaultProxy]:
 def operator_config(cluster: LiveCluster, tmp_path: Path) -> Callable[..., Path]:
     """Write a settings file for this test's namespace."""
 
-    def write(name: str, **settings: Any) -> Path:
+    def write(name: str, operator: Mapping[str, Any] | None = None, **settings: Any) -> Path:
         config = tmp_path / f"{name}.yaml"
-        config.write_text(yaml.safe_dump(operator_settings(cluster.namespace) | settings))
+        usual = operator_settings(cluster.namespace)
+        usual["operator"] |= operator or {}
+        config.write_text(yaml.safe_dump(usual | settings))
         return config
 
     return write
@@ -82,5 +84,5 @@ def operator_settings(namespace: str) -> dict[str, Any]:
         "listenHost": "127.0.0.1",
         "probePort": free_port(),
         "metricsPort": free_port(),
-        "logFormat": "plain",
+        "operator": {"logFormat": "plain"},
     }

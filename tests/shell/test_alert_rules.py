@@ -21,7 +21,7 @@ from tests.support import views
 from tests.support.fleet import intent as llm
 from tests.support.views import running
 
-SETTINGS = PrometheusRuleSettings(enabled=True, labels={"release": "kps"})
+SETTINGS = PrometheusRuleSettings(per_llm_deployment=True, labels={"release": "kps"})
 CHAT = llm("chat", namespace="ns", ttft=Objective(99, 1000))
 KEY = ("ns", "chat")
 NOT_SERVED = ApiError(404, "NotFound", "the server could not find the requested resource")

@@ -29,7 +29,7 @@ async def bare(cluster: LiveCluster) -> AsyncIterator[str]:
 async def test_an_unlabelled_node_of_a_pool_with_sku_serves_without_a_rollout_elsewhere(
     cluster: LiveCluster, operator, bare: str
 ) -> None:
-    operator(tickSeconds=1)
+    operator(operator={"tickSeconds": 1})
     await cluster.apply(llm("labelled", cluster.namespace, placement={"allowedSKUs": [H100]}))
     await cluster.until("labelled", "Ready", "True")
     (before,) = await cluster.all(DEPLOYMENTS)

@@ -64,7 +64,7 @@ async def test_a_quantised_format_serves_once_its_report_is_within_tolerance_and
 ) -> None:
     cluster.kubelet.reports[URI] = report(**LLAMA_8B), 0
     cluster.kubelet.reports[NEXT] = report(**LLAMA_8B, digest="sha256:" + "1" * 64), 0
-    process = operator(tickSeconds=1)
+    process = operator(operator={"tickSeconds": 1})
 
     async def placed(text: str) -> dict[str, Any]:
         async def message_contains_text() -> bool:

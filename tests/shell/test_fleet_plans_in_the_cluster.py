@@ -182,7 +182,7 @@ async def test_models_are_served_without_optional_crds_or_the_right_to_list_them
     cluster: LiveCluster, proxy: FaultProxy, operator, code: int
 ) -> None:
     proxy.rules = [Rule("status", plural=plural, nth=0, code=code) for plural in ("gpupools", "fleetplans")]
-    process = operator(advice=QUICK, tickSeconds=1)
+    process = operator(advice=QUICK, operator={"tickSeconds": 1})
     await cluster.apply(llm("tiny", cluster.namespace))
     await cluster.until("tiny", "Ready", "True")
     await asyncio.sleep(3)
@@ -197,7 +197,7 @@ async def test_a_refused_fleet_plan_is_logged_once_and_the_loop_continues(
     cluster: LiveCluster, proxy: FaultProxy, operator
 ) -> None:
     proxy.rules = [Rule("status", verb="create", plural="fleetplans", nth=0, code=403)]
-    process = operator(advice=QUICK, tickSeconds=0.5)
+    process = operator(advice=QUICK, operator={"tickSeconds": 0.5})
     await cluster.apply(llm("tiny", cluster.namespace))
     await cluster.until("tiny", "Ready", "True")
     refused = proxy.rules[0]

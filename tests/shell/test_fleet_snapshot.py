@@ -8,7 +8,7 @@ import pytest
 from tangram.fleet import CheckpointFacts, Claim, FactsKey, InspectionFailure, Shape
 from tangram.shell.objects import manifests
 from tangram.shell.objects.kinds import Identity
-from tangram.shell.settings import Settings
+from tangram.shell.settings import EnginePodSettings, Settings
 from tangram.shell.snapshot.fleet_snapshot import fleet_snapshot, node
 from tangram.shell.snapshot.jobs import fleet_jobs
 from tangram.shell.snapshot.recorded_status import recorded_scaling
@@ -21,7 +21,7 @@ from tests.support.apiserver import gpu_node, refusal, report  # isort: skip
 SETTINGS = Settings(engine_image="engine:1")
 OWNER = Identity("ns", "chat", "uid-1")
 KEY = FactsKey("ns", "image:///m", "engine:1")
-TOLERATIONS = SETTINGS.tolerations
+TOLERATIONS = SETTINGS.engine.tolerations
 
 
 def mirrored_node(**changes):
@@ -149,7 +149,7 @@ def test_a_node_that_takes_no_pods_is_not_usable(changes) -> None:
 
 
 def usable(taint, *more) -> bool:
-    settings = Settings(engine_image="e", tolerations=(*TOLERATIONS, *more))
+    settings = Settings(engine_image="e", engine=EnginePodSettings(tolerations=(*TOLERATIONS, *more)))
     view = MirrorView(nodes=(mirrored_node(spec={"taints": [taint]}),))
     return fleet_snapshot(view, settings, 0).nodes[0].usable
 
@@ -358,7 +358,9 @@ def test_a_node_with_shared_gpus_offers_none_with_the_reason() -> None:
     raw["metadata"]["labels"]["nvidia.com/gpu.sharing-strategy"] = "time-slicing"
 
     snapshot = fleet_snapshot(
-        MirrorView(nodes=(kept_fields.node(raw),)), Settings(engine_image="e", tolerations=TOLERATIONS), 0
+        MirrorView(nodes=(kept_fields.node(raw),)),
+        Settings(engine_image="e", engine=EnginePodSettings(tolerations=TOLERATIONS)),
+        0,
     ).nodes[0]
 
     assert snapshot.allocatable == ()

@@ -5,7 +5,7 @@ from typing import Any
 from e2e.cluster.apiserver import free_port
 from tangram.fleet import Plan
 from tangram.shell.process.app import Operator
-from tangram.shell.settings import LeaderElectionSettings, Settings
+from tangram.shell.settings import LeaderElectionSettings, ProcessSettings, Settings
 from tests.shell.test_client_calls import Plain
 from tests.support.apiserver import eventually
 from tests.support.stand_in_api import StandInApi
@@ -32,7 +32,7 @@ async def test_a_large_cluster_is_planned_while_the_lease_is_held_and_probes_suc
         listen_host="127.0.0.1",
         probe_port=free_port(),
         metrics_port=free_port(),
-        tick_seconds=0.5,
+        operator=ProcessSettings(tick_seconds=0.5),
     )
     async with api.serving():
         operator = Operator(settings, Plain(api.url))

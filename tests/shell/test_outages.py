@@ -111,7 +111,7 @@ async def test_a_lost_watch_event_is_found_by_the_periodic_list(
     cluster: LiveCluster, proxy: FaultProxy, operator
 ) -> None:
     proxy.rules = [Rule("watch-drop", verb="watch", plural="deployments", nth=1)]
-    process = operator(relistSeconds=2)
+    process = operator(operator={"relistSeconds": 2})
     await cluster.apply(llm("tiny", cluster.namespace))
 
     await cluster.until("tiny", "Ready", "True", within_s=60)
@@ -164,7 +164,8 @@ async def test_an_operator_that_cannot_renew_stops_writing(
     cluster: LiveCluster, proxy: FaultProxy, operator
 ) -> None:
     process = operator(
-        leaderElection={"namespace": cluster.namespace, "name": "l"} | QUICK_LEASE, tickSeconds=1
+        leaderElection={"namespace": cluster.namespace, "name": "l"} | QUICK_LEASE,
+        operator={"tickSeconds": 1},
     )
     await cluster.apply(llm("tiny", cluster.namespace))
     await cluster.until("tiny", "Ready", "True")

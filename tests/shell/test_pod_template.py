@@ -54,7 +54,7 @@ def volume(template: dict[str, Any], name: str) -> Any:
 @pytest.mark.parametrize("template", [engine, inspect])
 def test_pods_set_no_user_if_the_cluster_assigns_it(template) -> None:
     usual = template()["spec"]["securityContext"]
-    assigned = template(settings(runAsUser=None))["spec"]["securityContext"]
+    assigned = template(settings(engine={"runAsUser": None}))["spec"]["securityContext"]
 
     assert [usual[key] for key in ("runAsUser", "runAsGroup", "fsGroup")] == [65532] * 3
     assert assigned == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
@@ -63,11 +63,11 @@ def test_pods_set_no_user_if_the_cluster_assigns_it(template) -> None:
 @pytest.mark.parametrize("template", [engine, inspect])
 def test_the_tmp_limit_has_the_canonical_form_of_the_api_server(template) -> None:
     assert volume(template(), "tmp") == {"sizeLimit": "2Gi"}
-    assert volume(template(settings(tmpSizeLimit="4096Mi")), "tmp") == {"sizeLimit": "4Gi"}
+    assert volume(template(settings(engine={"tmpSizeLimit": "4096Mi"})), "tmp") == {"sizeLimit": "4Gi"}
 
 
 def test_shared_memory_of_engines_has_a_limit() -> None:
-    template = engine(settings(shmSizeLimit="0.5Gi"))
+    template = engine(settings(engine={"shmSizeLimit": "0.5Gi"}))
 
     assert volume(template, "shm") == {"medium": "Memory", "sizeLimit": "512Mi"}
     mounts = {
@@ -79,7 +79,7 @@ def test_shared_memory_of_engines_has_a_limit() -> None:
 @pytest.mark.parametrize("wrong", [{"tmpSizeLimit": "0"}, {"shmSizeLimit": "lots"}, {"runAsUser": 0}])
 def test_zero_limits_and_the_user_root_are_refused(wrong) -> None:
     with pytest.raises(ValidationError):
-        settings(**wrong)
+        settings(engine=wrong)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_zero_limits_and_the_user_root_are_refused(wrong) -> None:
     ],
 )
 def test_pods_carry_the_autoscaler_annotations_of_the_setting(removal, written) -> None:
-    annotations = engine(settings(nodeRemoval=removal))["metadata"]["annotations"]
+    annotations = engine(settings(engine={"nodeRemoval": removal}))["metadata"]["annotations"]
 
     assert {key: annotations[key] for key in (EVICT, KARPENTER) if key in annotations} == written
 
@@ -126,7 +126,14 @@ def test_the_selector_has_the_labels_of_existing_deployments() -> None:
 )
 def test_the_mirror_keeps_every_field_that_up_to_date_compares(shape) -> None:
     """What is rendered and not kept would be written in every round."""
-    every = settings(runAsUser=None, nodeRemoval="Block", tmpSizeLimit="3000Mi", imagePullSecrets=["pull"])
+    every = settings(
+        engine={
+            "runAsUser": None,
+            "nodeRemoval": "Block",
+            "tmpSizeLimit": "3000Mi",
+            "imagePullSecrets": ["pull"],
+        }
+    )
     rendered = manifests.deployment(intent("pvc://w/x"), action(shape), every)
 
     reduced = kept_fields.owned_object(copy.deepcopy(rendered))
@@ -144,8 +151,7 @@ def test_settings_that_do_not_concern_pods_do_not_change_them() -> None:
         advice={"idleSeconds": 1},
         leaderElection={"name": "another"},
         watchNamespaces=["ns"],
-        tickSeconds=5,
-        logFormat="plain",
+        operator={"tickSeconds": 5, "logFormat": "plain"},
     )
     rendered = manifests.deployment(intent(), action(SLICE), SETTINGS)
 

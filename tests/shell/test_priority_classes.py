@@ -11,7 +11,7 @@ from tangram.planner import plan
 from tangram.shell.objects import kinds, manifests
 from tangram.shell.objects.manifest_match import up_to_date
 from tangram.shell.objects.pod_priority import keep_live_class
-from tangram.shell.settings import Settings
+from tangram.shell.settings import EnginePodSettings, Settings
 from tangram.shell.snapshot.broken_objects import without_broken_objects
 from tangram.shell.snapshot.fleet_snapshot import fleet_snapshot
 from tangram.shell.snapshot.intents import parsed_intents
@@ -198,7 +198,9 @@ def test_a_new_class_is_written_with_any_other_change_of_the_template() -> None:
 
 
 def test_a_new_class_is_written_with_a_removed_field_of_the_template() -> None:
-    live_deployment = live(rendered("gold", Settings(engine_image="e", runtime_class_name="nvidia")))
+    live_deployment = live(
+        rendered("gold", Settings(engine_image="e", engine=EnginePodSettings(runtime_class_name="nvidia")))
+    )
     assert priority_class_of(keep_live_class(live_deployment, rendered("silver"), exists)) == "silver"
 
 

@@ -101,13 +101,15 @@ RESTRICTED = {
 EVERY_OPTION = Settings.model_validate(
     {
         "engineImage": "registry/engine:1",
-        "engineServiceAccountName": "default",
-        "imagePullSecrets": ["pull"],
-        "tolerations": [{"operator": "Exists"}],
-        "tmpSizeLimit": "3000Mi",
-        "shmSizeLimit": 2048000000,
-        "runAsUser": None,
-        "nodeRemoval": "Block",
+        "engine": {
+            "serviceAccountName": "default",
+            "imagePullSecrets": ["pull"],
+            "tolerations": [{"operator": "Exists"}],
+            "tmpSizeLimit": "3000Mi",
+            "shmSizeLimit": 2048000000,
+            "runAsUser": None,
+            "nodeRemoval": "Block",
+        },
     }
 )
 

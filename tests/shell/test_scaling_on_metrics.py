@@ -73,7 +73,7 @@ def fast(prometheus: StandInPrometheus, cluster: LiveCluster) -> dict[str, Any]:
     return {
         "prometheus": {"url": prometheus.url} | times,
         "scaling": {"upAfterSeconds": 0, "downAfterSeconds": 2, "blindAfterSeconds": 4},
-        "tickSeconds": 1,
+        "operator": {"tickSeconds": 1},
     }
 
 

@@ -11,7 +11,13 @@ from tangram.scaling import SignalState
 from tangram.shell.measure.engine_scraper import EngineScraper
 from tangram.shell.measure.scaler import ScalingResult
 from tangram.shell.process.app import Operator
-from tangram.shell.settings import LeaderElectionSettings, ScalingSettings, ScrapeSettings, Settings
+from tangram.shell.settings import (
+    LeaderElectionSettings,
+    ProcessSettings,
+    ScalingSettings,
+    ScrapeSettings,
+    Settings,
+)
 from tangram.shell.snapshot.intents import parsed_intents
 from tangram.simulator.metrics import EnginePage
 from tests.shell.test_client_calls import Plain
@@ -68,7 +74,7 @@ def settings(**more: Any) -> Settings:
         listen_host="127.0.0.1",
         probe_port=free_port(),
         metrics_port=free_port(),
-        tick_seconds=0.5,
+        operator=ProcessSettings(tick_seconds=0.5),
         **more,
     )
 

@@ -7,7 +7,7 @@ import pytest
 from tangram.shell.api_server.client import REQUEST_TIMEOUT_S
 from tangram.shell.decide.worker import LONGEST_START_S
 from tangram.shell.process.app import loop_dead_s
-from tangram.shell.settings import Settings, SettingsError, load_settings
+from tangram.shell.settings import ProcessSettings, Settings, SettingsError, load_settings
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -41,11 +41,12 @@ def test_layouts_may_change_only_where_the_file_says_so(tmp_path: Path, section:
         ("", "engineImage"),
         ("engineImage: ''", "engineImage"),
         ("engineImage: e\nenginImage: x", "enginImage"),
-        ("engineImage: e\ncpuPerGPU: lots", "cpuPerGPU"),
-        ("engineImage: e\nmemoryPerGPU: 0", "memoryPerGPU"),
-        ("engineImage: e\nmaxCPUPerGPU: lots", "maxCPUPerGPU"),
-        ("engineImage: e\nmaxCPUPerGPU: 4", "maxCPUPerGPU is 4, below cpuPerGPU, which is 8"),
-        ("engineImage: e\nmaxMemoryPerGPU: 32Gi", "maxMemoryPerGPU is 32Gi, below memoryPerGPU"),
+        ("engineImage: e\nengine: {cpuPerGPU: lots}", "engine.cpuPerGPU"),
+        ("engineImage: e\nengine: {memoryPerGPU: 0}", "engine.memoryPerGPU"),
+        ("engineImage: e\nengine: {maxCPUPerGPU: lots}", "engine.maxCPUPerGPU"),
+        ("engineImage: e\ncpuPerGPU: 8", "cpuPerGPU"),
+        ("engineImage: e\nengine: {maxCPUPerGPU: 4}", "maxCPUPerGPU is 4, below cpuPerGPU, which is 8"),
+        ("engineImage: e\nengine: {maxMemoryPerGPU: 32Gi}", "maxMemoryPerGPU is 32Gi, below memoryPerGPU"),
         ("engineImage: e\nprometheus: {url: ftp://x}", "prometheus.url"),
         (
             "engineImage: e\nprometheus: {url: http://x, windowSeconds: 20, scrapeIntervalSeconds: 10}",
@@ -58,8 +59,8 @@ def test_layouts_may_change_only_where_the_file_says_so(tmp_path: Path, section:
         ("engineImage: e\nprices: {H100: -1}", "prices.H100"),
         ("engineImage: e\nprices: {H100: .inf}", "prices.H100"),
         ("engineImage: e\nprices: {H100: .nan}", "prices.H100"),
-        ("engineImage: e\ntickSeconds: 61", "tickSeconds"),
-        ("engineImage: e\nplanDeadlineSeconds: 600", "planDeadlineSeconds"),
+        ("engineImage: e\noperator: {tickSeconds: 61}", "operator.tickSeconds"),
+        ("engineImage: e\noperator: {planDeadlineSeconds: 600}", "operator.planDeadlineSeconds"),
         ("engineImage: e\nadvice: {settleSeconds: 40}", "advice"),
         ("engineImage: e\nadvice: {deadlineSeconds: 601}", "advice.deadlineSeconds"),
         ("engineImage: e\npartition: {enabled: 1}", "partition.enabled"),
@@ -77,9 +78,14 @@ def test_a_wrong_file_is_refused_by_the_name_of_the_field(tmp_path: Path, text: 
 def test_a_planner_that_uses_its_whole_deadline_is_no_stuck_loop(
     deadline_s: float,
 ) -> None:
-    settings = Settings(engine_image="e", plan_deadline_seconds=deadline_s, tick_seconds=60)
+    settings = Settings(
+        engine_image="e", operator=ProcessSettings(plan_deadline_seconds=deadline_s, tick_seconds=60)
+    )
 
-    assert loop_dead_s(settings) > settings.tick_seconds + LONGEST_START_S + deadline_s + REQUEST_TIMEOUT_S
+    assert (
+        loop_dead_s(settings)
+        > settings.operator.tick_seconds + LONGEST_START_S + deadline_s + REQUEST_TIMEOUT_S
+    )
 
 
 def test_a_missing_settings_file_is_named(tmp_path: Path) -> None:

@@ -236,85 +236,20 @@ mig-7g.40gb mig-7g.80gb mig-7g.94gb
 {{- end }}
 {{- end }}
 
-{{/* The operator's configuration file, validated again by the operator itself (tangram.shell.settings). */}}
+{{/* The operator's configuration file, validated again by the operator itself (tangram.shell.settings): the sections of the
+     values that are its settings, and what the chart knows. JSON writes no number as 1e+06, and null where helm drops it. */}}
 {{- define "tangram.config" -}}
 engineImage: {{ include "tangram.image" (dict "root" $ "image" .Values.image.engine) | quote }}
 engineImagePullPolicy: {{ .Values.image.engine.pullPolicy }}
-{{- with .Values.engine.serviceAccountName }}
-engineServiceAccountName: {{ . | quote }}
-{{- end }}
-{{- with .Values.engine.imagePullSecrets }}
-imagePullSecrets: {{ toJson . }}
-{{- end }}
-cpuPerGPU: {{ .Values.engine.cpuPerGPU | toString | quote }}
-memoryPerGPU: {{ .Values.engine.memoryPerGPU | toString | quote }}
-{{- with .Values.engine.maxCPUPerGPU }}
-maxCPUPerGPU: {{ . | toString | quote }}
-{{- end }}
-{{- with .Values.engine.maxMemoryPerGPU }}
-maxMemoryPerGPU: {{ . | toString | quote }}
-{{- end }}
-{{- with .Values.engine.runtimeClassName }}
-runtimeClassName: {{ . | quote }}
-{{- end }}
-{{- with include "tangram.defaultPriorityClassName" . }}
-defaultPriorityClassName: {{ . | quote }}
-{{- end }}
-{{- with .Values.engine.tolerations }}
-tolerations: {{ toJson . }}
-{{- end }}
-runAsUser: {{ toJson .Values.engine.runAsUser }}
-tmpSizeLimit: {{ .Values.engine.tmpSizeLimit | toString | quote }}
-shmSizeLimit: {{ .Values.engine.shmSizeLimit | toString | quote }}
-nodeRemoval: {{ .Values.engine.nodeRemoval }}
+defaultPriorityClassName: {{ include "tangram.defaultPriorityClassName" . | quote }}
+engine: {{ toJson (merge (dict "runAsUser" .Values.engine.runAsUser) .Values.engine) }}
+leaderElection: {{ toJson (merge (dict "namespace" .Release.Namespace "name" (include "tangram.fullname" .)) .Values.leaderElection) }}
+operator: {{ toJson (omit .Values.operator "runAsUser") }}
 {{- if .Values.prometheus.url }}
 prometheus: {{ include "tangram.prometheus" . }}
 {{- end }}
-{{- if .Values.prometheusRule.perLLMDeployment }}
-prometheusRules:
-  enabled: true
-  labels: {{ toJson .Values.prometheusRule.labels }}
-  runbookBaseURL: {{ .Values.prometheusRule.runbookBaseURL | quote }}
+prometheusRule: {{ toJson (omit .Values.prometheusRule "enabled") }}
+{{- range $section, $values := pick .Values "advice" "partition" "prices" "scaling" "scheduling" "scrape" "watchNamespaces" }}
+{{ $section }}: {{ toJson $values }}
 {{- end }}
-{{- with .Values.scrape }}
-scrape: {{ toJson . }}
-{{- end }}
-scaling: {{ toJson .Values.scaling }}
-scheduling: {{ toJson .Values.scheduling }}
-{{- with .Values.prices }}
-prices: {{ toJson . }}
-{{- end }}
-{{- with .Values.watchNamespaces }}
-watchNamespaces: {{ toJson . }}
-{{- end }}
-leaderElection:
-  namespace: {{ .Release.Namespace }}
-  name: {{ include "tangram.fullname" . }}
-  leaseSeconds: {{ .Values.leaderElection.leaseSeconds }}
-  renewSeconds: {{ .Values.leaderElection.renewSeconds }}
-  retrySeconds: {{ .Values.leaderElection.retrySeconds }}
-metricsPort: 9090
-probePort: 8080
-planDeadlineSeconds: {{ .Values.operator.planDeadlineSeconds }}
-tickSeconds: {{ .Values.operator.tickSeconds }}
-relistSeconds: {{ .Values.operator.relistSeconds }}
-advice: {{ toJson .Values.advice }}
-partition:
-  enabled: {{ .Values.partition.enabled }}
-  stopped: {{ .Values.partition.stopped }}
-  settleSeconds: {{ .Values.partition.settleSeconds }}
-  deadlineSeconds: {{ .Values.partition.deadlineSeconds }}
-  moveDeadlineSeconds: {{ .Values.partition.moveDeadlineSeconds }}
-  nodes: {{ .Values.partition.nodes }}
-  migManager:
-    {{- with .Values.partition.migManager }}
-    enabled: {{ .enabled }}
-    namespace: {{ .namespace }}
-    configMapName: {{ .configMapName }}
-    clusterPolicyName: {{ .clusterPolicyName }}
-    editClusterPolicy: {{ .editClusterPolicy }}
-    configSyncSeconds: {{ .configSyncSeconds }}
-    deadlineSeconds: {{ .deadlineSeconds }}
-    {{- end }}
-logFormat: {{ .Values.operator.logFormat }}
 {{- end }}

@@ -10,8 +10,9 @@ _RESERVED = frozenset(
     | {"te", "trailer", "upgrade", "expect", "accept-encoding", "keep-alive", "proxy-connection"}
 )
 _SECRET = frozenset({"authorization", "proxy-authorization", "cookie"})
-_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")  # a token of RFC 9110
-_VALUE = re.compile(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")  # no line break: it would begin another header
+NAME_CHARACTERS = r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}"  # a token of RFC 9110
+VALUE_CHARACTERS = r"[!-~]([ -~]*[!-~])?"  # no line break: it would begin another header
+_NAME, _VALUE = re.compile(NAME_CHARACTERS), re.compile(VALUE_CHARACTERS)
 
 
 def header_problem(name: str, value: str) -> str:

@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -17,16 +17,32 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from tangram.api.common.labels import LONGEST_LABEL, LONGEST_NAME, is_label_key, is_label_value
-from tangram.api.common.values import NAME_PATTERN
+from tangram.api.common.labels import LABEL_KEY, LABEL_VALUE, LONGEST_KEY, is_label_key, is_label_value
+from tangram.api.common.values import SKU
 from tangram.catalog.reading import yaml_text
 from tangram.fleet import PodNeeds
 from tangram.fleet.quantity import parse_quantity
 from tangram.scaling.outlook.load_history import LEAST_HISTORY_S, MOST_HISTORY_S
-from tangram.shell.query_headers import MAX_HEADERS, header_problem, is_secret
+from tangram.shell.query_headers import (
+    MAX_HEADERS,
+    NAME_CHARACTERS,
+    VALUE_CHARACTERS,
+    header_problem,
+    is_secret,
+)
+from tangram.shell.setting_types import (
+    Distinct,
+    Name,
+    NameOrEmpty,
+    Namespace,
+    PodToleration,
+    Port,
+    Quantity,
+    QuantityOrEmpty,
+    UserID,
+)
 
 MOST_RULE_LABELS = 16
-Port = Annotated[int, Field(ge=1, le=65535)]
 
 
 class SettingsError(Exception):
@@ -46,7 +62,10 @@ class _Section(BaseModel):
 class PrometheusSettings(_Section):
     """The Prometheus server that holds the engines' metrics."""
 
-    url: str = Field(pattern=r"^https?://[^\s/]+")
+    # In the chart an empty url stands for no section.
+    url: str = Field(
+        pattern=r"^https?://[^\s/]+", json_schema_extra={"pattern": r"^(https?://[^\s/][^\s]*)?$"}
+    )
     """Base URL of the Prometheus HTTP API, for example http://prometheus.monitoring:9090."""
     bearer_token_file: Path | None = None
     """File of the token that each query carries; it is read again for each round."""
@@ -54,7 +73,14 @@ class PrometheusSettings(_Section):
     """File of the authorities, in PEM, of which one must have signed the certificate of Prometheus."""
     headers_file: Path | None = None
     """File of further headers whose values are secret, a line each: `Name: value`."""
-    headers: dict[str, str] = Field(default_factory=dict, max_length=MAX_HEADERS)
+    headers: dict[str, str] = Field(
+        default_factory=dict,
+        max_length=MAX_HEADERS,
+        json_schema_extra={
+            "propertyNames": {"pattern": f"^{NAME_CHARACTERS}$"},
+            "additionalProperties": {"type": "string", "pattern": f"^{VALUE_CHARACTERS}$"},
+        },
+    )
     """Further headers whose values are not secret, for example the tenant: {X-Scope-OrgID: team-a}."""
     window_seconds: PositiveFloat = 60
     """Window of SLO attainment and rates."""
@@ -107,11 +133,20 @@ class PrometheusSettings(_Section):
 class PrometheusRuleSettings(_Section):
     """The PrometheusRule of each LLMDeployment with objectives, for a Prometheus Operator."""
 
-    enabled: StrictBool = False
-    """Whether they are written: the chart then grants the rights to."""
-    labels: dict[str, str] = Field(default_factory=dict, max_length=MOST_RULE_LABELS)
+    per_llm_deployment: StrictBool = Field(default=False, alias="perLLMDeployment")
+    """Whether the operator keeps them, beside the LLMDeployments: the chart then grants the rights to."""
+    labels: dict[str, str] = Field(
+        default_factory=dict,
+        max_length=MOST_RULE_LABELS,
+        json_schema_extra={
+            "propertyNames": {"maxLength": LONGEST_KEY, "pattern": LABEL_KEY},
+            "additionalProperties": {"type": "string", "pattern": LABEL_VALUE},
+        },
+    )
     """Labels by which a Prometheus selects them, for example {release: kube-prometheus-stack}."""
-    runbook_base_url: str = Field(default="docs/runbooks", alias="runbookBaseURL", min_length=1)
+    runbook_base_url: str = Field(
+        default="docs/runbooks", alias="runbookBaseURL", min_length=1, pattern=r"^[^\s\"']+$"
+    )
     """Prefix of runbook links."""
 
     @field_validator("labels")
@@ -194,11 +229,11 @@ class MIGManagerSettings(_Section):
 
     enabled: StrictBool = False
     """Whether the operator changes layouts through it: the chart then grants the rights to."""
-    namespace: str = Field(default="gpu-operator", max_length=LONGEST_LABEL, pattern=NAME_PATTERN)
+    namespace: Namespace = "gpu-operator"
     """Namespace of the GPU Operator."""
-    config_map_name: str = Field(default="tangram-mig-config", max_length=LONGEST_NAME, pattern=NAME_PATTERN)
+    config_map_name: Name = "tangram-mig-config"
     """Name of the ConfigMap of layouts that the operator writes there."""
-    cluster_policy_name: str = Field(default="cluster-policy", max_length=LONGEST_NAME, pattern=NAME_PATTERN)
+    cluster_policy_name: Name = "cluster-policy"
     """Name of the ClusterPolicy that is to name it."""
     edit_cluster_policy: StrictBool = False
     """Whether the operator makes the ClusterPolicy name it."""
@@ -250,54 +285,86 @@ class LeaderElectionSettings(_Section):
         return self
 
 
+class EnginePodSettings(_Section):
+    """Pods that serve models, and Jobs that inspect and evaluate them."""
+
+    cpu_per_gpu: Quantity = Field(default="8", alias="cpuPerGPU")
+    """CPU of a replica on a whole GPU; a replica on a slice gets its share."""
+    memory_per_gpu: Quantity = Field(default="64Gi", alias="memoryPerGPU")
+    """Host memory of a replica on a whole GPU; a replica on a slice gets its share."""
+    max_cpu_per_gpu: QuantityOrEmpty = Field(default="", alias="maxCPUPerGPU")
+    """Largest CPU in engine.resources on a whole GPU, a share of it on a slice; empty: cpuPerGPU."""
+    max_memory_per_gpu: QuantityOrEmpty = Field(default="", alias="maxMemoryPerGPU")
+    """Largest host memory in engine.resources, likewise; empty: memoryPerGPU."""
+    service_account_name: NameOrEmpty = ""
+    """Service account of engine pods; empty: the namespace's default. Its token is never mounted."""
+    image_pull_secrets: Annotated[tuple[Name, ...], *Distinct] = ()
+    """Names of pull secrets that exist in the namespaces of the LLMDeployments."""
+    runtime_class_name: NameOrEmpty = ""
+    """RuntimeClass of engine pods, for example nvidia; empty: the nodes' default runtime."""
+    tolerations: tuple[PodToleration, ...] = ()
+    """Tolerations of engine pods, added to those of the usual GPU taints."""
+    run_as_user: UserID | None = 65532
+    """User and group of engine pods; null where the cluster assigns them, as OpenShift does."""
+    tmp_size_limit: Quantity = "2Gi"
+    """Size limit of /tmp in engine pods and Jobs, on the node's disk; a pod beyond it is evicted."""
+    shm_size_limit: Quantity = "1Gi"
+    """Size of /dev/shm in engine pods. Its contents count against the pod's memory."""
+    node_removal: Literal["Default", "Block", "Allow"] = "Default"
+    """Whether Cluster Autoscaler and Karpenter may remove nodes with engine pods."""
+
+    @model_validator(mode="after")
+    def _limits_are_not_below_defaults(self) -> "EnginePodSettings":
+        for resource, default, limit in (
+            ("CPU", self.cpu_per_gpu, self.max_cpu_per_gpu),
+            ("Memory", self.memory_per_gpu, self.max_memory_per_gpu),
+        ):
+            if limit and parse_quantity(limit) < parse_quantity(default):
+                raise ValueError(
+                    f"max{resource}PerGPU is {limit}, below {resource.lower()}PerGPU, which is {default}"
+                )
+        return self
+
+
+class ProcessSettings(_Section):
+    """The operator itself: its rounds and its log."""
+
+    plan_deadline_seconds: Annotated[float, Field(gt=0, le=60)] = 30
+    """Time limit of one plan; after it the last plan stays in force."""
+    tick_seconds: Annotated[float, Field(gt=0, le=60)] = 15
+    """Time between two rounds without a change."""
+    relist_seconds: PositiveFloat = 300
+    """Time between two comparisons of a mirror with a new LIST."""
+    log_format: Literal["json", "plain"] = "json"
+    """Format of log lines."""
+
+
 class Settings(_Section):
-    """All settings of the operator."""
+    """All settings of the operator. The chart's values have the sections of the same names."""
 
     engine_image: str = Field(min_length=1)
     """Image of engine pods and of inspect and evaluate Jobs."""
-    engine_image_pull_policy: Annotated[str, Field(pattern="^(Always|IfNotPresent|Never)$")] = "IfNotPresent"
+    engine_image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     """imagePullPolicy of the engine image."""
-    engine_service_account_name: str | None = None
-    """Service account of engine pods; null: the namespace's default. Its token is never mounted."""
-    image_pull_secrets: tuple[str, ...] = ()
-    """Names of pull secrets that exist in the namespaces of the LLMDeployments."""
-    cpu_per_gpu: str = Field(default="8", alias="cpuPerGPU")
-    """CPU of a replica on a whole GPU; a replica on a slice gets its share."""
-    memory_per_gpu: str = Field(default="64Gi", alias="memoryPerGPU")
-    """Host memory of a replica on a whole GPU; a replica on a slice gets its share."""
-    max_cpu_per_gpu: str | None = Field(default=None, alias="maxCPUPerGPU")
-    """Largest CPU in engine.resources on a whole GPU, a share of it on a slice; null: cpuPerGPU."""
-    max_memory_per_gpu: str | None = Field(default=None, alias="maxMemoryPerGPU")
-    """Largest host memory in engine.resources, likewise; null: memoryPerGPU."""
-    runtime_class_name: str | None = None
-    """RuntimeClass of engine pods, for example nvidia."""
-    default_priority_class_name: Annotated[
-        str, Field(max_length=LONGEST_NAME, pattern=f"{NAME_PATTERN}|^$")
-    ] = ""
+    engine: EnginePodSettings = EnginePodSettings()
+    """Pods that serve models."""
+    operator: ProcessSettings = ProcessSettings()
+    """The operator itself."""
+    default_priority_class_name: NameOrEmpty = ""
     """PriorityClass of LLMDeployments that name none, with preemptionPolicy Never; empty: none."""
-    tolerations: tuple[dict[str, Any], ...] = ()
-    """Tolerations of engine pods, added to those of the usual GPU taints."""
-    run_as_user: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = 65532
-    """User and group of engine pods; null where the cluster assigns them, as OpenShift does."""
-    tmp_size_limit: str = "2Gi"
-    """Size limit of /tmp in engine pods and Jobs, on the node's disk; a pod beyond it is evicted."""
-    shm_size_limit: str = "1Gi"
-    """Size of /dev/shm in engine pods. Its contents count against the pod's memory."""
-    node_removal: Annotated[str, Field(pattern="^(Default|Block|Allow)$")] = "Default"
-    """Whether Cluster Autoscaler and Karpenter may remove nodes with engine pods."""
     prometheus: PrometheusSettings | None = None
     """The source of metrics; null: the engines' pods, as `scrape` says."""
-    prometheus_rules: PrometheusRuleSettings = PrometheusRuleSettings()
+    prometheus_rule: PrometheusRuleSettings = PrometheusRuleSettings()
     """Alerts on the objectives of each LLMDeployment."""
     scrape: ScrapeSettings = ScrapeSettings()
-    """The operator's own scrapes of the engines, where prometheus is null."""
+    """The operator's own scrapes of the engines, where there is no Prometheus."""
     scaling: ScalingSettings = ScalingSettings()
     """How fast the number of replicas follows the signal."""
     scheduling: SchedulingSettings = SchedulingSettings()
     """When another shape replaces one whose pods are unschedulable."""
-    prices: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(default_factory=dict)
+    prices: dict[SKU, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(default_factory=dict)
     """US dollars per GPU-hour by SKU; they replace the catalog's."""
-    watch_namespaces: tuple[str, ...] = ()
+    watch_namespaces: Annotated[tuple[Namespace, ...], *Distinct] = ()
     """Namespaces whose LLMDeployments are served; empty: all."""
     partition: PartitionSettings = PartitionSettings()
     """Whether and how fast MIG layouts change."""
@@ -309,51 +376,21 @@ class Settings(_Section):
     """Port of /livez and /readyz."""
     listen_host: str = "0.0.0.0"  # noqa: S104 - the pod's address
     """Address on which both ports listen."""
-    plan_deadline_seconds: Annotated[float, Field(gt=0, le=60)] = 30
-    """Time limit of one plan; after it the last plan stays in force."""
     advice: AdviceSettings = AdviceSettings()
     """When recommendations for the whole fleet are computed."""
-    tick_seconds: Annotated[float, Field(gt=0, le=60)] = 15
-    """Time between two rounds without a change."""
-    relist_seconds: PositiveFloat = 300
-    """Time between two comparisons of a mirror with a new LIST."""
-    log_format: Annotated[str, Field(pattern="^(json|plain)$")] = "json"
-    """Format of log lines."""
-
-    @field_validator(
-        *("cpu_per_gpu", "memory_per_gpu", "max_cpu_per_gpu", "max_memory_per_gpu"),
-        *("tmp_size_limit", "shm_size_limit"),
-        mode="before",
-    )
-    @classmethod
-    def _quantity(cls, value: object) -> str:
-        if not isinstance(value, (str, int, float)) or isinstance(value, bool) or parse_quantity(value) <= 0:
-            raise ValueError("must be a quantity above zero, such as 8 or 64Gi")
-        return str(value)
-
-    @model_validator(mode="after")
-    def _limits_are_not_below_defaults(self) -> "Settings":
-        for resource, default, limit in (
-            ("CPU", self.cpu_per_gpu, self.max_cpu_per_gpu),
-            ("Memory", self.memory_per_gpu, self.max_memory_per_gpu),
-        ):
-            if limit is not None and parse_quantity(limit) < parse_quantity(default):
-                raise ValueError(
-                    f"max{resource}PerGPU is {limit}, below {resource.lower()}PerGPU, which is {default}"
-                )
-        return self
 
     @property
     def pod_needs(self) -> PodNeeds:
         """The resources of engine pods, and how long they may be unschedulable."""
+        engine = self.engine
         return PodNeeds(
-            parse_quantity(self.cpu_per_gpu),
-            parse_quantity(self.memory_per_gpu),
-            parse_quantity(self.max_cpu_per_gpu or self.cpu_per_gpu),
-            parse_quantity(self.max_memory_per_gpu or self.memory_per_gpu),
+            parse_quantity(engine.cpu_per_gpu),
+            parse_quantity(engine.memory_per_gpu),
+            parse_quantity(engine.max_cpu_per_gpu or engine.cpu_per_gpu),
+            parse_quantity(engine.max_memory_per_gpu or engine.memory_per_gpu),
             self.scheduling.deadline_seconds,
             self.scheduling.growing_deadline_seconds,
-            self.node_removal == "Block",
+            engine.node_removal == "Block",
         )
 
 

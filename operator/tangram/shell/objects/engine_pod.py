@@ -51,7 +51,7 @@ def engine_template(
         "prometheus.io/scrape": "true",
         "prometheus.io/port": str(ENGINE_PORT),
         "prometheus.io/path": "/metrics",
-        **_NODE_REMOVAL[settings.node_removal],
+        **_NODE_REMOVAL[settings.engine.node_removal],
     }
     return {
         "metadata": {
@@ -88,7 +88,7 @@ def _shared_memory(settings: Settings) -> Object:
 
     Its pages count against the memory limit of the container that writes them.
     """
-    limit = memory_quantity(parse_quantity(settings.shm_size_limit))
+    limit = memory_quantity(parse_quantity(settings.engine.shm_size_limit))
     return {"name": SHARED_MEMORY, "emptyDir": {"medium": "Memory", "sizeLimit": limit}}
 
 

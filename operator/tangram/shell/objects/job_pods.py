@@ -23,7 +23,7 @@ def inspect_pod(key: FactsKey, settings: Settings) -> Object:
     return pod_fields.common_fields(settings) | {
         **_job_fields("inspect", key.engine_image, key.uri, (), resources, settings),
         # In a cluster of GPU nodes only, it runs beside engines.
-        "tolerations": [dict(toleration) for toleration in inspect_tolerations(settings.tolerations)],
+        "tolerations": [dict(toleration) for toleration in inspect_tolerations(settings.engine.tolerations)],
     }
 
 

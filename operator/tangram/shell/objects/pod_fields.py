@@ -13,17 +13,17 @@ from tangram.shell.settings import Settings
 
 def common_fields(settings: Settings) -> Object:
     """Return the fields of a pod spec that are the same for every command of the engine image."""
-    user = settings.run_as_user
+    user = settings.engine.run_as_user
     ids = {} if user is None else {"runAsUser": user, "runAsGroup": user, "fsGroup": user}
     pod: Object = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}} | ids,
     }
-    if settings.engine_service_account_name:
-        pod["serviceAccountName"] = settings.engine_service_account_name
-    if settings.image_pull_secrets:
-        pod["imagePullSecrets"] = [{"name": name} for name in settings.image_pull_secrets]
+    if settings.engine.service_account_name:
+        pod["serviceAccountName"] = settings.engine.service_account_name
+    if settings.engine.image_pull_secrets:
+        pod["imagePullSecrets"] = [{"name": name} for name in settings.engine.image_pull_secrets]
     return pod
 
 
@@ -34,11 +34,11 @@ def gpu_pod_fields(action: ApplyDeployment | StartEvaluation, settings: Settings
         "affinity": node_affinity(action),
         "tolerations": [
             dict(toleration)
-            for toleration in engine_tolerations(shape.sku, shape.resource, settings.tolerations)
+            for toleration in engine_tolerations(shape.sku, shape.resource, settings.engine.tolerations)
         ],
     }
-    if settings.runtime_class_name:
-        fields["runtimeClassName"] = settings.runtime_class_name
+    if settings.engine.runtime_class_name:
+        fields["runtimeClassName"] = settings.engine.runtime_class_name
     return fields
 
 
@@ -57,7 +57,7 @@ def volumes(source: ModelSource, settings: Settings) -> list[Object]:
     The engine itself writes nothing to /tmp. It is HOME: CUDA caches there the kernels that it compiles for a
     GPU that torch was not built for (~/.nv, at most 1 GiB), and torch and Triton cache theirs.
     """
-    limit = memory_quantity(parse_quantity(settings.tmp_size_limit))
+    limit = memory_quantity(parse_quantity(settings.engine.tmp_size_limit))
     tmp = {"name": "tmp", "emptyDir": {"sizeLimit": limit}}
     if not source.claim:
         return [tmp]

@@ -62,7 +62,11 @@ def loop_dead_s(settings: Settings) -> float:
     of the planner with its deadline, and the slowest single write together.
     """
     return max(
-        120.0, settings.tick_seconds + LONGEST_START_S + settings.plan_deadline_seconds + SLOWEST_WRITE_S
+        120.0,
+        settings.operator.tick_seconds
+        + LONGEST_START_S
+        + settings.operator.plan_deadline_seconds
+        + SLOWEST_WRITE_S,
     )
 
 
@@ -98,13 +102,13 @@ class Operator:
             self.client,
             changed=self._changed,
             clock=boot_time,
-            relist_s=settings.relist_seconds,
+            relist_s=settings.operator.relist_seconds,
             drift=self.metrics.count_drift,
         )
         is_enabled = settings.partition.enabled
         self.mirrors = Mirrors(settings.watch_namespaces, new_mirror, partition=is_enabled)
         self.reader = self._make_reader()
-        self.plan_worker = PlanWorker(settings.plan_deadline_seconds)
+        self.plan_worker = PlanWorker(settings.operator.plan_deadline_seconds)
         self.recommendation_worker = RecommendationWorker(settings.advice.deadline_seconds)
         self.fleet_plan_mirror = new_mirror(
             MirrorSource(FLEET_PLANS, kept_fields.fleet_plan, optional=True),
@@ -112,7 +116,7 @@ class Operator:
         )
         self.rule_mirrors = tuple(
             new_mirror(source, changed=self._rules_changed)
-            for source in rule_sources(settings.watch_namespaces, settings.prometheus_rules)
+            for source in rule_sources(settings.watch_namespaces, settings.prometheus_rule)
         )
         self.loop = self._make_loop()
 
@@ -276,7 +280,7 @@ class Operator:
             retries=retries,
             metrics=self.metrics,
             faults=faults,
-            tick_s=settings.tick_seconds,
+            tick_s=settings.operator.tick_seconds,
             clock=boot_time,
             now=time.time,
             heartbeat=heartbeat,
@@ -286,12 +290,12 @@ class Operator:
         )
 
     def _make_alert_rules(self, faults: FaultLog) -> AlertRules | None:
-        if not self.settings.prometheus_rules.enabled:
+        if not self.settings.prometheus_rule.per_llm_deployment:
             return None
         return AlertRules(
             self.client,
             self.rule_mirrors,
-            self.settings.prometheus_rules,
+            self.settings.prometheus_rule,
             boot_time,
             changed=self._changed,
             failed=faults.record,

@@ -35,7 +35,7 @@ def run(argv: list[str]) -> int:
     arguments = parser.parse_args(argv)
     try:
         settings = None if arguments.lift_holds else load_settings(arguments.config)
-        logs.configure("plain" if settings is None else settings.log_format)
+        logs.configure("plain" if settings is None else settings.operator.log_format)
         credentials = find_credentials(arguments.kubeconfig)
     except (SettingsError, AuthError) as error:
         print(f"tangram-operator: {error}", file=sys.stderr)  # noqa: T201 - before the log is configured

@@ -7,6 +7,7 @@ from dataclasses import replace
 from tangram.api import parse_pool
 from tangram.eligibility.devices.device_rules import NodeFacts, device_count, is_gpu
 from tangram.eligibility.devices.node_devices import gpu_node
+from tangram.eligibility.devices.tolerations import Toleration
 from tangram.fleet import (
     Evaluation,
     FleetSnapshot,
@@ -74,14 +75,14 @@ def _nodes(
     known = {partition.node: partition for partition in partitions}
 
     def node_of(obj: Object) -> Node:
-        return node(obj, settings.tolerations, pools, known.get(key_of(obj)[1]))
+        return node(obj, settings.engine.tolerations, pools, known.get(key_of(obj)[1]))
 
     return tuple(sorted(convert_each(view.nodes, node_of, on_skipped), key=lambda node: node.name))
 
 
 def node(
     obj: Object,
-    tolerations: tuple[Object, ...],
+    tolerations: tuple[Toleration, ...],
     pools: tuple[Pool, ...] = (),
     partition: NodePartition | None = None,
 ) -> Node:

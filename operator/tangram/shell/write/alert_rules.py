@@ -38,7 +38,7 @@ _MISSING = "it has no alert rules"
 
 def rule_sources(namespaces: tuple[str, ...], settings: PrometheusRuleSettings) -> tuple[MirrorSource, ...]:
     """Return the sources of the mirrors of PrometheusRules: none unless they are enabled."""
-    if not settings.enabled:
+    if not settings.per_llm_deployment:
         return ()
     keep = kept_fields.prometheus_rule(settings.labels)
     return tuple(

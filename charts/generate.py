@@ -1,0 +1,164 @@
+"""Write what the chart has from elsewhere: `python -m charts.generate [--check]`.
+
+values.schema.json describes the operator's settings, except those that the templates fill in, and the other
+values. files/crds is a copy of crds/: a chart cannot reach outside its own folder.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from charts.chart_values import ChartValues
+from tangram.shell.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[1]
+CHART = ROOT / "charts" / "tangram"
+WIDTH = 120
+FILLED_IN = (
+    ("engineImage",),
+    ("engineImagePullPolicy",),
+    ("metricsPort",),
+    ("probePort",),
+    ("listenHost",),
+    ("leaderElection", "namespace"),
+    ("leaderElection", "name"),
+    ("prometheus", "bearerTokenFile"),
+    ("prometheus", "caFile"),
+    ("prometheus", "headersFile"),
+)
+# `required` holds for the settings file; of the values, values.yaml has all.
+_NO_SETTING_HAS = ("required",)
+_DROPPED = ("$defs", "title", "default", "format", "patternProperties")
+
+
+def values_schema() -> dict[str, Any]:
+    """Return the JSON schema of the chart's values."""
+    settings = _inlined(Settings.model_json_schema(), _NO_SETTING_HAS)
+    for path in FILLED_IN:
+        _remove(settings, path)
+    chart = _inlined(TypeAdapter(ChartValues).json_schema())
+    head = {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Values of the tangram chart"}
+    return head | _merged(settings, chart)
+
+
+def _inlined(schema: Mapping[str, Any], dropped: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return a schema of pydantic's as one tree in which objects refuse unknown keys."""
+    definitions = schema.get("$defs", {})
+
+    def convert(node: Any) -> Any:
+        if isinstance(node, list):
+            return [convert(item) for item in node]
+        if not isinstance(node, dict):
+            return node
+        node = _without_null(_dereferenced(node, definitions), definitions)
+        plain = {
+            key: convert(value)
+            for key, value in node.items()
+            if key not in (*_DROPPED, *dropped)
+            and key != "properties"
+            and not key.startswith("x-kubernetes-")
+        }
+        if "description" in plain:
+            plain["description"] = " ".join(plain["description"].split())
+        if "x-kubernetes-int-or-string" in node:
+            plain["type"] = ["integer", "string"]
+        if "properties" in node:
+            plain["properties"] = {name: convert(value) for name, value in node["properties"].items()}
+            plain["additionalProperties"] = False
+        for pattern, value in node.get("patternProperties", {}).items():  # of other keys, it says nothing
+            plain["propertyNames"] = {**node.get("propertyNames", {}), "pattern": pattern}
+            plain["additionalProperties"] = convert(value)
+        return plain
+
+    converted: dict[str, Any] = convert(dict(schema))
+    return converted
+
+
+def _dereferenced(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a node with its definition in place; its own keys win."""
+    if "$ref" not in node:
+        return dict(node)
+    own = {key: value for key, value in node.items() if key != "$ref"}
+    return {**definitions[node["$ref"].rsplit("/", 1)[1]], **own}
+
+
+def _without_null(node: dict[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `anyOf [X, null]` as X that may be null: a validator then names what is wrong with X."""
+    options = [option for option in node.get("anyOf", ()) if option.get("type") != "null"]
+    if len(options) != 1:
+        return node
+    option = _dereferenced(options[0], definitions)
+    own = {key: value for key, value in node.items() if key != "anyOf"}
+    return {**option, **own} | ({"type": [option["type"], "null"]} if "type" in option else {})
+
+
+def _remove(schema: dict[str, Any], path: tuple[str, ...]) -> None:
+    for key in path[:-1]:
+        schema = schema["properties"][key]
+    del schema["properties"][path[-1]]
+
+
+def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    both = {**base, **over}
+    for key in base.keys() & over.keys():
+        if isinstance(base[key], dict) and isinstance(over[key], dict):
+            both[key] = _merged(base[key], over[key])
+    return both
+
+
+def rendered(node: Any, indent: int = 0) -> str:
+    """Return JSON text, with what fits into a line on a line."""
+    line = json.dumps(node, ensure_ascii=False)
+    if not isinstance(node, dict) or len(line) + indent <= WIDTH:
+        return line
+    inner = " " * (indent + 2)
+    fields = (f"{inner}{json.dumps(key)}: {rendered(value, indent + 2)}" for key, value in node.items())
+    return "{\n" + ",\n".join(fields) + "\n" + " " * indent + "}"
+
+
+def contents() -> dict[Path, str]:
+    """Return the text of each generated file, by its path in the chart."""
+    crds = {Path("files/crds") / path.name: path.read_text() for path in (ROOT / "crds").glob("*.yaml")}
+    return {Path("values.schema.json"): rendered(values_schema()) + "\n", **crds}
+
+
+def stale(expected: Mapping[Path, str], chart: Path) -> list[Path]:
+    """Return the files of the chart that differ, missing and superfluous ones included."""
+    copies = {path.relative_to(chart) for path in (chart / "files" / "crds").glob("*.yaml")}
+    return sorted(path for path in expected.keys() | copies if _text(chart / path) != expected.get(path))
+
+
+def write(expected: Mapping[Path, str], chart: Path) -> None:
+    """Make the files of the chart those expected."""
+    for path in stale(expected, chart):
+        if path in expected:
+            (chart / path).parent.mkdir(parents=True, exist_ok=True)
+            (chart / path).write_text(expected[path])
+        else:
+            (chart / path).unlink()
+
+
+def _text(path: Path) -> str | None:
+    return path.read_text() if path.exists() else None
+
+
+def main() -> int:
+    """Write the files, or with `--check` only name the stale ones (exit 1)."""
+    parser = argparse.ArgumentParser(prog="python -m charts.generate", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a file is stale")
+    if not parser.parse_args().check:
+        write(contents(), CHART)
+        return 0
+    names = stale(contents(), CHART)
+    for name in names:
+        sys.stderr.write(f"{(CHART / name).relative_to(ROOT)} is stale: run `make generate`\n")
+    return int(bool(names))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
