@@ -4,9 +4,12 @@ control plane with the chart on it.
 
 import json
 import os
+import ssl
 import subprocess
+from functools import cached_property
 from pathlib import Path
 
+import httpx
 import pytest
 import yaml
 
@@ -127,6 +130,13 @@ class Cluster:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    @cached_property
+    def admin(self) -> httpx.Client:
+        """Requests of the administrator, without a process for each."""
+        tls = ssl.create_default_context(cafile=str(self.plane.authority.certificate))
+        tls.load_cert_chain(self.plane.authority.cert("admin"), self.plane.authority.key("admin"))
+        return httpx.Client(base_url=self.plane.url, verify=tls)
+
     def helm(self, verb: str, *args: str, chart: Path = CHART) -> str:
         source = (
             () if verb == "uninstall" else (str(chart), "--set", "image.registry=registry.example.com/team")
@@ -150,3 +160,4 @@ def cluster(tmp_path_factory):
         )
         made.helm("install", "--set", "replicas=2")
         yield made
+        made.admin.close()

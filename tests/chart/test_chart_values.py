@@ -39,6 +39,7 @@ BAD = {
     "window of nothing": {"prometheus": {"windowSeconds": 0}},
     "window with a unit": {"prometheus": {"windowSeconds": "60s"}},
     "scrapes without a pause": {"scrape": {"intervalSeconds": 0}},
+    "scrapes twice a second": {"scrape": {"intervalSeconds": 0.5}},
     "scrapes of another port": {"scrape": {"port": 9000}},
     "negative patience": {"scaling": {"upAfterSeconds": -1}},
     "no patience at all before shrinking": {"scaling": {"downAfterSeconds": 0}},

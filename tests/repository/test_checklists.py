@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(
@@ -26,7 +27,7 @@ def section(title: str) -> str:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    for name in ("operator", "engine"):
+    for name in ("operator", "engine", "charts"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     return tmp_path
 
@@ -49,7 +50,7 @@ def follow(title: str, copy: Path) -> None:
 
 def run(copy: Path, *command: str) -> str:
     environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(str(copy / name) for name in ("operator", "engine"))
+        "PYTHONPATH": os.pathsep.join(str(copy / name) for name in ("operator", "engine", "."))
     }
     done = subprocess.run(
         [sys.executable, "-P", *command],
@@ -65,7 +66,13 @@ def run(copy: Path, *command: str) -> str:
 
 @pytest.mark.parametrize(
     "title",
-    ["Add a field to LLMDeployment", "Add a model family", "Add a GPU", "Add a metric of the operator"],
+    [
+        "Add a field to LLMDeployment",
+        "Add a model family",
+        "Add a GPU",
+        "Add a setting of the operator",
+        "Add a metric of the operator",
+    ],
 )
 def test_every_file_that_a_checklist_names_is_there(title: str) -> None:
     names = PATH.findall(section(title))
@@ -146,3 +153,14 @@ def test_a_metric_is_served(copy: Path) -> None:
     )
 
     assert 'tangram_jobs_started_total{kind="inspect"} 1.0' in run(copy, "-c", probe)
+
+
+def test_a_setting_is_a_value_of_the_chart(copy: Path) -> None:
+    follow("Add a setting of the operator", copy)
+    run(copy, "-m", "charts.generate")
+
+    schema = json.loads((copy / "charts" / "tangram" / "values.schema.json").read_text())
+    values = yaml.safe_load((copy / "charts" / "tangram" / "values.yaml").read_text())
+    described = {"description": "Whether plain log lines have colors.", "type": "boolean"}
+    assert schema["properties"]["operator"]["properties"]["logColor"] == described
+    assert values["operator"]["logColor"] is False
