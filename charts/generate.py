@@ -31,52 +31,39 @@ FILLED_IN = (
     ("prometheus", "caFile"),
     ("prometheus", "headersFile"),
 )
-# `required` holds for the settings file; of the values, values.yaml has all.
-_NO_SETTING_HAS = ("required",)
-_DROPPED = ("$defs", "title", "default", "format", "patternProperties")
+_DROPPED = ("$defs", "title", "default", "format", "patternProperties", "x-kubernetes-")
 
 
 def values_schema() -> dict[str, Any]:
     """Return the JSON schema of the chart's values."""
-    settings = _inlined(Settings.model_json_schema(), _NO_SETTING_HAS)
+    settings, chart = Settings.model_json_schema(), TypeAdapter(ChartValues).json_schema()
+    settings = _inlined(settings, settings["$defs"])
     for path in FILLED_IN:
         _remove(settings, path)
-    chart = _inlined(TypeAdapter(ChartValues).json_schema())
     head = {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Values of the tangram chart"}
-    return head | _merged(settings, chart)
+    return head | _merged(settings, _inlined(chart, chart["$defs"]))
 
 
-def _inlined(schema: Mapping[str, Any], dropped: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return a schema of pydantic's as one tree in which objects refuse unknown keys."""
-    definitions = schema.get("$defs", {})
-
-    def convert(node: Any) -> Any:
-        if isinstance(node, list):
-            return [convert(item) for item in node]
-        if not isinstance(node, dict):
-            return node
-        node = _without_null(_dereferenced(node, definitions), definitions)
-        plain = {
-            key: convert(value)
-            for key, value in node.items()
-            if key not in (*_DROPPED, *dropped)
-            and key != "properties"
-            and not key.startswith("x-kubernetes-")
-        }
-        if "description" in plain:
-            plain["description"] = " ".join(plain["description"].split())
-        if "x-kubernetes-int-or-string" in node:
-            plain["type"] = ["integer", "string"]
-        if "properties" in node:
-            plain["properties"] = {name: convert(value) for name, value in node["properties"].items()}
-            plain["additionalProperties"] = False
-        for pattern, value in node.get("patternProperties", {}).items():  # of other keys, it says nothing
-            plain["propertyNames"] = {**node.get("propertyNames", {}), "pattern": pattern}
-            plain["additionalProperties"] = convert(value)
-        return plain
-
-    converted: dict[str, Any] = convert(dict(schema))
-    return converted
+def _inlined(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a schema of pydantic's without references, in which objects refuse unknown keys."""
+    node = _without_null(_dereferenced(schema, definitions), definitions)
+    plain = {key: value for key, value in node.items() if not key.startswith(_DROPPED)}
+    if "description" in node:
+        plain["description"] = " ".join(node["description"].split())
+    if "x-kubernetes-int-or-string" in node:
+        plain["type"] = ["integer", "string"]
+    if "anyOf" in node:
+        plain["anyOf"] = [_inlined(option, definitions) for option in node["anyOf"]]
+    for key in ("items", "additionalProperties"):
+        if isinstance(node.get(key), dict):
+            plain[key] = _inlined(node[key], definitions)
+    if "properties" in node:
+        plain["properties"] = {name: _inlined(each, definitions) for name, each in node["properties"].items()}
+        plain["additionalProperties"] = False
+    for pattern, value in node.get("patternProperties", {}).items():  # it allows all other keys
+        plain["propertyNames"] = {**node.get("propertyNames", {}), "pattern": pattern}
+        plain["additionalProperties"] = _inlined(value, definitions)
+    return plain
 
 
 def _dereferenced(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,6 +88,8 @@ def _remove(schema: dict[str, Any], path: tuple[str, ...]) -> None:
     for key in path[:-1]:
         schema = schema["properties"][key]
     del schema["properties"][path[-1]]
+    if path[-1] in schema.get("required", ()):
+        schema["required"].remove(path[-1])
 
 
 def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
