@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.autoscaling import disturbances, laws, report, runs, scenarios
+from benchmarks.autoscaling import compared_laws, disturbances, report, runs, scenarios
 from benchmarks.autoscaling.compare import collected
 from benchmarks.autoscaling.runs import Record
 
@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--scenario", type=_names(scenarios.BY_NAME), help="default: all but those of clients"
     )
-    parser.add_argument("--laws", type=_names(laws.BY_NAME), help="default: all")
+    parser.add_argument("--laws", type=_names(compared_laws.BY_NAME), help="default: all")
     parser.add_argument("--seeds", type=int, help="at most so many (default: 10 of an hour, 3 of a day)")
     parser.add_argument("--hours", type=float, help="start no run after so many hours")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     if args.disturbances:
         return _disturbances(args.laws, args.out)
     chosen = [scenarios.BY_NAME[name] for name in args.scenario or scenarios.DEFAULT]
-    names = args.laws or tuple(laws.BY_NAME)
+    names = args.laws or tuple(compared_laws.BY_NAME)
     if args.quick:
         chosen, names = [scenarios.QUICK], QUICK_LAWS
     start = time.monotonic()

@@ -13,11 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
+from benchmarks.autoscaling.oracle import Schedule, ScheduleFamily, cheapest_schedule, clairvoyant_cover
 from benchmarks.autoscaling.prepared_scenario import PreparedScenario
 from tangram.simulator.cluster.start_times import Delay, StartTimes
-from tangram.simulator.controllers.controller import ControllerView
-from tangram.simulator.oracle import ScheduleFamily, cheapest_schedule, clairvoyant_cover
-from tangram.simulator.oracle.attainment_search import Schedule
+from tangram.simulator.controllers import ControllerView
 from tangram.simulator.run import SimulationSettings, run
 
 BIN_S = 15.0  # as the rounds of the simulation
@@ -30,11 +29,10 @@ FIRST_FIXED = 1.5  # of the replicas that the mean load needs: the first fixed n
 class ScheduledReplicas:
     """Replicas by time bin, whatever the metrics are."""
 
-    name = "schedule"
     interval_s = BIN_S
 
-    def __init__(self, ordered: Sequence[int], knob: float = 0.0) -> None:
-        self.ordered, self.knob = ordered, knob
+    def __init__(self, ordered: Sequence[int]) -> None:
+        self.ordered = ordered
 
     def decide(self, view: ControllerView) -> int:
         """Return the replicas of the present bin."""

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from benchmarks.autoscaling.compared_laws import BY_NAME, OURS, PEAK_SIZED
 from benchmarks.autoscaling.knob_bisection import next_knob
-from benchmarks.autoscaling.laws import BY_NAME, OURS, PEAK_SIZED
 from benchmarks.autoscaling.runs import ORACLE, Record
 from benchmarks.packing.stats import half_width
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from benchmarks.autoscaling import laws
+from benchmarks.autoscaling import compared_laws
 from benchmarks.autoscaling.prepared_scenario import GPUS_PER_NODE, PreparedScenario, prepared
 from benchmarks.autoscaling.report import table
 from benchmarks.autoscaling.scenarios import BY_NAME, H100
@@ -28,7 +28,7 @@ from tangram.simulator.run import SimulationSettings, run
 from tangram.simulator.traffic.generated import RatePoint, TrafficDescription, generated
 
 KNOBS = {
-    laws.OURS: 0.01,
+    compared_laws.OURS: 0.01,
     "tangram-reactive": 0.0,
     "hpa-running": 0.25,
     "keda": 0.1,
@@ -111,8 +111,8 @@ def one(disturbance: Disturbance, name: str, seed: int = 1) -> dict[str, float]:
     deployments = []
     for place in range(disturbance.models):
         scenario = _served(disturbance, place, seed)
-        law = laws.BY_NAME[name].controller(scenario, KNOBS[name])
-        deployments.append(scenario.deployment(law))  # type: ignore[arg-type]
+        law = compared_laws.BY_NAME[name].controller(scenario, KNOBS[name])
+        deployments.append(scenario.deployment(law))
     settings = SimulationSettings(_nodes(disturbance), seed=seed, faults=disturbance.faults)
     result = run(tuple(deployments), settings)
     parts = result.deployments

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from benchmarks.autoscaling.laws import Law
+from benchmarks.autoscaling.compared_laws import Law
 
 BRACKETED = (0.95, 0.99)
 

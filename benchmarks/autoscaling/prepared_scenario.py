@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from benchmarks.autoscaling.client_traffic import client_traffic
+from benchmarks.autoscaling.laws import CapacityFacts, capacity_facts
 from benchmarks.autoscaling.scenarios import Scenario
 from tangram.catalog import known_model
 from tangram.catalog.prices import Prices
@@ -16,9 +17,7 @@ from tangram.fleet.lengths import MOST_P90, Lengths
 from tangram.simulator.cluster.engine_setups import EngineSetups
 from tangram.simulator.cluster.start_times import Delay, StartTimes
 from tangram.simulator.cluster.well_known_facts import well_known_facts
-from tangram.simulator.control.laws_by_name import LawKnowledge
-from tangram.simulator.controllers import CapacityFacts
-from tangram.simulator.controllers.controller import Controller
+from tangram.simulator.controllers import Controller, LawKnowledge
 from tangram.simulator.run import SimulatedLLMDeployment
 from tangram.simulator.traffic.resampling import at_rate, resampled, window
 from tangram.simulator.traffic.trace import Trace
@@ -42,11 +41,12 @@ class PreparedScenario:
     nodes: tuple[Node, ...]
     start_times: StartTimes
     known: LawKnowledge
+    price_per_hour: float  # of one replica
 
     @property
     def profile(self) -> CapacityFacts:
         """The profile of one replica under the usual lengths."""
-        return self.known.profile
+        return capacity_facts(self.known)
 
     @property
     def rates(self) -> tuple[tuple[float, float], ...]:
@@ -119,15 +119,11 @@ def prepared(scenario: Scenario, seed: int) -> PreparedScenario:
     prices = Prices({})
     setup = EngineSetups([(intent, checkpoint)], prices).setup(intent.uid, scenario.shape)
     start_times = _start_times(scenario)
-    known = LawKnowledge(
-        intent,
-        setup,
-        prompts,
-        answers,
-        prices.required_replica_hour(*scenario.shape.key),
-        start_times.mean_s,
+    known = LawKnowledge(intent, setup, prompts, answers, start_times.mean_s)
+    price_per_hour = prices.required_replica_hour(*scenario.shape.key)
+    return PreparedScenario(
+        scenario, intent, checkpoint, trace, _nodes(scenario), start_times, known, price_per_hour
     )
-    return PreparedScenario(scenario, intent, checkpoint, trace, _nodes(scenario), start_times, known)
 
 
 def _lengths(tokens: list[int]) -> Lengths:

@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.autoscaling import compare
 from benchmarks.autoscaling.compare import AtDefault, AtEqualAttainment, Mean, OnOtherTraces, Results
-from benchmarks.autoscaling.laws import BY_NAME, OURS, PEAK_SIZED
+from benchmarks.autoscaling.compared_laws import BY_NAME, OURS, PEAK_SIZED
 from benchmarks.autoscaling.runs import ATTAINMENTS
 
 Rows = Sequence[Sequence[str]]

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import tangram
-from benchmarks.autoscaling import clairvoyant, laws, prepared_scenario
+from benchmarks.autoscaling import clairvoyant, compared_laws, prepared_scenario
 from benchmarks.autoscaling.knob_bisection import next_knob
 from benchmarks.autoscaling.prepared_scenario import prepared
 from benchmarks.autoscaling.scenarios import Scenario
@@ -34,6 +34,7 @@ ORACLE = "oracle"
 ATTAINMENTS = (0.95, 0.99, 0.999)
 Record = dict[str, Any]
 
+_HERE = Path(__file__).parent
 _PACKAGE = Path(tangram.__file__).parent
 _SIMULATION = ("simulator", "capacity", "scaling/scrapes", "scaling/queries.py", "scaling/sample.py")
 # What only the operator's own law is made of: a change of it leaves runs of other laws valid.
@@ -96,7 +97,7 @@ def cases(
     found = []
     names = tuple(names)
     for scenario in (scenario for scenario in chosen if seed < scenario.seeds):
-        for law in (laws.BY_NAME[name] for name in names):
+        for law in (compared_laws.BY_NAME[name] for name in names):
             knobs = law.knobs
             if scenario.is_bisected:
                 ran = misses[scenario.name, law.name]
@@ -183,13 +184,13 @@ def perform_one(case: Case) -> Record:
 
 
 def _run(case: Case) -> Record:
-    scenario, law = prepared(case.scenario, case.seed), laws.BY_NAME[case.law]
+    scenario, law = prepared(case.scenario, case.seed), compared_laws.BY_NAME[case.law]
     deployment = scenario.deployment(
         law.controller(scenario, case.knob),
-        law.initial(scenario, case.knob),  # type: ignore[arg-type]
+        law.initial(scenario, case.knob),
     )
     result = run((deployment,), SimulationSettings(scenario.nodes, seed=case.seed))
-    return figures(result.deployments[0], result.duration_s, scenario.profile.price_per_hour)
+    return figures(result.deployments[0], result.duration_s, scenario.price_per_hour)
 
 
 def _oracle(case: Case) -> Record:
@@ -234,9 +235,13 @@ def _changes(result: DeploymentResult) -> list[ReplicaCount]:
 
 def code_hash(law: str, scenario: Scenario) -> str:
     """Return a hash of the code that a run of this law depends on, and of its scenario."""
-    own = law.startswith(laws.OURS)
-    more = (Path(clairvoyant.__file__),) if law == ORACLE else (Path(laws.__file__),) if own else ()
-    built = _hash_of_code(own=own, more=(*more, Path(prepared_scenario.__file__)))
+    own = law.startswith(compared_laws.OURS)
+    more = [Path(prepared_scenario.__file__), *sorted(_files(_HERE / "laws"))]
+    if law == ORACLE:
+        more += [Path(clairvoyant.__file__), *sorted(_files(_HERE / "oracle"))]
+    elif own:
+        more.append(Path(compared_laws.__file__))
+    built = _hash_of_code(own=own, more=tuple(more))
     text = f"{built} {replace(scenario, trace=Path(scenario.trace.name))} {_hash((scenario.trace,))}"
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 

@@ -24,7 +24,7 @@ from tangram.shell.measure.scaler import params_of
 from tangram.shell.settings import PrometheusSettings, Settings
 from tangram.simulator.cluster.start_times import Delay, StartTimes, luck
 from tangram.simulator.control.operator_law import OperatorLaw
-from tangram.simulator.controllers.controller import Controller, ControllerView
+from tangram.simulator.controllers import Controller, ControllerView
 from tangram.simulator.result.attainment import Verdict
 from tangram.simulator.run import SimulatedLLMDeployment, SimulationSettings, run
 from tangram.simulator.traffic.trace import Trace
@@ -41,8 +41,6 @@ class RecordedOrders:
     desired: Course
     lead_s: float
     interval_s: float
-    name: str = "recorded"
-    knob: float = 0.0
 
     def decide(self, view: ControllerView) -> int:
         """Return what the cluster ordered at that time."""

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.autoscaling import clairvoyant, compare, disturbances, laws, runs, scenarios
+from benchmarks.autoscaling import clairvoyant, compare, compared_laws, disturbances, runs, scenarios
 from benchmarks.autoscaling.__main__ import main
 from benchmarks.autoscaling.client_traffic import CLIENTS, client_traffic
 from benchmarks.autoscaling.compare import SweptRun, usd_at
+from benchmarks.autoscaling.compared_laws import BY_NAME
 from benchmarks.autoscaling.knob_bisection import BRACKETED, next_knob
 from benchmarks.autoscaling.prepared_scenario import prepared
 from tangram.simulator.cluster.faults import InjectedFaults, PrometheusOutage
@@ -32,7 +33,7 @@ def record(scenario, law, knob, usd, miss, seed=0):
 
 
 def every_knob(scenario, law, points, seed=0):
-    knobs = laws.BY_NAME[law].knobs
+    knobs = BY_NAME[law].knobs
     assert len(points) == len(knobs)
     return [record(scenario, law, k, usd, miss, seed) for k, (usd, miss) in zip(knobs, points, strict=True)]
 
@@ -86,7 +87,7 @@ def test_without_all_knobs_a_scenario_has_its_cost_and_no_knob_from_elsewhere():
         compare.at_equal_attainment(results, name, "tangram", 0.95).usd.value for name in ("conv", "day1")
     ]
     assert costs[0] == costs[1]
-    assert compare.most_frugal_knob(results, "day1", "tangram", 0.99) == laws.BY_NAME["tangram"].knobs[4]
+    assert compare.most_frugal_knob(results, "day1", "tangram", 0.99) == BY_NAME["tangram"].knobs[4]
     assert compare.at_default(results, "day1", "tangram", 0.99).miss.value == 0.0
     assert compare.on_other_traces(results, "day1", "tangram", 0.99) is None
     assert compare.on_other_traces(results, "conv", "tangram", 0.99) is None
@@ -97,12 +98,12 @@ def test_the_knob_of_a_scenario_is_chosen_on_the_others():
     there = [(10.0, 0.5), (11.0, 0.5), (12.0, 0.5), (13.0, 0.009), *[(14.0, 0.0)] * 4]
     results = compare.collected([*every_knob("conv", "keda", here), *every_knob("code", "keda", there)])
 
-    assert compare.on_other_traces(results, "conv", "keda", 0.99).knob == laws.BY_NAME["keda"].knobs[3]
-    assert compare.on_other_traces(results, "code", "keda", 0.99).knob == laws.BY_NAME["keda"].knobs[0]
+    assert compare.on_other_traces(results, "conv", "keda", 0.99).knob == BY_NAME["keda"].knobs[3]
+    assert compare.on_other_traces(results, "code", "keda", 0.99).knob == BY_NAME["keda"].knobs[0]
     assert compare.on_other_traces(results, "code", "keda", 0.99).miss.value == 0.5
 
 
-@pytest.mark.parametrize("law", laws.LAWS, ids=lambda law: law.name)
+@pytest.mark.parametrize("law", compared_laws.LAWS, ids=lambda law: law.name)
 def test_a_law_is_built_for_each_knob_and_its_default_is_one_of_them(law):
     scenario = prepared(scenarios.QUICK, 0)
 
@@ -123,7 +124,7 @@ def test_a_law_is_compared_with_a_pool_for_the_busiest_minute_by_seed():
 
 def test_a_pool_for_the_busiest_minute_carries_it():
     scenario = prepared(scenarios.QUICK, 0)
-    replicas = laws.peak_replicas(scenario, 1.0)
+    replicas = compared_laws.peak_replicas(scenario, 1.0)
 
     busiest = max(Counter(request.arrival_s // 60 for request in scenario.trace.requests).values()) / 60
     assert replicas - 1 < busiest / scenario.profile.requests_per_second <= replicas
@@ -173,7 +174,7 @@ def test_the_smoke_compares_three_laws_and_repeats_no_run(tmp_path, capsys):
 
 @given(st.lists(st.sampled_from([0.0, 0.008, 0.03, 0.2, 0.9]), min_size=8, max_size=8))
 def test_bisection_runs_what_all_attainments_lie_between(misses):
-    law = laws.BY_NAME["tangram"]
+    law = BY_NAME["tangram"]
     swept = dict(zip(law.knobs, sorted(misses, reverse=True), strict=True))
     ran = {}
     while (knob := next_knob(law, ran)) is not None:
@@ -196,7 +197,7 @@ def test_a_sweep_bisects_the_knobs_of_long_traces_and_resumes(tmp_path, monkeypa
 
     def perform_one(case):
         began.append(case)
-        place = laws.BY_NAME[case.law].knobs.index(case.knob)
+        place = BY_NAME[case.law].knobs.index(case.knob)
         return record(case.scenario.name, case.law, case.knob, 1.0, 0.3**place, case.seed) | {"key": case.key}
 
     monkeypatch.setattr(runs, "perform_one", perform_one)
@@ -236,6 +237,6 @@ def test_a_disturbance_is_what_sets_a_day_apart_from_the_undisturbed_one():
     ("missed", "percentile"), [(0.5, 50), (0.3, 50), (0.1, 90), (0.02, 95), (0.01, 99), (0.001, 99)]
 )
 def test_a_spec_asks_for_the_strictest_percentile_that_allows_the_misses(missed, percentile):
-    asked = laws.asking_for(prepared(scenarios.QUICK, 0).intent, missed)
+    asked = compared_laws.asking_for(prepared(scenarios.QUICK, 0).intent, missed)
 
     assert (asked.ttft.percentile, asked.tpot.percentile) == (percentile, percentile)

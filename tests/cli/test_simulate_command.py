@@ -12,7 +12,6 @@ import yaml
 from tangram.cli.main import main
 from tangram.cli.simulate import command, plot
 from tangram.cli.simulate.trace_files import read_trace
-from tangram.simulator.control.laws_by_name import LAW_NAMES
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FLEET = EXAMPLES / "simulate" / "fleet.yaml"
@@ -123,8 +122,8 @@ def test_equal_options_give_the_same_bytes(simulate):
     assert simulate("-o", "json", "--seed", 3) == simulate("-o", "json", "--seed", 3)
 
 
-@pytest.mark.parametrize("law", [name if name != "static" else "static=3" for name in LAW_NAMES])
-def test_every_law_is_there_by_name(document, law):
+@pytest.mark.parametrize("law", ["tangram", "static=3", "hpa=0.3", "benchmarks.autoscaling.laws:knative=0.5"])
+def test_a_law_is_known_by_its_name_or_by_its_module(document, law):
     found = document("--law", law, to="2m")
 
     assert found["law"] == law
@@ -171,7 +170,7 @@ def test_window_rate_and_duration_choose_the_requests(document):
 
 def test_longer_starts_fail_more_requests(document):
     def failed(seconds):
-        options = "--law", "wva-v1", "--start-seconds", seconds, "--rate-factor", 2
+        options = "--law", "hpa", "--start-seconds", seconds, "--rate-factor", 2
         return document(*options, to="15m")["seeds"][0]["deployments"][0]
 
     slow, fast = failed(600), failed(5)

@@ -259,7 +259,7 @@ def test_more_than_two_weeks_are_refused(refused, trace, options, field):
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (("--law", "magic"), "--law: 'magic' is none of tangram, static"),
+        (("--law", "magic"), "--law: 'magic' is none of tangram, static=N, hpa"),
         (("--law", "static"), "--law: static needs a number of replicas: static=4"),
         (("--law", "static=1e9"), "static: needs a number of replicas up to 16"),
         (("--law", "static=2.5"), "static: needs a number of replicas up to 16"),
@@ -361,6 +361,6 @@ def test_a_law_that_needs_a_profile_says_where_no_rate_meets_the_objectives(refu
     def hopeless(documents):
         documents[0]["spec"]["objectives"] = {"tpot": {"percentile": 99, "milliseconds": 14}}
 
-    err = refused("--law", "knative", file=changed(tmp_path, hopeless))
+    err = refused("--law", "benchmarks.autoscaling.laws:knative", file=changed(tmp_path, hopeless))
 
     assert err.startswith("LLMDeployment chat: ")

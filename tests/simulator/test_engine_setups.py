@@ -2,7 +2,6 @@
 
 import pytest
 
-from tangram.capacity.load.latency import ReplicaUnderLoad
 from tangram.capacity.load.simulate import simulate
 from tangram.capacity.load.traffic import SimulatedRequest
 from tangram.capacity.memory.from_facts import architecture_from_facts
@@ -12,7 +11,6 @@ from tangram.fleet import Traffic
 from tangram.fleet.lengths import around
 from tangram.simulator.cluster.engine_setups import EngineSetups
 from tangram.simulator.cluster.well_known_facts import well_known_facts
-from tangram.simulator.controllers import capacity_facts
 from tests.support.fleet import FACTS_8B, FACTS_70B, shape
 from tests.support.simulated_fleets import served_intent
 
@@ -35,22 +33,6 @@ def test_a_model_that_does_not_fit_is_refused_with_what_it_needs() -> None:
 
     with pytest.raises(InputError, match=r"needs 1\d\d\.\d GiB"):
         engines.setup(CHAT.uid, shape())
-
-
-def test_a_profile_holds_the_rate_at_which_a_replica_meets_its_objectives() -> None:
-    setup = EngineSetups([(CHAT, FACTS_8B)], Prices({})).setup(CHAT.uid, shape())
-
-    facts = capacity_facts(
-        setup.steps, setup.limits, 700.0, 150.0, CHAT.objectives, price_per_hour=3.0, start_s=60.0
-    )
-
-    replica = ReplicaUnderLoad(setup.steps, setup.limits, 700.0, 150.0)
-    below, above = (replica.under(facts.requests_per_second * share) for share in (0.98, 1.05))
-    assert below.ttft_s.p95 <= 1.5
-    assert below.tpot_s.p95 <= 0.04
-    assert above.ttft_s.p95 > 1.5 or above.tpot_s.p95 > 0.04
-    assert 0 < facts.running_requests <= facts.max_running == 32
-    assert facts.step_s(8, 500, 0) == pytest.approx(setup.steps.decode_s(8, 500).total)
 
 
 @pytest.mark.parametrize("name", ["Llama-3.1-8B", "Llama-3.1-70B", "Qwen3-32B", "Qwen2.5-7B"])

@@ -12,9 +12,8 @@ from tangram.simulator.cluster.engine_setups import EngineSetups
 from tangram.simulator.cluster.faults import InjectedFaults, NodeFailure
 from tangram.simulator.cluster.observed_fleet import DesiredReplicas
 from tangram.simulator.cluster.start_times import Delay, StartTimes
-from tangram.simulator.control.laws_by_name import LawKnowledge
 from tangram.simulator.control.operator_law import OperatorLaw
-from tangram.simulator.controllers.controller import ControllerView
+from tangram.simulator.controllers import ControllerView, LawKnowledge
 from tangram.simulator.run import SimulationSettings, run
 from tests.support.fleet import FACTS_8B, node, shape
 from tests.support.simulated_fleets import h100_nodes, poisson_trace, served, served_intent
@@ -74,7 +73,7 @@ def test_it_decides_as_the_operators_scaler_does_while_replicas_move_to_another_
         traffic=Traffic(None, prompts, answers),
     )
     engines = EngineSetups([(intent, FACTS_8B)], Prices({}))
-    known = LawKnowledge(intent, engines.setup(intent.uid, H100), prompts, answers, 3.0, 60.0, engines)
+    known = LawKnowledge(intent, engines.setup(intent.uid, H100), prompts, answers, 60.0, engines)
     law = RecordedLaw(intent, known)
     nodes = (*h100_nodes(2, 6), node("a0", A100.sku, gpu=7))
     settings = SimulationSettings(

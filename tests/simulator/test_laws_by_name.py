@@ -1,4 +1,4 @@
-"""Scaling laws by name, with the knowledge that each needs."""
+"""Scaling laws by name, and what they may know of an LLMDeployment."""
 
 from dataclasses import replace
 
@@ -9,7 +9,8 @@ from tangram.catalog.prices import Prices
 from tangram.fleet import Objective
 from tangram.simulator.cluster.engine_setups import EngineSetups
 from tangram.simulator.cluster.start_times import StartTimes
-from tangram.simulator.control.laws_by_name import LAW_NAMES, LawKnowledge, law_by_name
+from tangram.simulator.control.laws_by_name import LAWS
+from tangram.simulator.controllers import LawKnowledge
 from tangram.simulator.run import SimulationSettings, run
 from tests.support.fleet import FACTS_8B, shape
 from tests.support.simulated_fleets import h100_nodes, poisson_trace, served, served_intent
@@ -21,28 +22,27 @@ TRACE = poisson_trace(3000, 10.0)
 def known():
     intent = served_intent()
     engine = EngineSetups([(intent, FACTS_8B)], Prices({})).setup(intent.uid, shape())
-    return LawKnowledge(intent, engine, *TRACE.lengths, price_per_hour=3.0, start_s=60.0)
+    return LawKnowledge(intent, engine, *TRACE.lengths, start_s=60.0)
 
 
-@pytest.mark.parametrize("name", LAW_NAMES)
-def test_every_law_scales_a_deployment_under_its_name(known, name):
-    law = law_by_name(name, known, 2.0 if name == "static" else None)
+@pytest.mark.parametrize(("name", "knob"), [("tangram", None), ("static", 2.0), ("hpa", None)])
+def test_every_law_scales_a_deployment(known, name, knob):
+    law = LAWS[name](known, knob)
 
     result = run((served(TRACE, law),), SimulationSettings(h100_nodes(8, 8))).deployments[0]
 
-    assert law.name == name
     assert result.attainment.requests == 3000
     assert 1 <= max(count.desired for count in result.counts) <= 16
 
 
-@pytest.mark.parametrize("name", [name for name in LAW_NAMES if name != "static"])
-def test_a_knob_is_handed_on_and_without_one_the_published_default_holds(known, name):
-    assert law_by_name(name, known, 0.25).knob == 0.25
-    assert law_by_name(name, known).knob != 0.25
+@pytest.mark.parametrize(("name", "default"), [("tangram", 0.05), ("hpa", 0.7)])
+def test_a_knob_is_handed_on_and_without_one_the_default_holds(known, name, default):
+    assert LAWS[name](known, 0.25).knob == 0.25
+    assert LAWS[name](known, None).knob == pytest.approx(default)
 
 
 def test_the_operators_law_begins_with_the_lengths_of_the_trace_and_the_p90_of_starts(known):
-    law = law_by_name("tangram", known)
+    law = LAWS["tangram"](known, None)
 
     assert law._intent.traffic.input_tokens == TRACE.lengths[0]
     assert law._start_s == pytest.approx(78.0)
@@ -64,25 +64,28 @@ def test_the_capacity_is_known_of_each_shape_on_which_the_model_fits(known):
 @pytest.mark.parametrize("knob", [None, 1.5, -1.0, 17.0])
 def test_a_fixed_number_of_replicas_is_a_whole_number_that_is_allowed(known, knob):
     with pytest.raises(InputError, match="needs a number of replicas up to 16"):
-        law_by_name("static", known, knob)
-
-
-def test_an_unknown_name_lists_those_that_there_are(known):
-    with pytest.raises(InputError, match=r"'magic' is none of tangram, static, hpa-queue"):
-        law_by_name("magic", known)
+        LAWS["static"](known, knob)
 
 
 def test_objectives_that_no_rate_meets_are_an_error_of_the_input(known):
     hopeless = replace(known, intent=served_intent(tpot=Objective(95, 1)))
 
     with pytest.raises(InputError, match="meets the objectives at no rate on H100"):
-        law_by_name("knative", hopeless)
+        hopeless.replicas_for(1.0)
 
 
 def test_replicas_for_a_rate_are_the_fewest_that_carry_it(known):
-    rate = known.profile.requests_per_second
+    rate = known.requests_per_second
 
     assert [known.replicas_for(share * rate) for share in (0.0, 1.0, 1.01, 4.5)] == [1, 1, 2, 5]
+
+
+def test_the_rate_of_a_replica_is_the_highest_that_meets_its_objectives(known):
+    below, above = (known.replica.under(share * known.requests_per_second) for share in (0.98, 1.05))
+
+    assert below.ttft_s.p95 <= 1.5
+    assert below.tpot_s.p95 <= 0.04
+    assert above.ttft_s.p95 > 1.5 or above.tpot_s.p95 > 0.04
 
 
 @pytest.mark.parametrize("seconds", [0.0, 3.0, 60.0, 600.0])

@@ -23,7 +23,7 @@ from tangram.simulator.cluster.faults import (
 from tangram.simulator.cluster.observed_fleet import DesiredReplicas
 from tangram.simulator.cluster.start_times import Delay, StartTimes
 from tangram.simulator.control import fleet_planner
-from tangram.simulator.controllers.controller import ControllerView
+from tangram.simulator.controllers import ControllerView
 from tangram.simulator.run import SimulationSettings, run, shapes_at_start
 from tangram.simulator.serving.gateway import Router
 from tangram.simulator.traffic.resampling import window

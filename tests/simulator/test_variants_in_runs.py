@@ -15,8 +15,9 @@ from tangram.simulator.cluster.engine_setups import EngineSetups
 from tangram.simulator.cluster.faults import CrashLoop, InjectedFaults, NodeFailure
 from tangram.simulator.cluster.observed_fleet import DesiredReplicas
 from tangram.simulator.cluster.start_times import Delay, StartTimes
-from tangram.simulator.control.laws_by_name import LawKnowledge, law_by_name
+from tangram.simulator.control.laws_by_name import LAWS
 from tangram.simulator.control.operator_law import OperatorLaw
+from tangram.simulator.controllers import LawKnowledge
 from tangram.simulator.result.run_result import DeploymentResult
 from tangram.simulator.run import SimulationSettings, run
 from tangram.simulator.traffic.trace import Trace
@@ -47,13 +48,13 @@ def knowledge(trace: Trace, first: Shape, **changes: Any) -> LawKnowledge:
     intent = served_intent(**OBJECTIVES | changes)
     engines = EngineSetups([(intent, FACTS_8B)], PRICES)
     setup = engines.setup(intent.uid, first)
-    return LawKnowledge(intent, setup, *trace.lengths, price_per_hour=1.5, start_s=60.0, engines=engines)
+    return LawKnowledge(intent, setup, *trace.lengths, start_s=60.0, engines=engines)
 
 
 def ran(
     trace: Trace, first: Shape, nodes: tuple[Node, ...], faults: InjectedFaults, initial: int, **changes: Any
 ) -> tuple[DeploymentResult, OperatorLaw]:
-    law = law_by_name("tangram", knowledge(trace, first, **changes))
+    law = LAWS["tangram"](knowledge(trace, first, **changes), None)
     assert isinstance(law, OperatorLaw)
     deployment = served(
         trace,

@@ -1,26 +1,8 @@
 """Engines with pages that a test sets, scraped every 15 s, and what a scaling law reads of them."""
 
-from tangram.fleet import Objective, Objectives
 from tangram.scaling.scrapes import MetricsView
-from tangram.simulator.controllers import CapacityFacts, ControllerView
+from tangram.simulator.controllers import ControllerView
 from tangram.simulator.metrics import EnginePage, SimulatedPrometheus
-
-FACTS = CapacityFacts(
-    requests_per_second=2.0,
-    running_requests=40.0,
-    max_running=100,
-    max_batched_tokens=8192,
-    kv_tokens=100_000,
-    # 10 ms, 20 us per request, 0.1 us per token of context, 50 us per prompt token
-    step_s=lambda decoding, context, prompt: (
-        0.010 + 2e-5 * decoding + 1e-7 * decoding * context + 5e-5 * prompt
-    ),
-    input_tokens=1000.0,
-    output_tokens=200.0,
-    objectives=Objectives(Objective(90, 2000), Objective(90, 50)),
-    price_per_hour=3.0,
-    start_s=120.0,
-)
 
 
 class ScrapedFleet:

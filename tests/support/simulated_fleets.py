@@ -5,7 +5,7 @@ from typing import Any
 
 from tangram.capacity.load.traffic import open_traffic
 from tangram.fleet import Intent, Node, Objective
-from tangram.simulator.controllers.controller import ControllerView
+from tangram.simulator.controllers import ControllerView
 from tangram.simulator.run import SimulatedLLMDeployment
 from tangram.simulator.traffic.trace import Trace
 from tests.support.fleet import FACTS_8B, intent, node
@@ -15,9 +15,6 @@ H100 = "H100-80GB-SXM"
 
 class Schedule:
     """Desired replicas by time, whatever the metrics are: (from when on, replicas), sorted."""
-
-    name = "schedule"
-    knob = 0.0
 
     def __init__(self, steps: Sequence[tuple[float, int]], interval_s: float = 15.0) -> None:
         self.steps, self.interval_s = steps, interval_s
@@ -30,9 +27,6 @@ class Schedule:
 
 class Law:
     """A scaling law that is a function."""
-
-    name = "function"
-    knob = 0.0
 
     def __init__(self, desired: Callable[[ControllerView], int], interval_s: float = 15.0) -> None:
         self.desired, self.interval_s = desired, interval_s

@@ -7,9 +7,8 @@ Times are seconds since the start of the trace.
 | --- | --- | --- |
 | `cluster` | nodes, plans, start times, faults | pods over time; the snapshot that the planner reads |
 | `control` | scaling laws, a cluster, metrics | desired replicas and plans, round by round |
-| `controllers` | metrics and replicas of an LLMDeployment | replicas that a published scaling law orders |
+| `controllers` | metrics and replicas of an LLMDeployment, a replica's capacity | what a scaling law orders |
 | `metrics` | the events of simulated engines, scrape by scrape | what Prometheus would answer about them |
-| `oracle` | replicas that a load needs over time | the cheapest cover, bounds, the cover at an attainment |
 | `result` | requests and pods after a run | attainment, cost, waste, oscillation, recovery |
 | `run` | LLMDeployments with traces and laws, nodes | the figures of one run |
 | `serving` | requests, pods | requests sent to pods; scrapes of their engines |

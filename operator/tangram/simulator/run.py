@@ -20,8 +20,7 @@ from tangram.simulator.cluster.simulated_pod import SimulatedPod
 from tangram.simulator.cluster.start_times import StartTimes
 from tangram.simulator.control.control_loop import ControlLoop, ScaledDeployment
 from tangram.simulator.control.fleet_planner import FleetPlanner
-from tangram.simulator.controllers.controller import Controller
-from tangram.simulator.controllers.static_replicas import StaticReplicas
+from tangram.simulator.controllers import Controller, StaticReplicas
 from tangram.simulator.metrics import SimulatedPrometheus
 from tangram.simulator.result.attainment import WINDOW_S, attainment, violated_periods
 from tangram.simulator.result.device_use import DeviceUse, device_use, usd_by_window
@@ -85,7 +84,7 @@ def shapes_at_start(
 
     Where the fleet has no place for a replica, it is absent.
     """
-    held = tuple(replace(deployment, controller=StaticReplicas(0.0)) for deployment in deployments)
+    held = tuple(replace(deployment, controller=StaticReplicas(0)) for deployment in deployments)
     begun = _Run(held, settings)
     begun.control.begin()
     shapes = dict[str, Counter[Shape]]()

@@ -18,11 +18,11 @@ from tangram.cli.output import document, output_option
 from tangram.cli.plan.input_files import read_fleet
 from tangram.cli.simulate import options
 from tangram.cli.simulate.document import simulation_document
+from tangram.cli.simulate.law_option import FORMS, law_choice
 from tangram.cli.simulate.simulated_fleet import names_of, simulated_fleet
 from tangram.cli.simulate.simulation import Progress, SimulationTerms, simulated
 from tangram.cli.simulate.table import show
 from tangram.cli.simulate.trace_files import packaged_traces, read_trace
-from tangram.simulator.control.laws_by_name import LAW_NAMES
 from tangram.simulator.serving.gateway import Router
 
 MOST_SEEDS, MOST_SEED = 100, 10**9
@@ -53,8 +53,8 @@ _ROUTERS = {router.value.replace(" ", "-"): router for router in Router}
 @click.option(
     "--law",
     default="tangram",
-    metavar="NAME[=KNOB]",
-    help=f"Scaling law: {', '.join(name if name != 'static' else 'static=N' for name in LAW_NAMES)}.",
+    metavar="LAW[=KNOB]",
+    help=f"Scaling law: {FORMS}, a function that builds yours.",
 )
 @click.option("--rate-factor", type=float, default=1.0, help="Times as many requests in the same time.")
 @click.option("--from", "begin", metavar="TIME", help="Begin of the window of the traces: 90, 15m or 2h.")
@@ -115,7 +115,7 @@ def simulate(
     if duration_s == 0:
         raise InputError("--duration", "must be above 0")
     terms = SimulationTerms(
-        law=options.law_choice(law),
+        law=law_choice(law),
         seeds=tuple(range(seed, seed + seeds)),
         rate_factor=rate_factor,
         begin_s=options.seconds(begin, "--from") or 0.0,

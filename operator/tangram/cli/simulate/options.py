@@ -2,41 +2,21 @@
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 from tangram.catalog import InputError
 from tangram.simulator.cluster.faults import NodeFailure
-from tangram.simulator.control.laws_by_name import LAW_NAMES
 
 _MOST_NAMED = 5  # nodes in a message
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
-@dataclass(frozen=True, slots=True)
-class LawChoice:
-    """A scaling law by name, with its knob; None: the published default."""
-
-    name: str
-    knob: float | None = None
-
-    def __str__(self) -> str:
-        """Return it as the option has it."""
-        return self.name if self.knob is None else f"{self.name}={self.knob:g}"
-
-
-def law_choice(text: str) -> LawChoice:
-    """Return the law of `--law`: NAME or NAME=KNOB. Raises `InputError`."""
-    name, equals, knob = text.partition("=")
-    if name not in LAW_NAMES:
-        raise InputError("--law", f"{text!r} is none of {', '.join(LAW_NAMES)}")
-    if not equals:
-        if name == "static":
-            raise InputError("--law", "static needs a number of replicas: static=4")
-        return LawChoice(name)
-    value = _number(knob)
-    if value is None or (value <= 0 and name != "static"):
-        raise InputError("--law", f"{knob!r} is no value of the knob of {name}")
-    return LawChoice(name, value)
+def finite_number(text: str) -> float | None:
+    """Return the number of a text; None: it is none, or not finite."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
 
 
 def seconds(text: str | None, option: str) -> float | None:
@@ -44,7 +24,7 @@ def seconds(text: str | None, option: str) -> float | None:
     if text is None:
         return None
     unit = _UNITS.get(text[-1:])
-    value = _number(text if unit is None else text[:-1])
+    value = finite_number(text if unit is None else text[:-1])
     if value is None or value < 0:
         raise InputError(option, f"{text!r} is no time: 90, 90s, 15m, 2h or 1d")
     return value * (unit or 1.0)
@@ -87,11 +67,3 @@ def traces_by_name(values: Sequence[str], names: Sequence[str]) -> dict[str, str
             raise InputError("--trace", f"{value!r} names no trace")
         chosen[name] = trace
     return chosen
-
-
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None

@@ -6,14 +6,13 @@ from dataclasses import dataclass, replace
 
 from tangram.catalog import InputError
 from tangram.catalog.prices import Prices
-from tangram.cli.simulate.options import LawChoice
+from tangram.cli.simulate.law_option import LawChoice, static_choice
 from tangram.cli.simulate.simulated_fleet import ServedModel, SimulatedFleet
 from tangram.fleet import Shape
 from tangram.simulator.cluster.engine_setups import EngineSetups
 from tangram.simulator.cluster.faults import InjectedFaults, NodeFailure
 from tangram.simulator.cluster.start_times import StartTimes
-from tangram.simulator.control.laws_by_name import LawKnowledge, law_by_name
-from tangram.simulator.controllers import StaticReplicas
+from tangram.simulator.controllers import LawKnowledge, StaticReplicas
 from tangram.simulator.result.attainment import WINDOW_S
 from tangram.simulator.result.run_result import RunResult
 from tangram.simulator.run import SimulatedLLMDeployment, SimulationSettings, run, shapes_at_start
@@ -87,24 +86,24 @@ def simulated(
         faults=InjectedFaults(node_failures=terms.node_failures),
     )
     shapes = _first_shapes(fleet, settings)
-    known = {
+    knowledge = {
         model.intent.uid: _knowledge(model, cut[model.intent.uid], shapes, settings, starts)
         for model in fleet.models
     }
     first = {name: _drawn(trace, terms, terms.seeds[0]) for name, trace in cut.items()}
-    statics = _static_sizes(first, known) if terms.compare else {}
+    statics = _static_sizes(first, knowledge) if terms.compare else {}
     runs = len(terms.seeds) + len(statics)
     results, loads = [], []
     for number, seed in enumerate(terms.seeds):
         drawn = {name: _drawn(trace, terms, seed) for name, trace in cut.items()}
         chosen = dict.fromkeys(drawn, terms.law)
-        deployments = _deployments(fleet, drawn, known, chosen, starts)
+        deployments = _deployments(fleet, drawn, knowledge, chosen, starts)
         results.append(_run(deployments, replace(settings, seed=seed), number, runs, progress))
         loads.append({name: _by_window(trace, results[-1].duration_s) for name, trace in drawn.items()})
     compared = []
     for number, (title, replicas) in enumerate(statics.items(), len(terms.seeds)):
-        chosen = {name: LawChoice("static", float(count)) for name, count in replicas.items()}
-        deployments = _deployments(fleet, first, known, chosen, starts)
+        chosen = {name: static_choice(count) for name, count in replicas.items()}
+        deployments = _deployments(fleet, first, knowledge, chosen, starts)
         result = _run(deployments, replace(settings, seed=terms.seeds[0]), number, runs, progress)
         compared.append(StaticComparison(title, replicas, result))
     return SimulationOutcome(terms, tuple(results), shapes, tuple(loads), tuple(compared))
@@ -173,7 +172,7 @@ def _first_shapes(fleet: SimulatedFleet, settings: SimulationSettings) -> Mappin
             model.intent,
             model.facts,
             Trace(),
-            StaticReplicas(1.0),
+            StaticReplicas(1),
             initial_replicas=max(1, model.intent.min_replicas),
         )
         for model in fleet.models
@@ -205,7 +204,6 @@ def _knowledge(
         engines.setup(intent.uid, shape),
         intent.traffic.input_tokens or prompts,
         intent.traffic.output_tokens or answers,
-        prices.required_replica_hour(*shape.key),
         starts.mean_s,
         engines,
     )
@@ -214,7 +212,7 @@ def _knowledge(
 def _deployments(
     fleet: SimulatedFleet,
     traces: Mapping[str, Trace],
-    known: Mapping[str, LawKnowledge],
+    knowledge: Mapping[str, LawKnowledge],
     laws: Mapping[str, LawChoice],
     starts: StartTimes,
 ) -> tuple[SimulatedLLMDeployment, ...]:
@@ -223,40 +221,40 @@ def _deployments(
             model.intent,
             model.facts,
             traces[model.intent.uid],
-            law_by_name(law.name, known[model.intent.uid], law.knob),
+            law.factory(knowledge[model.intent.uid], law.knob),
             starts,
-            _initial(traces[model.intent.uid], known[model.intent.uid], law),
+            _initial(traces[model.intent.uid], knowledge[model.intent.uid], law),
         )
         for model in fleet.models
         for law in [laws[model.intent.uid]]
     )
 
 
-def _initial(trace: Trace, known: LawKnowledge, law: LawChoice) -> int:
+def _initial(trace: Trace, knowledge: LawKnowledge, law: LawChoice) -> int:
     """Return the replicas at the start: a fixed number, else for the first five minutes and some to spare."""
     if law.name == "static":
         return round(law.knob or 0.0)
     first = sum(request.arrival_s < WINDOW_S for request in trace.requests)
-    return _replicas(SPARE * first / min(WINDOW_S, max(1.0, trace.duration_s)), known)
+    return _replicas(SPARE * first / min(WINDOW_S, max(1.0, trace.duration_s)), knowledge)
 
 
-def _replicas(rate: float, known: LawKnowledge) -> int:
+def _replicas(rate: float, knowledge: LawKnowledge) -> int:
     """Return replicas for a rate within the bounds; the most where objectives are met at no rate."""
-    least, most = known.intent.min_replicas, known.intent.max_replicas
-    capacity = known.capacity(known.prompts.mean, known.answers.mean)
+    least, most = knowledge.intent.min_replicas, knowledge.intent.max_replicas
+    capacity = knowledge.capacity(knowledge.prompts.mean, knowledge.answers.mean)
     if capacity is not None and not capacity.rates[0][1]:
         return most
-    return min(max(known.replicas_for(rate), least), most)
+    return min(max(knowledge.replicas_for(rate), least), most)
 
 
 def _static_sizes(
-    traces: Mapping[str, Trace], known: Mapping[str, LawKnowledge]
+    traces: Mapping[str, Trace], knowledge: Mapping[str, LawKnowledge]
 ) -> dict[str, dict[str, int]]:
     """Return replicas by title and LLMDeployment: for the busiest five minutes, and for the mean."""
     sizes: dict[str, dict[str, int]] = {"peak": {}, "mean": {}}
     for name, trace in traces.items():
         duration_s = max(trace.duration_s, 1.0)
         busiest = max(_by_window(trace, duration_s)) / min(WINDOW_S, duration_s)
-        sizes["peak"][name] = _replicas(busiest, known[name])
-        sizes["mean"][name] = _replicas(len(trace.requests) / duration_s, known[name])
+        sizes["peak"][name] = _replicas(busiest, knowledge[name])
+        sizes["mean"][name] = _replicas(len(trace.requests) / duration_s, knowledge[name])
     return sizes

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from operator import index
 
 from tangram.fleet import Intent, Shape
 from tangram.scaling.scrapes import MetricsView
@@ -11,7 +12,7 @@ from tangram.simulator.cluster.observed_fleet import DesiredReplicas, observed_w
 from tangram.simulator.cluster.simulated_pod import SimulatedPod
 from tangram.simulator.control.fleet_planner import FleetPlanner
 from tangram.simulator.control.operator_law import OperatorLaw
-from tangram.simulator.controllers.controller import Controller, ControllerView
+from tangram.simulator.controllers import Controller, ControllerView
 from tangram.simulator.metrics import PrometheusDown, SimulatedPrometheus
 
 REMEMBERED_S = 3600.0  # queries reach back no further: pods that ended earlier are not asked about
@@ -109,7 +110,7 @@ class ControlLoop:
             workloads=observed_workloads(self.cluster, intent.uid),
         )
         try:
-            desired = scaled.controller.decide(view)
+            desired = index(scaled.controller.decide(view))
         except PrometheusDown:  # a law that does not handle it holds
             desired = before
         scaled.desired = min(max(desired, intent.min_replicas), intent.max_replicas)

@@ -8,14 +8,12 @@ from tangram.scaling import RejectedSample, Sample, ScalingDecision, ScalingPara
 from tangram.scaling.law import CapacityOf, Law, LawState, after_plan, observation_of
 from tangram.scaling.scrapes import read_sample
 from tangram.simulator.cluster.observed_fleet import DesiredReplicas
-from tangram.simulator.controllers.controller import ControllerView
+from tangram.simulator.controllers import ControllerView
 from tangram.simulator.metrics import PrometheusDown
 
 
 class OperatorLaw:
     """`tangram.scaling` as a controller. `knob`: the share of requests that may miss an objective."""
-
-    name = "tangram"
 
     def __init__(
         self,

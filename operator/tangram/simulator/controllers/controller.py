@@ -1,10 +1,9 @@
-"""The protocol of a scaling law, what it may read, and what it may know of a replica beforehand."""
+"""The protocol of a scaling law, and what it may read."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from tangram.fleet import Objectives, Workload
+from tangram.fleet import Workload
 from tangram.scaling.scrapes import MetricsView
 
 
@@ -23,34 +22,13 @@ class ControllerView:
 
 
 class Controller(Protocol):
-    """A control law. It may remember what it has read before: one instance serves one run.
+    """A control law. It may remember what it has read before: one instance serves one run."""
 
-    Each has one knob for how many replicas it orders, with the published default, so that laws can be
-    compared at equal attainment.
-    """
-
-    name: str
     interval_s: float  # between two decisions
-    knob: float
 
     def decide(self, view: ControllerView) -> int:
-        """Return the desired replicas; the simulator limits them to the minimum and the maximum."""
+        """Return the desired replicas; the simulator limits them to the minimum and the maximum.
+
+        Where it raises `PrometheusDown`, the number of replicas stays.
+        """
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class CapacityFacts:
-    """What a law that needs a profile may know of one replica and its usual traffic."""
-
-    requests_per_second: float  # the most that meets the objectives
-    running_requests: float  # at that rate, mean
-    max_running: int
-    max_batched_tokens: int
-    kv_tokens: int
-    # Seconds of a step of (decoding requests, tokens of context of each, prompt tokens).
-    step_s: Callable[[float, float, float], float]
-    input_tokens: float  # mean
-    output_tokens: float  # mean
-    objectives: Objectives
-    price_per_hour: float
-    start_s: float  # from an order to a ready replica, mean

@@ -66,15 +66,6 @@ class HPAStabilizer:
         return desired
 
 
-def average_value(amount: float, target: float, replicas: int) -> int:
-    """Return the recommendation for an external metric with a target of type AverageValue."""
-    if replicas < 1:
-        return replicas  # an HPA does nothing at zero
-    if _is_tolerated(amount / (target * replicas)):
-        return replicas
-    return math.ceil(amount / target)
-
-
 def utilisation(
     values: Sequence[float], target: float, *, replicas: int, ready: int, starting: int
 ) -> int | None:
@@ -90,17 +81,18 @@ def utilisation(
     missing = max(0, ready - len(values))
     unready = starting if ratio > 1 else 0
     if not missing and not unready:
-        return replicas if _is_tolerated(ratio) else math.ceil(ratio * len(values))
+        return replicas if is_tolerated(ratio) else math.ceil(ratio * len(values))
     assumed = missing * target if ratio < 1 else 0.0
     pods = len(values) + missing + unready
     corrected = (sum(values) + assumed) / pods / target
-    if _is_tolerated(corrected) or (ratio < 1) != (corrected < 1):
+    if is_tolerated(corrected) or (ratio < 1) != (corrected < 1):
         return replicas
     desired = math.ceil(corrected * pods)
     return replicas if (corrected < 1) == (desired > replicas) else desired
 
 
-def _is_tolerated(ratio: float) -> bool:
+def is_tolerated(ratio: float) -> bool:
+    """Return whether a ratio of metric and target is so close to 1 that it changes nothing."""
     return 1 - _TOLERANCE <= ratio <= 1 + _TOLERANCE
 
 

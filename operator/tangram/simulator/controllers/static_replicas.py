@@ -6,13 +6,11 @@ from tangram.simulator.controllers.controller import ControllerView
 class StaticReplicas:
     """A number of replicas that never changes."""
 
-    name = "static"
     interval_s = 3600.0
 
-    def __init__(self, knob: float) -> None:
-        """`knob` is the number of replicas."""
-        self.knob = knob
+    def __init__(self, replicas: int) -> None:
+        self.replicas = replicas
 
     def decide(self, view: ControllerView) -> int:
         """Return the fixed number."""
-        return round(self.knob)
+        return self.replicas

@@ -7,7 +7,7 @@ rejected, and changes neither the estimate nor its covariance.
 
 from collections.abc import Callable
 
-from tangram.simulator.controllers.fitted_models.queueing_analyzer import StepCoefficients, derivatives
+from benchmarks.autoscaling.laws.fitted_models.queueing_analyzer import StepCoefficients, derivatives
 
 _DRIFT = 0.05
 _ERROR = 0.05 / 1.96

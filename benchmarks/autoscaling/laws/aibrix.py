@@ -9,7 +9,7 @@ that cannot be read changes nothing.
 import math
 
 from tangram.scaling.queries import KV_USAGE
-from tangram.simulator.controllers.controller import ControllerView
+from tangram.simulator.controllers import ControllerView
 from tangram.simulator.metrics import PrometheusDown
 
 _TOLERANCE = 0.1
@@ -20,7 +20,6 @@ _COOLDOWN_S = 300.0
 class AIBrixPodAutoscaler:
     """The APA on the use of the KV cache."""
 
-    name = "aibrix-apa"
     interval_s = 10.0
 
     def __init__(self, knob: float = 0.5) -> None:

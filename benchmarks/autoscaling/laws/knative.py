@@ -13,9 +13,10 @@ on.
 
 import math
 
+from benchmarks.autoscaling.laws.capacity_profile import CapacityFacts
+from benchmarks.autoscaling.laws.signals import total
 from tangram.scaling.queries import RUNNING, WAITING
-from tangram.simulator.controllers.controller import CapacityFacts, ControllerView
-from tangram.simulator.controllers.signals import total
+from tangram.simulator.controllers import ControllerView
 from tangram.simulator.metrics import PrometheusDown
 
 _STABLE_S = 60.0
@@ -26,7 +27,6 @@ _MOST_UP, _MOST_DOWN = 1000.0, 2.0
 class KnativePodAutoscaler:
     """The KPA on the requests that run or wait."""
 
-    name = "knative"
     interval_s = 2.0
 
     def __init__(self, facts: CapacityFacts, knob: float = 0.7) -> None:

@@ -19,10 +19,11 @@ token comes from scrapes. Missing metrics change nothing, in either mode.
 
 import math
 
+from benchmarks.autoscaling.laws.capacity_profile import CapacityFacts
+from benchmarks.autoscaling.laws.fitted_models.step_regression import StepRegression
+from benchmarks.autoscaling.laws.signals import increase, mean
 from tangram.scaling.queries import ITL, KV_USAGE, TTFT, WAITING
-from tangram.simulator.controllers.controller import CapacityFacts, ControllerView
-from tangram.simulator.controllers.fitted_models.step_regression import StepRegression
-from tangram.simulator.controllers.signals import increase, mean
+from tangram.simulator.controllers import ControllerView
 from tangram.simulator.metrics import PrometheusDown
 from tangram.simulator.metrics.page_layout import ANSWER_LENGTH, E2E, PROMPT_LENGTH, SUCCESS
 
@@ -33,7 +34,6 @@ _DOWN_SHARE = 0.8
 class DynamoThroughput:
     """The planner's throughput mode."""
 
-    name = "dynamo-throughput"
     interval_s = 180.0
 
     def __init__(self, facts: CapacityFacts, knob: float = 1.0) -> None:
@@ -81,7 +81,6 @@ class DynamoThroughput:
 class DynamoLoad:
     """The planner's load mode."""
 
-    name = "dynamo-load"
     interval_s = 5.0
 
     def __init__(self, facts: CapacityFacts, knob: float = 1.0) -> None:

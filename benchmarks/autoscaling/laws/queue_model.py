@@ -14,11 +14,12 @@ means may take, so 1/3 stands for it.
 
 import math
 
+from benchmarks.autoscaling.laws.capacity_profile import CapacityFacts
+from benchmarks.autoscaling.laws.fitted_models.queueing_analyzer import QueueingAnalyzer, StepCoefficients
+from benchmarks.autoscaling.laws.fitted_models.step_filter import StepFilter, guessed_coefficients
+from benchmarks.autoscaling.laws.signals import increase, mean
 from tangram.scaling.queries import ITL, RECEIVED, TTFT
-from tangram.simulator.controllers.controller import CapacityFacts, ControllerView
-from tangram.simulator.controllers.fitted_models.queueing_analyzer import QueueingAnalyzer, StepCoefficients
-from tangram.simulator.controllers.fitted_models.step_filter import StepFilter, guessed_coefficients
-from tangram.simulator.controllers.signals import increase, mean
+from tangram.simulator.controllers import ControllerView
 from tangram.simulator.metrics import PrometheusDown
 from tangram.simulator.metrics.page_layout import ANSWER_LENGTH, PROMPT_LENGTH
 
@@ -30,7 +31,6 @@ _SIZED_QUEUE = 100  # of the model that gives the highest rate
 class QueueModel:
     """The queueing model for one variant."""
 
-    name = "queue-model"
     interval_s = 60.0
 
     def __init__(self, facts: CapacityFacts, knob: float = 1.0) -> None:

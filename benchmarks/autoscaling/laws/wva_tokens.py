@@ -13,10 +13,11 @@ import math
 from collections import deque
 from statistics import fmean
 
+from benchmarks.autoscaling.laws.capacity_profile import CapacityFacts
+from benchmarks.autoscaling.laws.signals import mean
+from benchmarks.autoscaling.laws.wva_saturation import LOOP_S
 from tangram.scaling.queries import KV_USAGE, WAITING
-from tangram.simulator.controllers.controller import CapacityFacts, ControllerView
-from tangram.simulator.controllers.signals import mean
-from tangram.simulator.controllers.wva_saturation import LOOP_S
+from tangram.simulator.controllers import ControllerView
 from tangram.simulator.metrics import PrometheusDown
 from tangram.simulator.metrics.page_layout import ANSWER_LENGTH, PROMPT_LENGTH
 
@@ -29,7 +30,6 @@ _LENGTHS_S = 300.0
 class WVATokens:
     """WVA, version 2, for one variant."""
 
-    name = "wva-v2"
     interval_s = LOOP_S
 
     def __init__(self, facts: CapacityFacts, knob: float = 0.85) -> None:

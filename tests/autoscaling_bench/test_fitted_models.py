@@ -2,9 +2,9 @@
 
 import pytest
 
-from tangram.simulator.controllers.fitted_models.queueing_analyzer import QueueingAnalyzer, StepCoefficients
-from tangram.simulator.controllers.fitted_models.step_filter import StepFilter, guessed_coefficients
-from tangram.simulator.controllers.fitted_models.step_regression import StepRegression
+from benchmarks.autoscaling.laws.fitted_models.queueing_analyzer import QueueingAnalyzer, StepCoefficients
+from benchmarks.autoscaling.laws.fitted_models.step_filter import StepFilter, guessed_coefficients
+from benchmarks.autoscaling.laws.fitted_models.step_regression import StepRegression
 
 COEFFICIENTS = StepCoefficients(0.010, 5e-5, 1e-7)
 SLOPE_S = 5e-5 * 1200 / 201 + 1e-7 * 1100  # of a step, for one more request

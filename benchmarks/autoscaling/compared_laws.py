@@ -12,13 +12,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from benchmarks.autoscaling.laws import PUBLISHED
 from benchmarks.autoscaling.prepared_scenario import PreparedScenario
 from tangram.fleet import PERCENTILES, Intent
-from tangram.simulator.control.laws_by_name import START_TIME_P90, law_by_name
+from tangram.simulator.control.laws_by_name import LAWS as PRODUCT_LAWS
+from tangram.simulator.control.laws_by_name import START_TIME_P90
 from tangram.simulator.control.operator_law import OperatorLaw
-from tangram.simulator.controllers import StaticReplicas, WVASaturation, behind_hpa
-from tangram.simulator.controllers.controller import Controller
-from tangram.simulator.controllers.hpa import HPAOnDesiredReplicas
+from tangram.simulator.controllers import Controller, StaticReplicas
 
 OURS = "tangram"
 PEAK_SIZED = "static-peak"
@@ -31,8 +31,8 @@ class Law:
     name: str
     knobs: tuple[float, ...]
     default: float | None = None  # published; None: there is none
-    built: Callable[[PreparedScenario, float], Controller | HPAOnDesiredReplicas] | None = (
-        None  # None: by its name
+    built: Callable[[PreparedScenario, float], Controller] | None = (
+        None  # None: the published one of its name
     )
     fixed: Callable[[PreparedScenario, float], int] | None = (
         None  # replicas, whatever the load; None: it scales
@@ -43,12 +43,12 @@ class Law:
         """Whether it never changes replicas."""
         return self.fixed is not None
 
-    def controller(self, scenario: PreparedScenario, knob: float) -> Controller | HPAOnDesiredReplicas:
+    def controller(self, scenario: PreparedScenario, knob: float) -> Controller:
         """Return the law, new for one run."""
         if self.fixed is not None:
             return StaticReplicas(self.fixed(scenario, knob))
         if self.built is None:
-            return law_by_name(self.name, scenario.known, knob)
+            return PUBLISHED[self.name](scenario.known, knob)
         return self.built(scenario, knob)
 
     def initial(self, scenario: PreparedScenario, knob: float) -> int | None:
@@ -80,7 +80,7 @@ def asking_for(intent: Intent, missed: float) -> Intent:
 
 def _ours(scenario: PreparedScenario, knob: float) -> Controller:
     known = replace(scenario.known, intent=asking_for(scenario.intent, knob))
-    return law_by_name(OURS, known, knob)
+    return PRODUCT_LAWS[OURS](known, knob)
 
 
 def _reactive(scenario: PreparedScenario, _: float) -> Controller:
@@ -104,7 +104,7 @@ LAWS = (
     Law("knative", (2.0, 1.4, 1.0, 0.7, 0.5, 0.35, 0.25, 0.15), 0.7),
     Law("aibrix-apa", _OF_CACHE, 0.5),
     Law("wva-v1", _OF_SATURATION, 0.8),
-    Law("wva-v1-hpa", _OF_SATURATION, 0.8, lambda _, knob: behind_hpa(WVASaturation(knob))),
+    Law("wva-v1-hpa", _OF_SATURATION, 0.8),
     Law("wva-v2", (1.2, 1.0, 0.85, 0.7, 0.5, 0.35, 0.25, 0.2), 0.85),
     Law("queue-model", (1.5, 1.0, 0.7, 0.5, 1 / 3, 0.25, 0.15, 0.1), 1.0),
     Law("dynamo-throughput", (1.5, 1.0, 0.8, 0.65, 0.5, 0.4, 0.3, 0.2), 1.0),

@@ -8,11 +8,11 @@ then it is an error, as a Prometheus that does not answer is in any case. An err
 `fallback` is set.
 """
 
+from benchmarks.autoscaling.laws.hpa import average_value
+from benchmarks.autoscaling.laws.signals import total
 from tangram.scaling.queries import WAITING
-from tangram.simulator.controllers import hpa_behavior
-from tangram.simulator.controllers.controller import ControllerView
+from tangram.simulator.controllers import ControllerView, hpa_behavior
 from tangram.simulator.controllers.hpa_behavior import HPAStabilizer
-from tangram.simulator.controllers.signals import total
 from tangram.simulator.metrics import PrometheusDown
 
 _POLL_S = 30.0
@@ -24,17 +24,10 @@ class KEDAOnPrometheus:
 
     interval_s = hpa_behavior.SYNC_S
 
-    def __init__(
-        self, knob: float = 5.0, *, ignore_null_values: bool = True, use_cached_metrics: bool = False
-    ) -> None:
-        """`knob` is the threshold: waiting requests per replica.
-
-        With `use_cached_metrics` the HPA gets the value of the last poll instead of a new one.
-        """
+    def __init__(self, knob: float = 5.0, *, ignore_null_values: bool = True) -> None:
+        """`knob` is the threshold: waiting requests per replica."""
         self.knob = knob
-        self.name = "keda" if ignore_null_values else "keda-null-is-error"
         self._ignore_null_values = ignore_null_values
-        self._use_cached_metrics = use_cached_metrics
         self._stabilizer = HPAStabilizer()
         self._polled: float | None = None
         self._polled_at: float | None = None
@@ -48,12 +41,12 @@ class KEDAOnPrometheus:
                 self._active_at = view.now
         if view.replicas == 0:
             return 1 if self._polled else 0
-        value = self._polled if self._use_cached_metrics else self._value(view)
+        value = self._value(view)
         if value is None:
             return view.replicas
         if view.min_replicas == 0 and self._is_idle(view.now):
             return 0
-        desired = hpa_behavior.average_value(value, self.knob, view.replicas)
+        desired = average_value(value, self.knob, view.replicas)
         return max(1, self._stabilizer.replicas(view, desired))
 
     def _is_idle(self, now: float) -> bool:

@@ -14,11 +14,12 @@ read as no traffic, as in the guide; a Prometheus that does not answer changes n
 import math
 from collections import deque
 
+from benchmarks.autoscaling.laws.capacity_profile import CapacityFacts
+from benchmarks.autoscaling.laws.hpa import average_value
 from tangram.scaling.queries import TPOT, TTFT
 from tangram.scaling.scrapes import MetricsView
 from tangram.scaling.scrapes.histogram_quantile import histogram_quantile
-from tangram.simulator.controllers import hpa_behavior
-from tangram.simulator.controllers.controller import CapacityFacts, ControllerView
+from tangram.simulator.controllers import ControllerView
 from tangram.simulator.controllers.hpa_behavior import HPABehavior, HPAStabilizer
 from tangram.simulator.metrics import PrometheusDown
 from tangram.simulator.metrics.page_layout import EDGES
@@ -35,7 +36,6 @@ _BEHAVIOR = HPABehavior(
 class LatencySaturation:
     """Latency over its objectives, through KEDA's formula and HPA."""
 
-    name = "llm-d-slo"
     interval_s = 15.0
 
     def __init__(self, facts: CapacityFacts, knob: float = 0.55) -> None:
@@ -57,7 +57,7 @@ class LatencySaturation:
             self._samples.popleft()
         saturation = sum(value for _, value in self._samples) / len(self._samples)
         asked = max(0, self._ask(saturation, view.replicas, view.ready))
-        return self._stabilizer.replicas(view, hpa_behavior.average_value(asked, 1.0, view.replicas))
+        return self._stabilizer.replicas(view, average_value(asked, 1.0, view.replicas))
 
     def _ask(self, saturation: float, replicas: int, ready: int) -> int:
         lower = self.knob * _DOWN_OVER_UP

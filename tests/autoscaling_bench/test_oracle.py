@@ -1,23 +1,12 @@
-"""The clairvoyant cover and its bounds, against searches that try everything."""
+"""The clairvoyant cover and the search by attainment, against searches that try everything."""
 
-from itertools import pairwise, product
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tangram.simulator.oracle import (
-    ScheduleFamily,
-    VariantPrice,
-    VariantSwitching,
-    cheapest_mix,
-    cheapest_schedule,
-    clairvoyant_cover,
-    cover_by_variants,
-    fluid_cost,
-    fluid_replica_s,
-)
-from tangram.simulator.oracle.variant_cover import cost_of
+from benchmarks.autoscaling.oracle import ScheduleFamily, cheapest_schedule, clairvoyant_cover
 
 needs = st.lists(st.integers(0, 3), min_size=1, max_size=14)
 
@@ -80,14 +69,6 @@ def test_a_start_is_ordered_ahead_and_paid():
 
 def test_at_least_the_minimum_is_on():
     assert clairvoyant_cover([0, 0, 4, 0], bin_s=15, start_s=15, min_replicas=2).ready == (2, 2, 4, 2)
-
-
-def test_a_cover_costs_more_than_the_fluid_bound_and_less_than_the_peak():
-    need = [2, 5, 3, 3, 8, 2, 2, 2, 2, 6]
-
-    cover = clairvoyant_cover(need, bin_s=15, start_s=30)
-
-    assert fluid_replica_s(need, bin_s=15) < cover.replica_s < 15 * 8 * len(need)
 
 
 # -- attainment --------------------------------------------------------------------------------------------
@@ -183,62 +164,3 @@ def test_a_search_over_chance_ends_with_the_cheapest_replay_that_reaches(attainm
 
     reached = [entry.usd for entry in family.replayed if entry.attainment >= attainment]
     assert (best.usd if best else None) == min(reached, default=None)
-
-
-# -- variants ----------------------------------------------------------------------------------------------
-
-prices = st.builds(VariantPrice, st.sampled_from([0.7, 1.0, 2.5, 4.0]), st.sampled_from([1.0, 2.0, 2.7, 6.1]))
-
-
-@given(st.floats(0, 8), st.lists(prices, min_size=1, max_size=3))
-@settings(deadline=None)
-def test_no_mix_carries_a_rate_for_less(rate, variants):
-    mix = cheapest_mix(rate, variants)
-
-    def carried(counts):
-        return sum(n * v.requests_per_second for n, v in zip(counts, variants, strict=True))
-
-    def price(counts):
-        return sum(n * v.price_per_hour for n, v in zip(counts, variants, strict=True))
-
-    assert carried(mix) >= rate - 1e-6
-    others = (c for c in product(range(13), repeat=len(variants)) if carried(c) >= rate)
-    assert price(mix) <= min(map(price, others)) + 1e-6
-
-
-SMALL = VariantSwitching(VariantPrice(1.0, 1.0), start_s=60, stop_s=60, most=3)
-LARGE = VariantSwitching(VariantPrice(2.5, 2.2), start_s=180, most=2)
-
-
-def test_with_one_variant_the_program_finds_the_clairvoyant_cover():
-    rates = [1.0, 2.0, 0.5, 0.5, 3.0, 1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 0.0]
-    only = VariantSwitching(VariantPrice(1.0, 3.6), start_s=120)
-
-    cover = cover_by_variants(rates, [only], window=12, overlap=0, initial=(1,))
-
-    need = [round(rate + 0.4) for rate in rates]
-    best = clairvoyant_cover(need, bin_s=60, start_s=120)
-    assert cover.cost == pytest.approx(best.cost(3.6))
-    assert cover.bound == pytest.approx(cover.cost)
-    assert cover.gap == pytest.approx(0)
-
-
-def test_no_cover_by_two_variants_costs_less_and_the_bound_is_below_all():
-    rates = [0.8, 2.4, 4.9, 1.0, 2.0]
-    mixes = list(product(range(4), range(3)))
-    fitting = [[m for m in mixes if m[0] + 2.5 * m[1] >= rate] for rate in rates]
-    least = min(cost_of(rows, [SMALL, LARGE], 60) for rows in product(*fitting[:3], *fitting[3:]))
-
-    whole = cover_by_variants(rates, [SMALL, LARGE], window=5, overlap=0)
-    rolling = cover_by_variants(rates, [SMALL, LARGE], window=3, overlap=1)
-
-    assert whole.cost == pytest.approx(least)
-    assert rolling.cost >= least - 1e-9
-    assert rolling.bound <= whole.bound + 1e-9 <= least + 1e-6
-    assert fluid_cost(rates, [SMALL.price, LARGE.price], bin_s=60) <= least
-    assert len(rolling.ready) == len(rates)
-
-
-def test_quotas_that_are_too_low_are_refused():
-    with pytest.raises(ValueError, match="quotas"):
-        cover_by_variants([99.0], [SMALL, LARGE])

@@ -8,9 +8,9 @@ Every 60 s. Its chart has an HPA behind it with 240 s of stabilisation in both d
 Missing metrics change nothing.
 """
 
+from benchmarks.autoscaling.laws.hpa import HPAOnDesiredReplicas
 from tangram.scaling.queries import KV_USAGE, WAITING
-from tangram.simulator.controllers.controller import Controller, ControllerView
-from tangram.simulator.controllers.hpa import HPAOnDesiredReplicas
+from tangram.simulator.controllers import Controller, ControllerView
 from tangram.simulator.controllers.hpa_behavior import HPABehavior
 from tangram.simulator.metrics import PrometheusDown
 
@@ -28,7 +28,6 @@ def behind_hpa(law: Controller) -> HPAOnDesiredReplicas:
 class WVASaturation:
     """WVA, version 1, for one variant."""
 
-    name = "wva-v1"
     interval_s = LOOP_S
 
     def __init__(self, knob: float = 0.8) -> None:
