@@ -1,6 +1,7 @@
-"""What a GPU-hour and a replica cost: the one place that knows which price holds.
+"""What a GPU-hour and a replica cost.
 
-A GPUPool's price holds over the one of the operator or the user, and that one over the catalog's.
+The price that a node's GPUPools set (`tangram.fleet.pool_price`) holds over that of the operator or the user,
+which holds over the catalog's.
 A slice costs its dominant share of the GPU; tensor parallelism multiplies.
 """
 

@@ -65,7 +65,15 @@ from tangram.fleet.plan import (
     StartEvaluation,
     StartInspection,
 )
-from tangram.fleet.pool import InvalidPool, NodeSelector, Pool, PoolPolicy, PoolUse, declared_skus
+from tangram.fleet.pool import (
+    InvalidPool,
+    NodeSelector,
+    Pool,
+    PoolPolicy,
+    PoolUse,
+    declared_skus,
+    pool_price,
+)
 from tangram.fleet.priority import PriorityClass, Refusal
 from tangram.fleet.shape import QUANTISED, WHOLE_GPU, DeviceKind, Shape, ShapeKey, resource_name
 from tangram.fleet.snapshot import (
@@ -180,6 +188,7 @@ __all__ = [
     "fleet_wide_id",
     "id_on_node",
     "offered_devices",
+    "pool_price",
     "replicas_for",
     "resource_name",
 ]

@@ -49,6 +49,15 @@ def declared_skus(labels: Mapping[str, str], pools: Iterable[Pool]) -> tuple[str
     return tuple(sorted({pool.sku for pool in pools if pool.sku is not None and pool.selects(labels)}))
 
 
+def pool_price(names: Iterable[str], pools: Mapping[str, Pool]) -> float | None:
+    """Return USD per GPU-hour of a node in the pools `names`; None: no pool sets a price.
+
+    The first pool by name that sets a price decides, not the first pool.
+    """
+    prices = (pools[name].price_per_gpu_hour for name in sorted(names))
+    return next((price for price in prices if price is not None), None)
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class InvalidPool:
     """A `GPUPool` with an invalid spec: a user error, reported in its status."""

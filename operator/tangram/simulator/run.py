@@ -11,7 +11,7 @@ from tangram.capacity.load.prefix_cache import PrefixCache
 from tangram.capacity.load.replica_simulation import ReplicaSimulation
 from tangram.catalog import InputError
 from tangram.catalog.prices import Prices
-from tangram.fleet import CheckpointFacts, Claim, Intent, Node, Pool, Shape, claiming_pools
+from tangram.fleet import CheckpointFacts, Claim, Intent, Node, Pool, Shape, claiming_pools, pool_price
 from tangram.simulator.cluster.cluster import ClusterTimes, SimulatedCluster
 from tangram.simulator.cluster.engine_setups import EngineSetups
 from tangram.simulator.cluster.event_queue import EventQueue
@@ -260,12 +260,11 @@ class _Run:
 
 
 def _node_prices(settings: SimulationSettings) -> Mapping[str, float]:
-    """Return USD per GPU-hour by node, where a GPUPool or the settings have one: the first GPUPool's."""
-    by_name = {pool.name: pool.price_per_gpu_hour for pool in settings.pools}
+    """Return USD per GPU-hour by node, where its GPUPools or the settings have one."""
+    pools = {pool.name: pool for pool in settings.pools}
     prices = dict[str, float]()
     for node in settings.nodes:
-        of_pools = (by_name[name] for name in claiming_pools(node, settings.pools))
-        price = next((price for price in of_pools if price is not None), None)
+        price = pool_price(claiming_pools(node, settings.pools), pools)
         if price is not None:
             prices[node.name] = price
     return prices | dict(settings.node_prices)

@@ -24,6 +24,7 @@ from tangram.fleet import (
     Pool,
     Shape,
     claiming_pools,
+    pool_price,
     resource_name,
 )
 from tangram.planner.observe.free_capacity import DeviceGroup, PoolNames, may_use
@@ -135,7 +136,7 @@ class NodeOffers:
         return max(prices) * catalog.share(sku, profile) if len(prices) == len(gpu_hours) else None
 
     def _gpu_hour(self, sku: str, place: PoolNames) -> float | None:
-        return self.prices.gpu_hour(sku, _pool_price(self.pools, place))
+        return self.prices.gpu_hour(sku, pool_price(place, self.pools))
 
 
 def offers(snapshot: FleetSnapshot) -> NodeOffers:
@@ -183,7 +184,7 @@ def running_replica_hour(snapshot: FleetSnapshot, uid: str, shape: Shape) -> flo
     nodes = (node for node in snapshot.nodes if node.name in holders and node.sku == shape.sku)
     places = {claiming_pools(node, snapshot.pools) for node in nodes} or {()}
     prices, pools = Prices(dict(snapshot.prices)), {pool.name: pool for pool in snapshot.pools}
-    hourly = [prices.replica_hour(*shape.key, _pool_price(pools, place)) for place in sorted(places)]
+    hourly = [prices.replica_hour(*shape.key, pool_price(place, pools)) for place in sorted(places)]
     return max((price for price in hourly if price is not None), default=None)
 
 
@@ -197,12 +198,6 @@ def node_shapes(
     shapes = candidate_shapes(requirements.architecture, devices, tuple(sorted(formats)), degrees)
     price_of = partial(node_offers.replica_hour, pools=pools)
     return assessed_shapes(requirements, shapes, node_offers.prices, price_of)
-
-
-def _pool_price(pools: Mapping[str, Pool], place: PoolNames) -> float | None:
-    """Return the price per GPU-hour of a node in these pools: of the first one that sets a price."""
-    pool_prices = (pools[name].price_per_gpu_hour for name in place)
-    return next((price for price in pool_prices if price is not None), None)
 
 
 def _is_known(device: Device) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tangram.catalog import InputError
 from tangram.catalog.prices import Prices
 from tangram.eligibility.devices.node_devices import left_out_notes
-from tangram.fleet import Claim, FleetSnapshot, Node, claiming_pools
+from tangram.fleet import Claim, FleetSnapshot, Node, claiming_pools, pool_price
 from tangram.packing import GPUState
 from tangram.recommendation.documents.nodes import inferred_gpus
 from tangram.recommendation.documents.pods import (
@@ -94,9 +94,8 @@ def _of_node(
             notes.append(f"node {node.name}: {_unusable_because(node)}; its GPUs are left out")
         return
     names = claiming_pools(node, snapshot.pools)
-    pool = next((pool for pool in snapshot.pools if names and pool.name == names[0]), None)
-    pool_price = None if pool is None else pool.price_per_gpu_hour
-    if Prices(dict(snapshot.prices)).gpu_hour(node.sku, pool_price) is None:
+    price = pool_price(names, {pool.name: pool for pool in snapshot.pools})
+    if Prices(dict(snapshot.prices)).gpu_hour(node.sku, price) is None:
         notes.append(f"node {node.name}: no price is known for {node.sku}, so its GPUs are left out")
         return
     if len(names) > 1:
@@ -108,7 +107,7 @@ def _of_node(
         except InputError as error:
             notes.append(f"{error.field} {error.problem}; its GPUs are left out")
             return
-    yield from (replace(gpu, pool=names[0] if names else "") for gpu in gpus)
+    yield from (replace(gpu, pool=names[0] if names else "", price_per_hour=price) for gpu in gpus)
 
 
 def _unusable_because(node: Node) -> str:
