@@ -128,11 +128,8 @@ def test_a_disruption_budget_is_of_pools_not_of_deployments(planner):
 @pytest.mark.parametrize(
     ("sku", "gpus", "tensor_parallel"),
     [
-        (
-            "H100-94GB-NVL",
-            4,
-            [4],
-        ),  # pairs with bridges: two of four would be two of no pair that anybody knows
+        ("H100-94GB-NVL", 4, [2]),  # two pairs, each with a bridge
+        ("L40S", 4, [4]),
         ("H100-94GB-NVL", 2, [2]),
         (H100, 4, [2]),
         ("GB200", 4, [2]),  # a domain larger than a node
@@ -164,7 +161,9 @@ def test_what_links_the_gpus_of_a_replica_is_said(planner):
     }
 
     assert notes == {
-        "H100-94GB-NVL": ["tensor parallelism over an NVLink bridge: its replicas take whole nodes"],
+        "H100-94GB-NVL": [
+            "tensor parallelism over NVLink bridges: each replica needs GPUs that a bridge joins"
+        ],
         "H100-80GB-SXM": [],
         "L40S": ["tensor parallelism over PCIe: its replicas take whole nodes"],
     }

@@ -124,7 +124,7 @@ WEAKER = [
     ("pinned", 3, movable, "must not move"),
     ("running-short", 14, gpus(cuttable=True), "must not be cut"),
     ("gangs", 9, gpus(convertible=True), "MIG mode"),
-    ("gangs", 17, gpus(nvlink=True), "gang on"),
+    ("gangs", 17, gpus(nvlink_gpus=8), "gang on"),
     ("mig-manager", 2, gpus(backend="nvml"), "moves are listed"),
     ("move-budgets", 21, lambda problem: replace(problem, move_budget=None), "moves"),
     ("move-budgets", 44, lambda problem: replace(problem, move_budgets=()), "moves from pool"),

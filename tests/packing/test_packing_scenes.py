@@ -124,7 +124,7 @@ def test_a_gang_of_eight_makes_a_scattered_node_free():
 
 
 def test_without_one_nvlink_domain_a_gang_takes_the_whole_node():
-    gpus = tuple(whole(i, f"n{i // 4}", nvlink=False) for i in range(8))
+    gpus = tuple(whole(i, f"n{i // 4}", nvlink_gpus=1) for i in range(8))
 
     two = solve(Problem(gpus, (ask("a", WHOLE_GPU, 2, 1),), PRICES))
     four = solve(Problem(gpus, (ask("a", WHOLE_GPU, 4, 2),), PRICES))
@@ -132,6 +132,36 @@ def test_without_one_nvlink_domain_a_gang_takes_the_whole_node():
     assert two.unmet[0].share == 1.0
     assert four.unmet == ()
     assert four.gpus_in_use == 8
+
+
+def bridged(gpus):
+    """A node with H100s of which an NVLink bridge joins each pair."""
+    return tuple(whole(i, "n", nvlink_gpus=2) for i in range(gpus))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "size", "fit"),
+    [(2, 2, 1), (4, 2, 2), (8, 2, 4), (3, 2, 1), (8, 4, 0)],
+    ids=("one pair", "two pairs", "four pairs", "a pair and a single GPU", "a gang of two pairs"),
+)
+def test_gpus_that_a_bridge_joins_take_gangs_of_two(gpus, size, fit):
+    packed = solve(Problem(bridged(gpus), (ask("a", WHOLE_GPU, size, 4),), PRICES))
+
+    assert sum(part.count for choice in packed.choices for part in choice.parts) == fit
+    gangs = Counter(i.gang for layout in packed.layouts for i in layout.instances)
+    assert sorted(gangs.values()) == [size] * fit
+
+
+def test_a_gang_of_all_gpus_of_a_node_with_bridges_talks_over_pcie():
+    packed = solve(Problem(bridged(4), (ask("a", WHOLE_GPU, 4, 1),), PRICES))
+
+    assert packed.unmet == ()
+
+
+def test_a_gang_of_two_and_single_gpus_share_a_node_with_bridges():
+    demands = (ask("a", WHOLE_GPU, 2, 1), ask("b", WHOLE_GPU, 1, 2))
+
+    assert solve(Problem(bridged(4), demands, PRICES)).unmet == ()
 
 
 def test_a_gpu_in_mig_mode_joins_no_gang():

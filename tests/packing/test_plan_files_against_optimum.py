@@ -111,7 +111,7 @@ def one_more_node(asked):
 def all_linked(asked):
     asked = copy.deepcopy(asked)
     for gpu in inventory_of(asked)["gpus"]:
-        gpu["nvlink"] = True
+        gpu["nvlinkGPUs"] = 8
     return asked
 
 

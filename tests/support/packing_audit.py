@@ -133,9 +133,9 @@ class Audit:
             nodes = {self.node(gpu_id) for gpu_id in each.gpus}
             known = [self.facts.gpus[gpu_id] for gpu_id in each.gpus if gpu_id in self.facts.gpus]
             pool = self.new.get(self.pool(each.gpus[0]))
-            linked = all(gpu.nvlink for gpu in known) if known else pool.nvlink
+            linked = min(gpu.nvlink_gpus for gpu in known) if known else pool.nvlink_gpus
             full = size[known[0].node] if known else pool.node_size
-            if len(nodes) > 1 or (not linked and len(each.gpus) != full):
+            if len(nodes) > 1 or (len(each.gpus) > linked and len(each.gpus) != full):
                 yield f"{each.owner}: gang on {each.gpus}"
             if len({self.facts.price(gpu) for gpu in known}) > 1:
                 yield f"{each.owner}: gang of GPUs of two prices"
@@ -287,12 +287,12 @@ def _room(audit, terms, shape):
         taken = any(i.owner is not None for i in there)
         if shape[1] == FULL:
             if not taken and (gpu.convertible or not gpu.mig_enabled):
-                free[gpu.node, audit.facts.price(gpu), gpu.pool, gpu.nvlink].append(gpu.id)
+                free[gpu.node, audit.facts.price(gpu), gpu.pool, gpu.nvlink_gpus].append(gpu.id)
         elif _slice_fits(audit, gpu, there, shape[1]):
             yield (gpu.id,)
     size = Counter(gpu.node for gpu in audit.problem.gpus)
-    for (node, *_, nvlink), ids in free.items():
-        if len(ids) >= shape[2] and (nvlink or shape[2] in {1, size[node]}):
+    for (node, *_, linked), ids in free.items():
+        if len(ids) >= shape[2] and (shape[2] <= linked or shape[2] == size[node]):
             yield tuple(ids[: shape[2]])
     yield from _new_nodes(audit, terms, shape)
 
@@ -306,7 +306,7 @@ def _new_nodes(audit, terms, shape):
         if pool.mig_enabled:
             fits = shape[1] in board(pool.sku).profiles
         else:
-            sizes = range(1, pool.node_size + 1) if pool.nvlink else (1, pool.node_size)
+            sizes = {*range(1, min(pool.nvlink_gpus, pool.node_size) + 1), pool.node_size}
             fits = shape[1] == FULL and shape[2] in sizes
         if fits and _place_allows(audit, terms, f"{pool.name}/new-{pool.max_nodes}/0"):
             yield (f"{pool.name}/new",)

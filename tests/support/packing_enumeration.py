@@ -74,7 +74,7 @@ class Enumeration:
                 if gpu.id in mig or (gpu.mig_enabled and not gpu.convertible):
                     partial = _product(partial, self._cut(gpu))
                 else:
-                    groups[gpu.sku, self.facts.price(gpu), gpu.pool, gpu.nvlink].append(gpu)
+                    groups[gpu.sku, self.facts.price(gpu), gpu.pool, gpu.nvlink_gpus].append(gpu)
             for alike in groups.values():
                 partial = _product(partial, self._whole(alike, len(gpus)))
             for key, dollars in partial.items():
@@ -127,7 +127,7 @@ class Enumeration:
         mine = [r for r in self.runs.values() if set(r.gpus) <= ids and r.owner in self.takers[r.shape]]
         mine = [r for r in mine if r.shape[1] == FULL]
         shapes = [s for s in self.takers if s[:2] == (first.sku, FULL)]
-        legal = [s for s in shapes if first.nvlink or s[2] in {1, size}]
+        legal = [s for s in shapes if s[2] <= first.nvlink_gpus or s[2] == size]
         found = {}
         for staying in itertools.product((False, True), repeat=len(mine)):
             kept = [replica for replica, stays in zip(mine, staying, strict=True) if stays]

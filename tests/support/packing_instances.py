@@ -23,6 +23,7 @@ from tangram.packing import (
 
 from .oracle import BOARDS, FULL
 from .packing_facts import options
+from .packing_problems import linked_gpus
 
 PRICES = {"A100-40GB-SXM": 1.3, "A30": 0.7, "H100-80GB-SXM": 3.07, "H200-141GB-SXM": 3.9, "L4": 0.55}
 SPEED = {"A100-40GB-SXM": 0.52, "A30": 0.3, "H100-80GB-SXM": 1.0, "H200-141GB-SXM": 1.35, "L4": 0.16}
@@ -164,7 +165,7 @@ class _Draw:
                 mig_enabled=bool(cut) and style > whole,
                 convertible=bool(cut) and whole / 2 < style < whole + 0.15,
                 backend=backend,
-                nvlink=rng.random() < 0.7,
+                nvlink_gpus=linked_gpus(rng),
             )
             found += [replace(gpu, id=f"n{node}-{i}") for i in range(size)]
             node += 1
@@ -301,7 +302,9 @@ class _Draw:
     def _ganged(self, gpus, owners, keep):
         rng, found, i = self.rng, list(gpus), 0
         while i < len(gpus):
-            legal = [k for k in (1, 2, 4) if i + k <= len(gpus) and (gpus[0].nvlink or k in {1, len(gpus)})]
+            legal = [
+                k for k in (1, 2, 4) if i + k <= len(gpus) and (k <= gpus[0].nvlink_gpus or k == len(gpus))
+            ]
             size = rng.choice([k for k in legal if k == 1 or (gpus[0].sku, FULL, k) in owners])
             held = self._owner((gpus[0].sku, FULL, size), owners, keep)
             if held:

@@ -90,7 +90,12 @@ class PerGPU:
                     used = self._slices(gpu, 1, self._where(node, gpu.pool, gpu.zone))
                     self.dollars.append((self.facts.money(gpu), used))
                 else:
-                    key = gpu.sku, self.facts.price(gpu), gpu.pool if self.pools_matter else "", gpu.nvlink
+                    key = (
+                        gpu.sku,
+                        self.facts.price(gpu),
+                        gpu.pool if self.pools_matter else "",
+                        gpu.nvlink_gpus,
+                    )
                     groups[key].append(gpu)
             for alike in groups.values():
                 self._whole(node, len(gpus), alike)
@@ -147,7 +152,7 @@ class PerGPU:
                 if gpu.convertible:
                     to_mig.append(self.m.new_bool_var("mig"))
                     self.dollars.append((price, self._slices(gpu, to_mig[-1], place)))
-        taken = self._gangs(first.sku, size, len(gpus), first.nvlink, place)
+        taken = self._gangs(first.sku, size, len(gpus), first.nvlink_gpus, place)
         replicas = {self.runs[g.id, 0] for g in gpus if not g.mig_enabled and (g.id, 0) in self.runs}
         for replica in sorted(replicas, key=lambda each: each.gpus):
             stay = self.stay[replica] = self.m.new_bool_var("stay")
@@ -156,11 +161,11 @@ class PerGPU:
         self.m.add(sum(taken) + sum(to_mig) <= len(gpus) - foreign)
         self.dollars.append((price, sum(taken)))
 
-    def _gangs(self, sku, size, count, nvlink, place):
+    def _gangs(self, sku, size, count, linked, place):
         taken = []
         for shape in sorted(self.shapes):
             k = shape[2]
-            if shape[:2] == (sku, FULL) and k <= count and (nvlink or k in {1, size}):
+            if shape[:2] == (sku, FULL) and k <= count and (k <= linked or k == size):
                 fresh = self.m.new_int_var(0, count // k, "gangs")
                 self.supply[shape, place].append(fresh)
                 taken.append(k * fresh)
@@ -179,7 +184,7 @@ class PerGPU:
                     for _ in range(pool.node_size):
                         self._slices(_Fresh(pool.sku), new, place)
                 else:
-                    taken = self._gangs(pool.sku, pool.node_size, pool.node_size, pool.nvlink, place)
+                    taken = self._gangs(pool.sku, pool.node_size, pool.node_size, pool.nvlink_gpus, place)
                     self.m.add(sum(taken) <= pool.node_size * new)
 
     # ---- what demands take

@@ -75,14 +75,20 @@ def small(seed: int) -> Problem:
     )
 
 
+def linked_gpus(rng: random.Random, share: float = 0.7) -> int:
+    """GPUs that one NVLink domain joins: all of a node (as often as `share` says), bridged pairs, or none."""
+    drawn = rng.random()
+    return 8 if drawn < share else 2 if drawn < (1 + share) / 2 else 1
+
+
 def _node(rng: random.Random, n: int, owners: list[str]) -> list[GPUState]:
     sku = rng.choice((H100, H100, A30))
     size = rng.choice((1, 2, 4))
     style = rng.choice(("whole", "cut", "cut", "both"))
     backend = rng.choice(("nvml", "mig-manager"))
-    nvlink = rng.random() < 0.7
+    linked = linked_gpus(rng)
     zone = f"z{n % 2}"
-    found = [GPUState(f"n{n}-{i}", f"n{n}", sku, zone, nvlink=nvlink) for i in range(size)]
+    found = [GPUState(f"n{n}-{i}", f"n{n}", sku, zone, nvlink_gpus=linked) for i in range(size)]
     who = [*owners, "stranger", None]
     if style == "cut":
         return [_sliced(rng, replace(g, mig_enabled=True, backend=backend), who) for g in found]
@@ -104,10 +110,10 @@ def _sliced(rng: random.Random, gpu: GPUState, who: list) -> GPUState:
 
 
 def _taken(rng: random.Random, gpus: list[GPUState], owners: list[str]) -> list[GPUState]:
-    """Gangs that run; where there is no NVLink domain, single GPUs or the whole node."""
+    """Gangs that run; outside of an NVLink domain, single GPUs or the whole node."""
     found, i = list(gpus), 0
     while i < len(gpus):
-        sizes = [k for k in (1, 2, 4) if i + k <= len(gpus) and (gpus[0].nvlink or k in {1, len(gpus)})]
+        sizes = [k for k in (1, 2, 4) if i + k <= len(gpus) and (k <= gpus[0].nvlink_gpus or k == len(gpus))]
         size, owner = rng.choice(sizes), rng.choice([*owners, "stranger", None, None])
         if owner is not None:
             movable = owner != "stranger" and rng.random() < 0.85

@@ -198,7 +198,7 @@ class _Reading:
                 told is None and not gpu.get("instances") and cuttable and BOARDS[sku].profiles and not frozen
             ),
             backend[pool.get("backend")],
-            gpu.get("nvlink", _nvlink(sku)),
+            gpu.get("nvlinkGPUs", _linked_gpus(sku)),
             None if price is None else float(price),
             tuple(sorted(held, key=lambda each: each.start)),
         )
@@ -231,7 +231,7 @@ class _Reading:
         price = pool.get("pricePerGPUHour", self.inventory.get("prices", {}).get(sku, _usual_price(sku)))
         size = len(mine) // len(nodes) if nodes else pool["nodes"].get("gpusPerNode", 8)
         mig = pool["nodes"].get("migEnabled", False)
-        return GrowablePool(name, sku, size, more, float(price), mig, pool.get("zone", ""), _nvlink(sku))
+        return GrowablePool(name, sku, size, more, float(price), mig, pool.get("zone", ""), _linked_gpus(sku))
 
     def _model(self, document, skus, hourly, there):
         spec = document["spec"]
@@ -296,11 +296,11 @@ def _usual_price(sku):
 
 
 @cache
-def _nvlink(sku):
+def _linked_gpus(sku):
     board = catalog_gpu(sku)
-    return bool(board.nvlink_gbps) and (
-        board.nvlink_gpus is None or board.nvlink_gpus >= max(TENSOR_PARALLEL)
-    )
+    if not board.nvlink_gbps:
+        return 1
+    return max(TENSOR_PARALLEL) if board.nvlink_gpus is None else board.nvlink_gpus
 
 
 # ---- the plan

@@ -7,6 +7,7 @@ import random
 
 from .oracle import BOARDS, FULL
 from .packing_facts import options
+from .packing_problems import linked_gpus
 
 VERSION = "tangram.dev/v1alpha1"
 PRICES = {
@@ -152,7 +153,7 @@ class _Draw:
             if self.kinds & {"spread", "spread-running"} or rng.random() < 0.3:
                 more["zone"] = f"z{node % 2}"
             if rng.random() < (0.5 if gangs else 0.1):
-                more["nvlink"] = rng.random() < 0.4
+                more["nvlinkGPUs"] = linked_gpus(rng, 0.4)
             for i in range(size):
                 gpu = {"id": f"n{node}-{i}", "node": f"n{node}", "sku": sku} | more
                 if rng.random() < 0.04:
@@ -367,9 +368,9 @@ class _Draw:
 
     def _gangs(self, gpus, owners, keep):
         rng, sku, i = self.rng, gpus[0]["sku"], 0
-        linked = gpus[0].get("nvlink", sku not in {"L4", "L40S", "A30"})
+        linked = gpus[0].get("nvlinkGPUs", {"L4": 1, "L40S": 1, "A30": 2}.get(sku, 8))
         while i < len(gpus):
-            legal = [k for k in (1, 2, 4) if i + k <= len(gpus) and (linked or k in {1, len(gpus)})]
+            legal = [k for k in (1, 2, 4) if i + k <= len(gpus) and (k <= linked or k == len(gpus))]
             size = rng.choice([k for k in legal if k == 1 or (sku, FULL, k) in owners])
             held = self._owner((sku, FULL, size), owners, keep)
             if held:

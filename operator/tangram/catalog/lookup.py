@@ -7,7 +7,7 @@ from functools import cache
 from tangram.catalog.load import load
 from tangram.catalog.reading.errors import InputError
 from tangram.catalog.reading.fields import short
-from tangram.catalog.records import GPU, NODE_GPUS, Profile
+from tangram.catalog.records import GPU, Profile
 
 # Under strategy `single` a node's nvidia.com/gpu is a slice, and with time-slicing a share of its time:
 # neither is a whole GPU, and the label shows it. Such nodes are not used (yet): their memory would be wrong.
@@ -59,12 +59,10 @@ def profile_of_resource(sku: str, resource: str) -> Profile | None:
     return next((p for p in facts.profiles if p.resource == resource), None) if facts else None
 
 
-def has_nvlink(sku: str) -> bool:
-    """Whether one NVLink domain holds the largest replica; else a replica takes one GPU or a whole node.
-
-    GPUs in bridged pairs have no such domain: nodes do not show which GPUs are a pair.
-    """
-    return (board := gpu(sku)) is not None and board.nvlink_joins(NODE_GPUS)
+def nvlink_gpus(sku: str) -> int:
+    """Return how many GPUs of a node one NVLink domain joins; 1: no NVLink, or an unknown GPU."""
+    facts = gpu(sku)
+    return facts.nvlink_domain if facts else 1
 
 
 def share(sku: str, profile_name: str, tensor_parallel: int = 1) -> float:

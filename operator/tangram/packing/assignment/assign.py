@@ -124,7 +124,7 @@ def _whole(work: AssignmentState, classes: GPUClasses, counts: SolutionCounts) -
             kind = GPUKind(group.kind.sku, group.kind.place, group.kind.price)
             free_by_kind.setdefault(kind, []).extend(sorted(cut))
             left = [gpu for gpu in free if gpu not in cut]
-            units.append(Unit(group.kind, left, len(left) == group.kind.node_size))
+            units.append(Unit(group.kind, left))
     for converted, n in zip(classes.converted, counts.converted, strict=True):
         free_gpus = ((gpu,) for gpu in free_by_kind.get(converted.kind, []))
         members = in_turn(work.fleet, converted.kind.sku, free_gpus)
@@ -180,7 +180,7 @@ def _grow(
             work.targets |= dict(zip(dealt, _repeat(grown.targets, cut), strict=False))
             work.targets |= {gpu: Target("idle") for gpu in ids if gpu not in work.targets}
             continue
-        units += [Unit(grown.kind, ids[i : i + size], whole=True) for i in range(0, len(ids), size)]
+        units += [Unit(grown.kind, ids[i : i + size]) for i in range(0, len(ids), size)]
     return units
 
 

@@ -215,7 +215,6 @@ def _recut(work: AssignmentState, gpu_id: str, placement: Placement) -> None:
     for unit in work.units:
         if gpu_id in unit.free:
             unit.free.remove(gpu_id)
-            unit.whole = False
     for shape, spots in work.free.items():
         work.free[shape] = [spot for spot in spots if gpu_id not in spot.gpus]
     work.targets[gpu_id] = Target("cut", layout=(placement,))

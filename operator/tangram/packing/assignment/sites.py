@@ -41,18 +41,14 @@ class Unit:
 
     kind: GPUKind
     free: list[str]
-    whole: bool  # no replica is on the node
 
     def takes(self, size: int) -> bool:
         """Whether there is room for a gang."""
-        return len(self.free) >= size and (
-            self.kind.nvlink or size == 1 or (self.whole and size == len(self.free))
-        )
+        return self.kind.gangs_that_fit(size, len(self.free)) > 0
 
     def take(self, size: int) -> tuple[str, ...]:
         """Return the GPUs of a gang that are taken now."""
         gpus, self.free = tuple(self.free[:size]), self.free[size:]
-        self.whole = False
         return gpus
 
 

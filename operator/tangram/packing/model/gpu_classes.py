@@ -11,7 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tangram.catalog.prices import Prices
+from tangram.catalog.records import NODE_GPUS
 from tangram.fleet import WHOLE_GPU
+from tangram.packing.geometry.gangs import gangs_that_fit
 from tangram.packing.geometry.layouts import Placement
 from tangram.packing.model.targets import Gang, OwnerTag, Rules, Slot, Target, gpu_targets, node_targets
 from tangram.packing.problem.prepared import PreparedDemand, RunningReplica, units
@@ -27,8 +29,12 @@ class GPUKind:
     sku: str
     place: str  # node, zone or nothing: as finely as spread demands
     price: int  # per GPU and hour, in solver units
-    nvlink: bool = True
+    nvlink_gpus: int = NODE_GPUS  # of the node that one NVLink domain joins
     node_size: int = 1  # GPUs of the node, MIG ones counted
+
+    def gangs_that_fit(self, size: int, free: int) -> int:
+        """Return how many gangs of `size` GPUs fit on `free` GPUs of a node."""
+        return gangs_that_fit(size, free=free, node_gpus=self.node_size, nvlink_gpus=self.nvlink_gpus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +170,7 @@ def _states(
         elif fleet.levels.get(gpu.sku, (1,)) == (1,):
             units[gpu.id, GPUKind(gpu.sku, place, price)] = [gpu]
         else:
-            kind = GPUKind(gpu.sku, place, price, gpu.nvlink, sizes[gpu.node])
+            kind = GPUKind(gpu.sku, place, price, gpu.nvlink_gpus, sizes[gpu.node])
             units.setdefault((gpu.node, kind), []).append(gpu)
     whole: dict[_Whole, list[tuple[str, ...]]] = {}
     for (_, kind), gpus in units.items():
@@ -270,7 +276,7 @@ def _grown(fleet: PreparedFleet) -> tuple[GrownClass, ...]:
     classes = []
     for pool in fleet.problem.growable:
         price = units(pool.price_per_gpu_hour)
-        kind = GPUKind(pool.sku, f"+{pool.name}", price, pool.nvlink, pool.node_size)
+        kind = GPUKind(pool.sku, f"+{pool.name}", price, pool.nvlink_gpus, pool.node_size)
         profiles = fleet.profiles.get(pool.sku, frozenset()) if pool.mig_enabled else frozenset()
         classes.append(GrownClass(pool, kind, fresh_targets(fleet.problem, pool.sku, profiles)))
     return tuple(classes)

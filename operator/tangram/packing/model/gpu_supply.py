@@ -1,7 +1,5 @@
 """The model's supply: what GPUs, nodes and new nodes may become, and the gangs that they can hold."""
 
-from collections.abc import Iterable
-
 from tangram.fleet import WHOLE_GPU, ShapeKey
 from tangram.packing.model import cp_model
 from tangram.packing.model.gpu_classes import GPUKind, PreparedFleet
@@ -58,23 +56,6 @@ def add_growth(model: Model, fleet: PreparedFleet) -> None:
         model.grown.append(Grown(pool, grown.kind, nodes, counts))
 
 
-def gang_sizes(kind: GPUKind, levels: Iterable[int]) -> tuple[int, ...]:
-    """Return which gang sizes nodes of `kind` can hold, ascending.
-
-    Without one NVLink domain a gang takes the whole node, or is no gang.
-    """
-    if kind.nvlink:
-        return tuple(k for k in levels if k <= kind.node_size)
-    return tuple(k for k in levels if k in {1, kind.node_size})
-
-
-def room(kind: GPUKind, size: int, free: int) -> int:
-    """Return how many of `free` GPUs of one node gangs of `size` can take."""
-    if not kind.nvlink and size > 1:
-        return free if size == free == kind.node_size else 0
-    return free // size * size
-
-
 def add_gangs(model: Model, fleet: PreparedFleet) -> None:
     """Gangs stay inside a node. Sizes divide each other, so counting per size is exact."""
     free: dict[GPUKind, list[tuple[cp_model.IntVar, int]]] = {}
@@ -87,7 +68,7 @@ def add_gangs(model: Model, fleet: PreparedFleet) -> None:
             free.setdefault(grown.kind, []).append((grown.nodes, grown.pool.node_size))
     paid = {grown.kind for grown in model.grown}
     for kind, offers in sorted(free.items(), key=lambda item: item[0]):
-        sizes = gang_sizes(kind, fleet.levels.get(kind.sku, ()))
+        sizes = [k for k in fleet.levels.get(kind.sku, ()) if kind.gangs_that_fit(k, kind.node_size)]
         used, capacity = Terms(), Terms()
         for size in reversed(sizes):
             gang = model.cp.new_int_var(0, _most(model, kind, offers, size), f"gang{size}")
@@ -95,7 +76,7 @@ def add_gangs(model: Model, fleet: PreparedFleet) -> None:
             used.add(gang, size)
             capacity = Terms()
             for variable, n in offers:
-                capacity.add(variable, room(kind, size, n))
+                capacity.add(variable, kind.gangs_that_fit(size, n) * size)
             model.cp.add(used.expression <= capacity.expression)
             shape = ShapeKey(kind.sku, WHOLE_GPU, size)
             model.supply.setdefault((shape, kind.place), Terms()).add(gang)
@@ -111,4 +92,4 @@ def add_gangs(model: Model, fleet: PreparedFleet) -> None:
 def _most(model: Model, kind: GPUKind, offers: list[tuple[cp_model.IntVar, int]], size: int) -> int:
     nodes = sum(len(c.members) for c in model.classes.existing if c.kind == kind)
     nodes += sum(g.pool.max_nodes for g in model.grown if g.kind == kind)
-    return max((room(kind, size, n) for _, n in offers), default=0) // size * nodes
+    return max((kind.gangs_that_fit(size, n) for _, n in offers), default=0) * nodes

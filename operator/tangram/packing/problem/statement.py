@@ -6,6 +6,7 @@ from itertools import count, islice
 from typing import Literal
 
 from tangram.catalog.prices import Prices
+from tangram.catalog.records import NODE_GPUS
 from tangram.fleet import WHOLE_GPU, ShapeKey, Spread
 from tangram.packing.geometry.board import Board, board
 
@@ -40,7 +41,7 @@ class GPUState:
     mig_enabled: bool = False
     convertible: bool = False  # free, and its MIG mode may be switched on or off by this plan
     backend: Backend = "nvml"  # mig-manager clears a GPU whose counts change; NVML keeps equal slices
-    nvlink: bool = True  # one NVLink domain with its node; else tensor parallelism takes the whole node
+    nvlink_gpus: int = NODE_GPUS  # of its node that one NVLink domain joins; 1: no NVLink, 2: bridged pairs
     price_per_hour: float | None = None  # USD, where its pool sets one; None: the problem's price of its SKU
     instances: tuple[Instance, ...] = ()  # sorted by start
 
@@ -119,7 +120,7 @@ class GrowablePool:
     price_per_gpu_hour: float
     mig_enabled: bool = False
     zone: str = ""
-    nvlink: bool = True
+    nvlink_gpus: int = NODE_GPUS  # of a node that one NVLink domain joins
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,7 @@ def new_nodes(problem: Problem, pool: GrowablePool, number: int) -> dict[str, tu
         zone=pool.zone,
         pool=pool.name,
         mig_enabled=pool.mig_enabled,
-        nvlink=pool.nvlink,
+        nvlink_gpus=pool.nvlink_gpus,
         price_per_hour=pool.price_per_gpu_hour,
     )
     return {

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from tangram.fleet import WHOLE_GPU
 from tangram.packing.geometry.board import Board
+from tangram.packing.geometry.gangs import gangs_that_fit
 from tangram.packing.geometry.layouts import Placement, is_legal
 from tangram.packing.problem.statement import GPUState, Problem
 from tangram.packing.transition.end_states import EndStates, ReplicaPlacement
@@ -279,8 +280,8 @@ class FleetState:
                 for name in members
                 if not (self.mig_on[name] or self.ends.mig_on[name] or self.holders[name] or used.get(name))
             ]
-            linked = size == 1 or size == len(members) or all(self.gpu(name).nvlink for name in free)
-            if len(free) >= size and linked:
+            linked = min((self.gpu(name).nvlink_gpus for name in free), default=1)
+            if gangs_that_fit(size, free=len(free), node_gpus=len(members), nvlink_gpus=linked):
                 yield ReplicaPlacement(replica.owner, WHOLE_GPU, tuple(free[:size]))
 
 

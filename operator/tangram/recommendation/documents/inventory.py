@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tangram.catalog.lookup import has_nvlink
+from tangram.catalog.lookup import nvlink_gpus
 from tangram.catalog.reading.fields import Fields
 from tangram.fleet import WHOLE_GPU
 from tangram.packing import GPUState, Headroom, Instance
@@ -15,7 +15,7 @@ from tangram.recommendation.documents.profile_names import full_name
 MOST_GPUS = 1_000_000
 _BACKENDS = ("nvml", "mig-manager")
 _GPU_KEYS = (
-    "id", "node", "sku", "zone", "pool", "migEnabled", "cuttable", "backend", "nvlink", "pricePerGPUHour",
+    "id", "node", "sku", "zone", "pool", "migEnabled", "cuttable", "backend", "nvlinkGPUs", "pricePerGPUHour",
     "instances", "free", "inferred",
 )  # fmt: skip
 _INSTANCE_KEYS = ("profile", "start", "owner", "movable", "moveCost", "gang")
@@ -87,7 +87,7 @@ def _gpu(fields: Fields) -> GPUState:
         # An empty GPU without migEnabled may be used whole or be cut.
         convertible=not states_mode and not instances and cuttable and board(sku) is not None,
         backend="nvml" if backend == "nvml" else "mig-manager",
-        nvlink=fields.flag("nvlink", default=has_nvlink(sku)),
+        nvlink_gpus=fields.size("nvlinkGPUs", nvlink_gpus(sku)),
         price_per_hour=read.price(fields, "pricePerGPUHour"),
         instances=tuple(instances),
     )

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tangram.catalog.lookup import has_nvlink
+from tangram.catalog.lookup import nvlink_gpus
 from tangram.fleet import WHOLE_GPU, MIGLayout, Node, NodePartition, PartitionedGPU
 from tangram.packing import GPUState, Instance, board
 
@@ -71,7 +71,7 @@ def _state(
         cuttable=may_change,
         mig_enabled=layout.mig_enabled,
         convertible=may_change and gpu.changes_mode and not in_way and board(sku) is not None,
-        nvlink=has_nvlink(sku),
+        nvlink_gpus=nvlink_gpus(sku),
         backend=partition.backend or "mig-manager",
         instances=instances,
     )

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tangram.fleet import WHOLE_GPU, ShapeKey
 from tangram.packing import GPUState, Instance, Problem
+from tangram.packing.geometry.gangs import gangs_that_fit
 from tangram.packing.geometry.layouts import maximal_layouts
 
 Slots = tuple[tuple[str, int], ...]  # (profile, start)
@@ -23,14 +24,14 @@ class ReplicaBounds:
         # GPUs by SKU, what stays on those that may be cut, and whether they may be taken whole.
         self._gpus: Counter[tuple[str, Slots | None, bool]] = Counter()
         self._fixed: Counter[ShapeKey] = Counter()  # slices of GPUs that are not cut
-        whole: Counter[tuple[str, str, bool]] = Counter()  # GPUs by node, SKU and NVLink
+        whole: Counter[tuple[str, str, int]] = Counter()  # GPUs by node, SKU and size of an NVLink domain
         sizes = Counter(gpu.node for gpu in problem.gpus)
         for gpu in problem.gpus:
             staying = tuple(i for i in gpu.instances if self._stays(i))
             uncut = not staying and (gpu.convertible or not gpu.mig_enabled)
             self._gpus[gpu.sku, self._slots(gpu, staying), uncut] += 1
             if uncut:
-                whole[gpu.node, gpu.sku, gpu.nvlink] += 1
+                whole[gpu.node, gpu.sku, gpu.nvlink_gpus] += 1
         self._whole = Counter((sku, link, n, sizes[node]) for (node, sku, link), n in whole.items())
 
     def inside(self, pools: tuple[str, ...]) -> "ReplicaBounds":
@@ -110,12 +111,12 @@ class ReplicaBounds:
 
     def _whole_gpus(self, key: ShapeKey) -> int:
         size, total = key.tensor_parallel, 0
-        for (sku, nvlink, gpus, node_size), nodes in self._whole.items():
-            # Without NVLink a replica takes one GPU or the whole node.
-            if sku == key.sku and (nvlink or size in {1, node_size}):
-                total += nodes * (gpus // size)
+        for (sku, linked, gpus, node_gpus), nodes in self._whole.items():
+            if sku == key.sku:
+                total += nodes * gangs_that_fit(size, free=gpus, node_gpus=node_gpus, nvlink_gpus=linked)
         for pool in self.problem.growable:
             if pool.sku == key.sku and not pool.mig_enabled:
-                split = pool.nvlink or size in {1, pool.node_size}
-                total += pool.max_nodes * (pool.node_size // size) * split
+                gpus = pool.node_size
+                per_node = gangs_that_fit(size, free=gpus, node_gpus=gpus, nvlink_gpus=pool.nvlink_gpus)
+                total += pool.max_nodes * per_node
         return total

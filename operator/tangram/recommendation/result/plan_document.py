@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from tangram.capacity.hardware import hardware
-from tangram.catalog.lookup import has_nvlink
+from tangram.catalog.lookup import nvlink_gpus
+from tangram.catalog.records import NODE_GPUS
 from tangram.eligibility.shapes.serving_requirements import ServingRequirements
 from tangram.eligibility.shapes.serving_shapes import AssessedShapes
 from tangram.fleet import Shape, ShapeKey
@@ -139,11 +139,13 @@ def _chosen(shape: ShapeKey, count: int, assessed: AssessedShapes) -> dict[str, 
 
 def _notes(requirements: ServingRequirements, choice: Choice) -> list[str]:
     count, notes = sum(part.count for part in choice.parts), []
-    spanning = [p for p in choice.parts if p.tensor_parallel > 1 and not has_nvlink(p.sku)]
-    if spanning:
-        bridged = [hardware(p.sku, ranks=p.tensor_parallel).nvlink for p in spanning]
-        links = {"an NVLink bridge" if bridge else "PCIe" for bridge in bridged}
-        notes.append(f"tensor parallelism over {' and '.join(sorted(links))}: its replicas take whole nodes")
+    gangs = [
+        (part.tensor_parallel, nvlink_gpus(part.sku)) for part in choice.parts if part.tensor_parallel > 1
+    ]
+    if any(size <= linked < NODE_GPUS for size, linked in gangs):
+        notes.append("tensor parallelism over NVLink bridges: each replica needs GPUs that a bridge joins")
+    if any(size > linked for size, linked in gangs):
+        notes.append("tensor parallelism over PCIe: its replicas take whole nodes")
     if requirements.most is None and count > requirements.least:
         notes.append(
             f"set scaling.maxReplicas to {count} or more: without it the operator keeps {requirements.least}"
