@@ -107,7 +107,7 @@ def test_what_no_shape_serves_is_unmet_with_the_nearest_and_status_zero(planner)
 
     (unmet,) = plan["unmet"]
     assert (unmet["name"], unmet["share"]) == ("chat", 1)
-    assert "no shape of this fleet serves it; nearest L4" in unmet["reason"]
+    assert unmet["reason"].startswith("the smallest TPOT that can be reached is 11.12 ms, on L4 TP8: ")
 
 
 def test_without_traffic_the_fewest_replicas_run(planner):

@@ -19,6 +19,7 @@ from tangram.fleet import (
     Traffic,
 )
 from tangram.fleet.lengths import around
+from tangram.planner import plan
 from tangram.recommendation.documents.snapshot_file import read_snapshot, snapshot_document
 from tangram.recommendation.inputs_hash import inputs_hash, planner_version
 from tangram.recommendation.observed.snapshot_input import snapshot_input
@@ -442,6 +443,17 @@ def test_whom_no_shape_serves_is_told_what_is_missing_and_which_settings_would_d
     (change,) = advice.relaxations
     looser = replace(a, tpot=tpot(math.ceil(float(change.text.removeprefix("TPOT ").removesuffix(" ms")))))
     assert recommend(snapshot(node("n0", gpu=1)), (looser,)).document["unmet"] == []
+
+
+@pytest.mark.parametrize("change", [{"tpot": tpot(1)}, {"uri": "image:///m/70b"}], ids=str)
+def test_a_plan_says_why_no_shape_serves_in_the_words_of_the_condition_placed(change):
+    a = intent("a", **({"uri": "image:///m/8b", "mig": MIGPolicy.FORBIDDEN} | change))
+    seen = snapshot(node("n0", gpu=1))
+
+    (unmet,) = recommend(seen, (a,)).document["unmet"]
+    (decision,) = plan(seen, (a,), 0.0).decisions
+
+    assert unmet["reason"] == decision.placed_message
 
 
 NO_SHAPE = pytest.mark.parametrize(

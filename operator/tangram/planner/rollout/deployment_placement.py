@@ -6,6 +6,8 @@ from dataclasses import replace
 from tangram import catalog
 from tangram.capacity.memory.budget import model_length
 from tangram.capacity.sizing import ServingShape
+from tangram.eligibility.explanation.no_serving_shape import no_serving_shape
+from tangram.eligibility.explanation.words import no_shape_sentence
 from tangram.eligibility.reasons import Reason
 from tangram.fleet import (
     WHOLE_GPU,
@@ -23,7 +25,6 @@ from tangram.planner.observe.back_off import Obstacles
 from tangram.planner.observe.free_capacity import FreeDevices
 from tangram.planner.observe.node_offers import NodeOffers
 from tangram.planner.placement.alternatives import alternatives
-from tangram.planner.placement.no_serving_shape import why_none_serves
 from tangram.planner.placement.placement_demand import PlacementDemand
 from tangram.planner.placement.placement_targets import PlacementTarget
 from tangram.planner.rollout.node_selection import node_selection
@@ -48,7 +49,7 @@ def deployment_placement(
     chosen, workloads = target.candidate, demand.workloads
     decision = replace(decision, alternatives=alternatives(demand, target, devices))
     if chosen is None or not demand.usable:  # what runs stays, whatever objective it misses
-        reason, message = why_none_serves(demand, node_offers)
+        reason, message = _unplaced_condition(demand, node_offers)
         message += _still_serving(workloads)
     else:
         reason, message = _placed_condition(demand, target, chosen, node_offers, obstacles)
@@ -178,6 +179,25 @@ def _placed_condition(
         Reason.INSUFFICIENT_CAPACITY,
         f"{count}; {_no_device(chosen, desired - placed, intent, node_offers)}",
     )
+
+
+def _unplaced_condition(demand: PlacementDemand, node_offers: NodeOffers) -> tuple[Reason, str]:
+    """Return reason and message of the condition Placed where no shape serves the model."""
+    why, left_out = no_serving_shape(demand.shapes), node_offers.left_out_message(demand.intent)
+    if why is None:
+        return Reason.INSUFFICIENT_CAPACITY, _no_candidate(demand.intent, node_offers) + left_out
+    more_devices_help = why.reason is Reason.INFEASIBLE
+    return why.reason, no_shape_sentence(demand.shapes, why) + (left_out if more_devices_help else "")
+
+
+def _no_candidate(intent: Intent, node_offers: NodeOffers) -> str:
+    unknown = sorted(name for name in intent.pools if name not in node_offers.pools)
+    if unknown:
+        named = " and ".join(unknown)
+        return f"placement.pools names {named}, and there is no such GPUPool; waits for one"
+    what = "no GPU that the catalog knows" if node_offers.has_nodes else "no GPU node"
+    where = f"GPUPools {' and '.join(intent.pools)} have" if intent.pools else "the fleet has"
+    return f"{where} {what}; waits for a node that offers one"
 
 
 def _no_device(chosen: ServingShape, missing: int, intent: Intent, node_offers: NodeOffers) -> str:

@@ -1,50 +1,49 @@
-"""Other shapes that an LLMDeployment could run on, each with the one reason why the plan does not use it."""
+"""Why a plan does not use the other shapes of an LLMDeployment, on the fleet as it could be cut."""
 
 import math
 from typing import Any
 
 from tangram.capacity.sizing import Rejection, ServingShape
+from tangram.eligibility.explanation.alternatives import UnusedShape, unused_shapes
+from tangram.eligibility.explanation.shape_reasons import (
+    Dearer,
+    NotEnoughGPUs,
+    OverBudget,
+    ShapeReason,
+    TooManyReplicas,
+    WorseFleet,
+)
+from tangram.eligibility.explanation.words import reason_sentence
 from tangram.eligibility.shapes.serving_shapes import AssessedShapes
-from tangram.fleet import Shape, ShapeKey
+from tangram.fleet import Shape
 from tangram.packing import Choice, Demand
 from tangram.packing.problem.mix import UNMET, on_any_fleet
-from tangram.recommendation.explanation.no_serving_shape import changes_settings_only
+from tangram.recommendation.explanation.sufficient_settings import changes_settings_only
 from tangram.recommendation.problem.demands import packing_offer
 from tangram.recommendation.problem.fleet_shapes import replicas
 from tangram.recommendation.problem.replica_bounds import ReplicaBounds
 
-_MOST = 5
-_LEAST_SERVING = 3  # of these at least, shapes that serve, where there are so many
-_FLEET = {
-    True: "costs no more by its share of GPUs, but the whole fleet would neither cost less nor serve more",
-    False: "costs no more by its share of GPUs, but no better plan of the whole fleet was found with it",
-}
+_ROUNDING = 1e-9  # tolerance for sums of prices
 
 
 def alternatives(
     assessed: AssessedShapes, choice: Choice, bounds: ReplicaBounds, *, proved: bool
 ) -> list[dict[str, Any]]:
-    """Return up to five: the cheapest other shapes that serve, then those nearest to serving.
+    """Return up to five other shapes, each with the one reason why the plan does not use it.
 
     `proved`: it is proved that no plan of the fleet serves more, or as much for less.
     """
-    chosen_shapes = {part.shape for part in choice.parts}
-    serving = [
-        offer for offer in assessed.serving if offer.key not in chosen_shapes or len(chosen_shapes) > 1
-    ]
-    nearest = sorted(assessed.rejected, key=lambda r: (r.excess, str(r.shape), r.shape.precision))
-    nearest_rejections = _one_per_shape(nearest, {offer.key for offer in assessed.serving})
-    most_serving = max(_LEAST_SERVING, _MOST - len(nearest_rejections))
-    documents = [_serving(assessed, offer, choice, bounds, proved) for offer in serving[:most_serving]]
-    return documents + [_rejected(assessed, r) for r in nearest_rejections[: _MOST - len(documents)]]
+    chosen_shapes, requirements = {part.shape for part in choice.parts}, assessed.requirements
 
+    def is_used(offer: ServingShape) -> bool:
+        return {offer.key} == chosen_shapes
 
-def _one_per_shape(rejected: list[Rejection], serving: set[ShapeKey]) -> list[Rejection]:
-    by_shape: dict[ShapeKey, Rejection] = {}
-    for rejection in rejected:
-        if rejection.shape.key not in serving:
-            by_shape.setdefault(rejection.shape.key, rejection)
-    return list(by_shape.values())
+    def against(offer: ServingShape) -> tuple[int, ShapeReason]:
+        count = replicas(requirements, offer)
+        reason = _own_limit(assessed, offer, count, choice, bounds)
+        return count, reason or WorseFleet(proved=proved, one_shape=requirements.uniform)
+
+    return [_document(assessed, other) for other in unused_shapes(assessed, is_used, against)]
 
 
 def shape_document(shape: Shape, count: int) -> dict[str, Any]:
@@ -58,55 +57,52 @@ def shape_document(shape: Shape, count: int) -> dict[str, Any]:
     }
 
 
-def _serving(
-    assessed: AssessedShapes, offer: ServingShape, choice: Choice, bounds: ReplicaBounds, proved: bool
-) -> dict[str, Any]:
-    requirements, count = assessed.requirements, replicas(assessed.requirements, offer)
-    cost = count * offer.price_per_hour
-    rate, least = requirements.rps or 0.0, requirements.least
-    alone = Demand(requirements.id, offers=(packing_offer(offer),), rate=rate, min_replicas=least)
-    unmet = on_any_fleet(alone).unmet({offer.key: count}) / UNMET
-    one_shape = " with one shape per LLMDeployment" if requirements.uniform else ""
-    own_limit = _own_limit(assessed, offer, count, choice, bounds)
-    reason, message = own_limit or ("Fleet", _FLEET[proved] + one_shape)
-    return {
-        "chosen": [shape_document(offer.shape, count)],
-        "costPerHour": round(cost, 6),
-        "unmet": round(unmet, 6),
-        "rejectedBecause": reason,
-        "message": message,
+def _document(assessed: AssessedShapes, other: UnusedShape) -> dict[str, Any]:
+    document = {
+        "chosen": [shape_document(other.shape, other.replicas)],
+        "costPerHour": round(other.cost_per_hour, 6),
     }
+    if isinstance(other.reason, Rejection):
+        return document | _rejection_document(assessed, other.reason)
+    return document | {
+        "unmet": round(_unmet_share(assessed, other), 6),
+        "rejectedBecause": other.reason.word,
+        "message": reason_sentence(other.reason),
+    }
+
+
+def _unmet_share(assessed: AssessedShapes, other: UnusedShape) -> float:
+    """Return the share of the demand that the replicas of one shape leave unmet."""
+    requirements, key = assessed.requirements, other.shape.key
+    offers = tuple(packing_offer(offer) for offer in assessed.serving if offer.key == key)
+    rate, least = requirements.rps or 0.0, requirements.least
+    alone = Demand(requirements.id, offers=offers, rate=rate, min_replicas=least)
+    return on_any_fleet(alone).unmet({key: other.replicas}) / UNMET
 
 
 def _own_limit(
     assessed: AssessedShapes, offer: ServingShape, count: int, choice: Choice, bounds: ReplicaBounds
-) -> tuple[str, str] | None:
+) -> ShapeReason | None:
     """Return the reason against a shape whatever the rest of the fleet does; None: there is none."""
     requirements, cost = assessed.requirements, count * offer.price_per_hour
-    needs = f"needs {count} {'replica' if count == 1 else 'replicas'}"
     budget = requirements.intent.budget_per_hour
     if requirements.most is not None and count > requirements.most:
-        return "MaxReplicas", f"{needs}, scaling.maxReplicas allows {requirements.most}"
+        return TooManyReplicas(count, requirements.most)
     if budget is not None and cost > budget:
-        return "Budget", f"costs {cost:.2f} $/h, placement.budgetPerHour is {budget:.2f}"
+        return OverBudget(cost, budget)
     most = bounds.inside(requirements.pools).of(offer.key)
     if count > most:
-        return "NotEnoughGPUs", f"{needs}, the fleet has room for {most} if it were empty"
-    if choice.unmet == 0 and cost > choice.price_per_hour + 1e-9:
-        return "Dearer", f"costs {cost - choice.price_per_hour:.2f} $/h more by its share of GPUs"
+        return NotEnoughGPUs(count, most, if_empty=True)
+    if choice.unmet == 0 and cost > choice.price_per_hour + _ROUNDING:
+        return Dearer(cost - choice.price_per_hour)
     return None
 
 
-def _rejected(assessed: AssessedShapes, rejection: Rejection) -> dict[str, Any]:
-    relaxation, count = assessed.relaxation(rejection), max(1, assessed.requirements.least)
-    document = {
-        "chosen": [shape_document(rejection.shape, count)],
-        "costPerHour": round(count * assessed.price(rejection.shape), 6),
-        "rejectedBecause": rejection.constraint.reason,
-        "message": rejection.message,
-    }
+def _rejection_document(assessed: AssessedShapes, rejection: Rejection) -> dict[str, Any]:
+    document: dict[str, Any] = {"rejectedBecause": rejection.constraint.reason, "message": rejection.message}
     if math.isfinite(rejection.excess):
         document["excess"] = round(rejection.excess, 4)
+    relaxation = assessed.relaxation(rejection)
     # The engine of the cluster serves the stored format on one GPU: another format or more GPUs do not help.
     any_engine = not assessed.requirements.uniform
     if relaxation is not None and (any_engine or changes_settings_only(relaxation)):

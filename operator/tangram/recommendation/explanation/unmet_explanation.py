@@ -5,10 +5,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tangram.catalog import InputError
+from tangram.eligibility.explanation.no_serving_shape import nearest_rejection
 from tangram.eligibility.shapes.serving_shapes import AssessedShapes
 from tangram.packing import Demand, Packing, Problem
 from tangram.packing.problem.mix import least_unmet
-from tangram.recommendation.explanation.no_serving_shape import nearest_shape_shortfall, sufficient_settings
+from tangram.recommendation.explanation.sufficient_settings import sufficient_settings
 from tangram.recommendation.explanation.unmet_reason import no_gpu_in_pools
 from tangram.recommendation.problem.demands import existing_slices, offered
 from tangram.recommendation.problem.fleet_shapes import fleet_shapes
@@ -78,7 +79,7 @@ def _explanation(
         return {"because": [f"placement: {missing}"], "relaxations": []}, 0, 0
     if assessed is not None and not assessed.serving:
         changes = list(_serving_settings(fleet, assessed, limits))
-        document = {"because": [nearest_shape_shortfall(assessed)], "relaxations": changes}
+        document = {"because": [_shortfall(assessed)], "relaxations": changes}
         return document, _MOST_SETTINGS * _MODELS_PER_SOLVE * size(fleet.problem), 0
     problem = _with_all_offers(fleet, demand_id)
     for_core, for_changes = ExplanationBudget(), ExplanationBudget()
@@ -104,6 +105,16 @@ def _explanation(
         ],
     }
     return document, for_core.built + for_changes.built, solves_before - for_changes.solves
+
+
+def _shortfall(assessed: AssessedShapes) -> str:
+    """Return the constraint that keeps an LLMDeployment from being served, in the form of `because`."""
+    if assessed.requirements.impossible:
+        return f"engine: {assessed.requirements.impossible}"
+    nearest = nearest_rejection(assessed)
+    if nearest is None:
+        return "placement: no GPU of this fleet is allowed"
+    return f"{nearest.constraint}: {nearest.shape}: {nearest.message}"
 
 
 def _serving_settings(

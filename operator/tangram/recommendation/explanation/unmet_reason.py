@@ -1,5 +1,7 @@
 """One proved sentence on why a demand is not served whole, from its packing, without another solve."""
 
+from tangram.eligibility.explanation.no_serving_shape import no_serving_shape
+from tangram.eligibility.explanation.words import no_shape_sentence
 from tangram.eligibility.shapes.serving_shapes import AssessedShapes
 from tangram.packing import Packing, Unmet
 from tangram.packing.problem.mix import least_unmet
@@ -85,8 +87,9 @@ def _no_board(fleet: FleetProblem, name: str) -> str:
 
 
 def _no_shape(assessed: AssessedShapes) -> str:
-    if not assessed.rejected:
-        return "no GPU of this fleet is allowed by spec.placement"
-    nearest = min(assessed.rejected, key=lambda r: (r.excess, str(r.shape)))
-    lacking = f"{nearest.constraint}, {nearest.message}"
-    return f"no shape of this fleet serves it; nearest {nearest.shape}: {lacking}"
+    why = no_serving_shape(assessed)
+    return (
+        "no GPU of this fleet is allowed by spec.placement"
+        if why is None
+        else no_shape_sentence(assessed, why)
+    )

@@ -1,4 +1,4 @@
-"""For `tangram plan`: where no shape serves, what the nearest one lacks, and which settings suffice."""
+"""Settings of an LLMDeployment with which a shape would serve that does not serve now."""
 
 from collections.abc import Iterator
 
@@ -13,16 +13,6 @@ _SETTINGS = {
     "max-model-len": ("max_model_len", "engine.maxModelLen", ""),
     "max-running": ("max_running", "engine.maxRunningRequests", ""),
 }
-
-
-def nearest_shape_shortfall(assessed: AssessedShapes) -> str:
-    """Return in one sentence why no shape serves the LLMDeployment."""
-    if assessed.requirements.impossible:
-        return f"engine: {assessed.requirements.impossible}"
-    if not assessed.rejected:
-        return "placement: no GPU of this fleet is allowed"
-    nearest = min(assessed.rejected, key=lambda r: (r.excess, str(r.shape)))
-    return f"{nearest.constraint}: {nearest.shape}: {nearest.message}"
 
 
 def changes_settings_only(change: ShapeChange) -> bool:
