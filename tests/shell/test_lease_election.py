@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tangram.shell.api_server.client import ApiError
 from tangram.shell.lead.lease import Elector, LeaseTimes, NotLeader, TermGuard
 
-TIMES = LeaseTimes(lease_s=15, renew_s=10, retry_s=2)
+TIMES = LeaseTimes(lease_s=15, renew_deadline_s=10, renew_every_s=2)
 START = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
 
 
@@ -215,7 +215,7 @@ async def test_a_renewal_in_time_keeps_the_term_and_a_late_one_begins_another() 
 async def test_a_fraction_of_a_second_of_the_lease_duration_counts() -> None:
     server = Server()
     elector = candidate(server, "a")
-    elector.election.times = LeaseTimes(lease_s=2.4, renew_s=2.0, retry_s=0.5)
+    elector.election.times = LeaseTimes(lease_s=2.4, renew_deadline_s=2.0, renew_every_s=0.5)
     await step(elector)
 
     assert server.lease["spec"]["leaseDurationSeconds"] == 3

@@ -11,9 +11,9 @@ from tangram.fleet.evaluation import (
     PrecisionTolerance,
 )
 from tangram.fleet.intent import (
+    ACCEPT_AFTER_SIGTERM_S,
     DEFAULT_REQUEST_S,
     DEFAULT_RUNNING_REQUESTS,
-    DRAIN_S,
     EXIT_S,
     FieldManager,
     HostResources,
@@ -99,10 +99,10 @@ from tangram.fleet.snapshot import (
 )
 
 __all__ = [
+    "ACCEPT_AFTER_SIGTERM_S",
     "DEFAULT_PERCENTILE",
     "DEFAULT_REQUEST_S",
     "DEFAULT_RUNNING_REQUESTS",
-    "DRAIN_S",
     "EXIT_S",
     "LAYOUT",
     "PERCENTILES",

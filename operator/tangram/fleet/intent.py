@@ -15,7 +15,7 @@ _TOLERANCE = PrecisionTolerance()
 
 DEFAULT_REQUEST_S = 600
 DEFAULT_RUNNING_REQUESTS = 64  # of one replica at a time: `--max-num-seqs`, the engine's own default
-DRAIN_S = 5  # a terminating engine still accepts this long: endpoints lag behind
+ACCEPT_AFTER_SIGTERM_S = 5  # a terminating engine still accepts this long: endpoints lag behind
 EXIT_S = 10  # the engine's last words to clients, the end of its processes
 
 
@@ -154,7 +154,7 @@ class Intent:
     @property
     def termination_grace_s(self) -> int:
         """How long its pods may take to end: no accepted request is cut by a scale-down or rollout."""
-        return DRAIN_S + self.max_request_s + EXIT_S
+        return ACCEPT_AFTER_SIGTERM_S + self.max_request_s + EXIT_S
 
     @property
     def rendered_generation(self) -> int:

@@ -1,9 +1,9 @@
 """Who may write: an election on a Lease object, as client-go does it, with every instant passed in.
 
 The API has no fencing tokens. So a leader counts its right to write from *before* its last successful
-renewal was sent, stops `renew_s` later although others wait `lease_s`, and every write asks `remaining_s`
-at the last moment and takes it as its own timeout. Clocks of different machines are never compared: a
-follower waits `lease_s` from when it last *saw* the record change.
+renewal was sent, stops `renew_deadline_s` later although others wait `lease_s`, and every write asks
+`remaining_s` at the last moment and takes it as its own timeout. Clocks of different machines are never
+compared: a follower waits `lease_s` from when it last *saw* the record change.
 """
 
 import asyncio
@@ -29,11 +29,14 @@ class NotLeader(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LeaseTimes:
-    """Durations of the election, in seconds: retry < renew < lease."""
+    """Durations of the election, in seconds: renew_every < renew_deadline < lease.
+
+    They are LeaseDuration, RenewDeadline and RetryPeriod of client-go.
+    """
 
     lease_s: float = 15.0
-    renew_s: float = 10.0
-    retry_s: float = 2.0
+    renew_deadline_s: float = 10.0  # after the last successful renewal: then the leader stops
+    renew_every_s: float = 2.0  # between two renewals by the leader, and between two reads by the others
 
 
 @dataclass(slots=True)
@@ -52,7 +55,9 @@ class Election:
 
     def remaining_s(self, now: float) -> float:
         """Seconds for which this candidate may still write; 0 when it is not the leader."""
-        return 0.0 if self._renewed_at is None else max(0.0, self._renewed_at + self.times.renew_s - now)
+        if self._renewed_at is None:
+            return 0.0
+        return max(0.0, self._renewed_at + self.times.renew_deadline_s - now)
 
     def observe(self, lease: Object | None, now: float) -> None:
         """Note the record as read at `now`."""
@@ -72,9 +77,9 @@ class Election:
     def wait_s(self, lease: Object | None, now: float) -> float:
         """Return how long to wait before looking again: a retry, or exactly until the holder's time ends."""
         if lease is None or self.remaining_s(now) > 0:
-            return self.times.retry_s
+            return self.times.renew_every_s
         left = self._seen_at + self.expires_after_s(lease) - now
-        return min(self.times.retry_s, max(0.05, left))
+        return min(self.times.renew_every_s, max(0.05, left))
 
     def expires_after_s(self, lease: Object) -> float:
         """Return the duration that the holder itself declared."""
@@ -159,7 +164,7 @@ class Elector:
         while True:
             self._notice()  # our time may have ended while we slept, or the machine did
             try:
-                await asyncio.wait_for(self.step(), self.election.times.renew_s / 2)
+                await asyncio.wait_for(self.step(), self.election.times.renew_deadline_s / 2)
             except (ApiError, TimeoutError) as error:
                 problem = str(error) or "no answer in time"
                 log.warning("lease %s/%s: %s", self.election.namespace, self.election.name, problem)

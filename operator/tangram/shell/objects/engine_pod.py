@@ -1,7 +1,7 @@
 """The pod template of the engines of one variant of an LLMDeployment. Pure."""
 
 from tangram.api import ModelSource, model_source
-from tangram.fleet import DRAIN_S, QUANTISED, ApplyDeployment, Intent, Shape, Spread
+from tangram.fleet import ACCEPT_AFTER_SIGTERM_S, QUANTISED, ApplyDeployment, Intent, Shape, Spread
 from tangram.fleet.labels import MANAGED_BY, ZONE_LABEL
 from tangram.fleet.quantity import memory_quantity, parse_quantity
 from tangram.shell.objects import kinds, pod_fields
@@ -132,7 +132,7 @@ def _engine_args(intent: Intent, action: ApplyDeployment, source: ModelSource) -
         *("--max-model-len", str(action.max_model_len)),
         *("--max-num-seqs", str(intent.max_running_requests)),
         *("--max-request-seconds", str(intent.max_request_s)),
-        *("--drain-seconds", str(DRAIN_S)),
+        *("--drain-seconds", str(ACCEPT_AFTER_SIGTERM_S)),
         *(("--quantize", action.shape.precision) if action.shape.precision in QUANTISED else ()),
         *(("--api-key-file", f"{_API_KEYS_FOLDER}/{API_KEYS}") if intent.api_keys else ()),
     ]

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from tangram.capacity.load.replica_simulation import ReplicaSimulation
 from tangram.fleet import (
-    DRAIN_S,
+    ACCEPT_AFTER_SIGTERM_S,
     Action,
     ApplyDeployment,
     Claim,
@@ -254,7 +254,7 @@ class SimulatedCluster:
         pod.phase, pod.draining_at = PodPhase.DRAINING, at
         lag_s = self.start_times[pod.owner_uid].endpoint_lag_s
         self.events.add(at + lag_s, partial(self._leave_endpoints, pod))
-        self.events.add(at + max(lag_s, DRAIN_S), partial(self._drain, pod, deployment))
+        self.events.add(at + max(lag_s, ACCEPT_AFTER_SIGTERM_S), partial(self._drain, pod, deployment))
 
     def _drain(self, pod: SimulatedPod, deployment: DeploymentState, at: float) -> None:
         if pod.phase is not PodPhase.DRAINING or pod.replica is None:
