@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 
 from tangram.fleet.lengths import Lengths
-from tangram.simulator.traffic.generated import RatePoint, TrafficDescription, generated
+from tangram.simulator.traffic.synthetic_traffic import RatePoint, TrafficDescription, generated
 from tangram.simulator.traffic.trace import Trace
 
 RATES = Path(__file__).parent / "traces" / "servegen_clients_day05_08-12h.csv"

@@ -25,7 +25,7 @@ from tangram.simulator.cluster.faults import (
 from tangram.simulator.cluster.start_times import Delay
 from tangram.simulator.result.run_result import DAY_S, DeploymentResult
 from tangram.simulator.run import SimulationSettings, run
-from tangram.simulator.traffic.generated import RatePoint, TrafficDescription, generated
+from tangram.simulator.traffic.synthetic_traffic import RatePoint, TrafficDescription, generated
 
 KNOBS = {
     compared_laws.OURS: 0.01,

@@ -10,7 +10,7 @@ from tangram.simulator.cluster.engine_setups import EngineSetups
 from tangram.simulator.cluster.faults import InjectedFaults, PrometheusOutage
 from tangram.simulator.controllers import LawKnowledge, StaticReplicas
 from tangram.simulator.run import SimulationSettings, run
-from tangram.simulator.traffic.generated import RatePoint, TrafficDescription, generated
+from tangram.simulator.traffic.synthetic_traffic import RatePoint, TrafficDescription, generated
 from tests.support.fleet import FACTS_8B, shape
 from tests.support.simulated_fleets import h100_nodes, served, served_intent
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from tangram.api.llm_deployment.status import ScalingDecisionStatus
 from tangram.catalog import InputError
-from tangram.cli.cluster import reading
-from tangram.cli.cluster.reading import ObservedCluster
+from tangram.cli.cluster import observed_cluster
+from tangram.cli.cluster.observed_cluster import ObservedCluster
 from tangram.cli.explain.requested_name import requested_name
 from tangram.fleet import BackOff, ProvisionedLoad
 from tangram.fleet.times import rfc3339
-from tangram.recommendation.problem.problem import fleet_problem
+from tangram.recommendation.problem.packing_problem import fleet_problem
 from tests.support.fleet import node, shape
 from tests.support.json_schema import violations
 from tests.support.plans import Planner, gpu, inventory, run
@@ -200,7 +200,7 @@ def test_the_last_decisions_of_the_scaling_law_are_shown(monkeypatch):
     ]
     statuses = tuple(ScalingDecisionStatus.model_validate(decision) for decision in decisions)
     cluster = ObservedCluster(seen(), (CHAT, CODE), decisions={CHAT.uid: statuses})
-    monkeypatch.setattr(reading, "read_cluster", lambda _access: cluster)
+    monkeypatch.setattr(observed_cluster, "read_cluster", lambda _access: cluster)
 
     _, out, _ = run("explain", "llmdep/chat", "-o", "json")
     shown = json.loads(out)
@@ -229,7 +229,7 @@ def test_the_cost_of_the_spare_replicas_is_shown(monkeypatch, spare, shown):
     decision = change | {"message": "0.4 % expected to miss with 4: 5 -> 4", "need": need | spare}
     statuses = (ScalingDecisionStatus.model_validate(decision),)
     cluster = ObservedCluster(seen(), (CHAT, CODE), decisions={CHAT.uid: statuses})
-    monkeypatch.setattr(reading, "read_cluster", lambda _access: cluster)
+    monkeypatch.setattr(observed_cluster, "read_cluster", lambda _access: cluster)
 
     _, out, _ = run("explain", "llmdep/chat", "-o", "json")
     document = json.loads(out)
@@ -244,7 +244,7 @@ def test_the_cost_of_the_spare_replicas_is_shown(monkeypatch, spare, shown):
 def test_the_load_that_replicas_are_ordered_for_is_shown(monkeypatch):
     load = ProvisionedLoad(12.345, 1419.6, 310.2)
     cluster = ObservedCluster(replace(seen(), provisioned=((CHAT.uid, load),)), (CHAT, CODE))
-    monkeypatch.setattr(reading, "read_cluster", lambda _access: cluster)
+    monkeypatch.setattr(observed_cluster, "read_cluster", lambda _access: cluster)
 
     _, out, _ = run("explain", "llmdep/chat", "-o", "json")
     shown = json.loads(out)
@@ -258,7 +258,7 @@ def test_the_load_that_replicas_are_ordered_for_is_shown(monkeypatch):
 def test_where_metrics_are_read_is_shown(monkeypatch):
     active = "True, metrics are recent, read from 3 of 3 pods"
     cluster = ObservedCluster(seen(), (CHAT, CODE), scaling_active={CHAT.uid: active})
-    monkeypatch.setattr(reading, "read_cluster", lambda _access: cluster)
+    monkeypatch.setattr(observed_cluster, "read_cluster", lambda _access: cluster)
 
     _, out, _ = run("explain", "llmdep/chat", "-o", "json")
     shown = json.loads(out)
@@ -282,7 +282,9 @@ def with_a_bug_in_demands_of(name, monkeypatch):
 
 @pytest.mark.parametrize("of", ["a cluster", "its snapshot"])
 def test_a_bug_about_one_llmdeployment_leaves_the_explanation_of_the_others(planner, monkeypatch, of):
-    monkeypatch.setattr(reading, "read_cluster", lambda _access: ObservedCluster(seen(), (CHAT, CODE)))
+    monkeypatch.setattr(
+        observed_cluster, "read_cluster", lambda _access: ObservedCluster(seen(), (CHAT, CODE))
+    )
     files = () if of == "a cluster" else ("-f", planner.file(document(CHAT, CODE)))
     with_a_bug_in_demands_of("code", monkeypatch)
 

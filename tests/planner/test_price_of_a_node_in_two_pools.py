@@ -9,7 +9,7 @@ from tangram.fleet import Pool
 from tangram.planner.observe.node_offers import offers, running_replica_hour
 from tangram.recommendation.observed.pool_use import pool_use
 from tangram.recommendation.observed.snapshot_input import snapshot_input
-from tangram.recommendation.problem.problem import fleet_problem
+from tangram.recommendation.problem.packing_problem import fleet_problem
 from tangram.recommendation.recommend import cost_per_hour
 from tangram.simulator.run import SimulationSettings, run
 from tests.support.fleet import claims, intent, node, shape, snapshot, workload

@@ -4,7 +4,7 @@ from tangram.fleet import EvaluationKey, EvaluationReport, PrecisionTolerance, S
 from tangram.recommendation.inputs_hash import inputs_hash
 from tangram.recommendation.observed.snapshot_input import snapshot_input
 from tangram.recommendation.problem.pack import PlanTimeLimit
-from tangram.recommendation.problem.problem import fleet_problem
+from tangram.recommendation.problem.packing_problem import fleet_problem
 from tangram.recommendation.recommend import recommend
 from tests.support.fleet import FACTS_8B, intent, node, snapshot, workload
 

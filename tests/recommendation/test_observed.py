@@ -24,7 +24,7 @@ from tangram.recommendation.documents.snapshot_file import read_snapshot, snapsh
 from tangram.recommendation.inputs_hash import inputs_hash, planner_version
 from tangram.recommendation.observed.snapshot_input import snapshot_input
 from tangram.recommendation.problem.pack import PlanTimeLimit
-from tangram.recommendation.problem.problem import fleet_problem
+from tangram.recommendation.problem.packing_problem import fleet_problem
 from tangram.recommendation.recommend import recommend
 from tests.support.fleet import claims, intent, node, shape, snapshot, tpot, workload
 

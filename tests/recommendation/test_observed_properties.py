@@ -13,7 +13,7 @@ from tangram.packing import validate
 from tangram.recommendation.documents.snapshot_file import read_snapshot, snapshot_document
 from tangram.recommendation.inputs_hash import inputs_hash
 from tangram.recommendation.observed.snapshot_input import snapshot_input
-from tangram.recommendation.problem.problem import fleet_problem
+from tangram.recommendation.problem.packing_problem import fleet_problem
 from tangram.recommendation.recommend import recommend
 from tests.support.observed_fleets import fleets
 

@@ -9,7 +9,7 @@ from tangram.packing import Demand, GPUState, Offer, Problem
 from tangram.recommendation.documents.fleet_input import FleetInput
 from tangram.recommendation.explanation.one_shape_cost import one_shape_document, points
 from tangram.recommendation.problem.pack import PlanTimeLimit, pack
-from tangram.recommendation.problem.problem import FleetProblem
+from tangram.recommendation.problem.packing_problem import FleetProblem
 
 A, B = "L4", "L40S"
 PRICES = {A: 1.0, B: 2.0}

@@ -12,7 +12,7 @@ from tangram.packing import GPUState, board
 from tangram.recommendation.documents.fleet_input import FleetInput
 from tangram.recommendation.documents.llm_deployment import read_llm_deployment
 from tangram.recommendation.problem.pack import pack
-from tangram.recommendation.problem.problem import fleet_problem
+from tangram.recommendation.problem.packing_problem import fleet_problem
 from tangram.recommendation.result.plan_document import plan_document
 
 SKUS = ("A30", "H100-80GB-SXM", "L4")

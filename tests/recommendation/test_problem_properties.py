@@ -11,7 +11,7 @@ from tangram.recommendation.documents.fleet_input import FleetInput
 from tangram.recommendation.documents.inventory import read_inventory, read_slice_request
 from tangram.recommendation.documents.merge_documents import merged_input
 from tangram.recommendation.problem.pack import pack
-from tangram.recommendation.problem.problem import fleet_problem
+from tangram.recommendation.problem.packing_problem import fleet_problem
 from tangram.recommendation.result.plan_document import plan_document
 
 SKUS = ("H100-80GB-SXM", "A30", "L4")

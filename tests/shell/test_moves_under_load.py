@@ -14,8 +14,8 @@ from tangram.fleet.lengths import around
 from tangram.planner import plan
 from tangram.scaling import Sample, ScalingParams, record
 from tangram.scaling.sample import Window
+from tangram.shell.measure.metrics_readings import Reading
 from tangram.shell.measure.predicted_capacities import CapacityInputs, PredictedCapacities
-from tangram.shell.measure.reading import Reading
 from tangram.shell.measure.scaler import Scaler, provisioned_loads
 from tests.planner.test_evaluations import GOOD, key
 from tests.support.fleet import FACTS_8B, NOW, Cluster, intent, node, shape, snapshot

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from tangram.catalog.prices import Prices
 from tangram.fleet import Decision, Intent, Objective, Shape, Traffic, Workload
 from tangram.scaling import Sample
+from tangram.shell.measure.metrics_readings import Reading
 from tangram.shell.measure.predicted_capacities import CapacityInputs
-from tangram.shell.measure.reading import Reading
 from tangram.shell.measure.scaler import Scaler, provisioned_loads
 from tangram.simulator.cluster.engine_setups import EngineSetups
 from tangram.simulator.cluster.faults import InjectedFaults, NodeFailure

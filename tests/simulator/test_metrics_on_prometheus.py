@@ -9,7 +9,7 @@ from e2e.cluster.base import ClusterError
 from tangram.fleet import Objective, Objectives
 from tangram.scaling import queries
 from tangram.scaling.scrapes import MetricsView
-from tangram.scaling.scrapes.reading import query_results
+from tangram.scaling.scrapes.sample_from_scrapes import query_results
 from tangram.simulator.metrics import EnginePage, SimulatedPrometheus
 from tangram.simulator.metrics.page_layout import ANSWER_LENGTH, PROMPT_LENGTH, series_labels
 from tests.support import promtool_answers

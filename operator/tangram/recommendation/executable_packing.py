@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tangram.packing import Packing
-from tangram.recommendation.problem.problem import FleetProblem
+from tangram.recommendation.problem.packing_problem import FleetProblem
 
 Steps = dict[str, Any]  # of the plan document: `steps` and, where they are incomplete, `stepsMissing`
 

@@ -19,7 +19,7 @@ from tangram.recommendation.explanation.unmet_explanation import unmet_explanati
 from tangram.recommendation.inputs_hash import inputs_hash
 from tangram.recommendation.observed.snapshot_input import snapshot_input
 from tangram.recommendation.problem.pack import PlanTimeLimit, pack
-from tangram.recommendation.problem.problem import FleetProblem, fleet_problem, pinned
+from tangram.recommendation.problem.packing_problem import FleetProblem, fleet_problem, pinned
 from tangram.recommendation.result.advice import advice_by_deployment, needs_changes
 from tangram.recommendation.result.layout_changes import layout_changes
 from tangram.recommendation.result.plan_document import plan_document

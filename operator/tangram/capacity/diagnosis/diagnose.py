@@ -8,10 +8,10 @@ what is missing.
 from collections.abc import Callable
 from dataclasses import replace
 
-from tangram.capacity.diagnosis import bound, phase, policy, pressure
+from tangram.capacity.diagnosis import admission_limit, bound, phase, pressure
 from tangram.capacity.diagnosis import scrape as m
+from tangram.capacity.diagnosis.admission_limit import EngineFlags
 from tangram.capacity.diagnosis.findings import CANNOT_TELL, Diagnosis, Finding
-from tangram.capacity.diagnosis.policy import EngineFlags
 from tangram.capacity.diagnosis.scrape import Interval, Scrape
 from tangram.capacity.hardware import Hardware
 from tangram.capacity.steps.step_model import StepModel
@@ -40,7 +40,7 @@ def diagnose(
         _unless(obstacle, bound.QUESTION, lambda: bound.bound(interval, hardware, step)),
         _unless(obstacle, phase.QUESTION, lambda: phase.phase(interval)),
         pressure.pressure(interval, restarted=interval.restart() is not None),
-        _unless(obstacle, policy.QUESTION, lambda: policy.policy(interval, flags)),
+        _unless(obstacle, admission_limit.QUESTION, lambda: admission_limit.admission_limit(interval, flags)),
     )
     model = next(iter(after.models), "")
     used = step.hardware if step else hardware

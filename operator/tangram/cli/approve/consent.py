@@ -2,7 +2,7 @@
 
 from tangram.catalog import InputError
 from tangram.cli.cluster.access import ClusterAccess
-from tangram.cli.cluster.reading import with_client
+from tangram.cli.cluster.observed_cluster import with_client
 from tangram.repartition import PlanState
 from tangram.shell.api_server.client import UNGUARDED, ApiClient, ApiError
 from tangram.shell.objects.kinds import FLEET_PLANS, Object

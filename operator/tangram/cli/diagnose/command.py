@@ -8,8 +8,8 @@ from time import sleep
 
 import click
 
+from tangram.capacity.diagnosis.admission_limit import EngineFlags
 from tangram.capacity.diagnosis.diagnose import diagnose as diagnosis_of
-from tangram.capacity.diagnosis.policy import EngineFlags
 from tangram.capacity.diagnosis.scrape import Scrape
 from tangram.capacity.hardware import Hardware, hardware
 from tangram.capacity.memory.footprint import footprint

@@ -75,7 +75,7 @@ def explain(
 
 
 def _cluster(access: ClusterAccess, facts: dict[str, Architecture]) -> PlanSource:
-    from tangram.cli.cluster.reading import read_cluster  # noqa: PLC0415 - loads the cluster's client
+    from tangram.cli.cluster.observed_cluster import read_cluster  # noqa: PLC0415
 
     cluster = read_cluster(access)
     for text in cluster.notes:

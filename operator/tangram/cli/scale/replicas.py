@@ -3,7 +3,7 @@
 from tangram.api import parse
 from tangram.catalog import InputError
 from tangram.cli.cluster.access import ClusterAccess
-from tangram.cli.cluster.reading import context_namespace, with_client
+from tangram.cli.cluster.observed_cluster import context_namespace, with_client
 from tangram.fleet import Intent
 from tangram.shell.api_server.client import UNGUARDED, ApiClient, ApiError
 from tangram.shell.objects.kinds import LLM_DEPLOYMENTS, Object, key_of

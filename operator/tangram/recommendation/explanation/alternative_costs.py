@@ -8,7 +8,7 @@ from tangram.catalog import InputError
 from tangram.fleet import ShapeKey
 from tangram.packing import Offer, Packing
 from tangram.recommendation.problem.demands import packing_offer
-from tangram.recommendation.problem.problem import FleetProblem
+from tangram.recommendation.problem.packing_problem import FleetProblem
 
 Solve = Callable[[FleetProblem], Packing]
 

@@ -7,7 +7,7 @@ from typing import Any
 from tangram.packing import Demand, Packing, Stage
 from tangram.packing.problem.prepared import prices_of
 from tangram.recommendation.problem.pack import PlanTimeLimit, pack
-from tangram.recommendation.problem.problem import FleetProblem
+from tangram.recommendation.problem.packing_problem import FleetProblem
 
 _SOLVE_S = 2.0  # deterministic, for the free mixes: the comparison needs their bound, which comes first
 _EQUAL = 1e-6  # USD, or shares of demands

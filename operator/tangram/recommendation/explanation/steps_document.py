@@ -6,7 +6,7 @@ from typing import Any
 from tangram.packing import Packing
 from tangram.packing.transition import Missing, Pace, Step, transition
 from tangram.recommendation.problem.pack import PlanTimeLimit
-from tangram.recommendation.problem.problem import FleetProblem
+from tangram.recommendation.problem.packing_problem import FleetProblem
 
 _EFFORT = 3_000_000  # counted work for finding an order: some seconds of a slow core
 _UNLIMITED = PlanTimeLimit()

@@ -14,7 +14,7 @@ from tangram.recommendation.explanation.unmet_reason import no_gpu_in_pools
 from tangram.recommendation.problem.demands import existing_slices, offered
 from tangram.recommendation.problem.fleet_shapes import fleet_shapes
 from tangram.recommendation.problem.pack import LEAST_S, PlanTimeLimit
-from tangram.recommendation.problem.problem import FleetProblem
+from tangram.recommendation.problem.packing_problem import FleetProblem
 
 if TYPE_CHECKING:
     from tangram.packing.explanation.sufficient_changes import ObjectiveChange

@@ -6,7 +6,7 @@ from tangram.eligibility.shapes.serving_shapes import AssessedShapes
 from tangram.packing import Packing, Unmet
 from tangram.packing.problem.mix import least_unmet
 from tangram.recommendation.documents import profile_names as profiles
-from tangram.recommendation.problem.problem import FleetProblem
+from tangram.recommendation.problem.packing_problem import FleetProblem
 from tangram.recommendation.problem.replica_bounds import ReplicaBounds
 
 _ROUNDING = 1 + 1e-9  # tolerance for sums of rates and prices

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tangram.packing import Packing, validate
 from tangram.recommendation.problem.foreign_owners import merged, named
-from tangram.recommendation.problem.problem import FleetProblem
+from tangram.recommendation.problem.packing_problem import FleetProblem
 
 if TYPE_CHECKING:
     from tangram.packing.search.stages import SolveLimits

@@ -6,7 +6,7 @@ from typing import Any
 
 from tangram.fleet import LAYOUT, Advice, RecommendedChange
 from tangram.packing import Packing
-from tangram.recommendation.problem.problem import FleetProblem
+from tangram.recommendation.problem.packing_problem import FleetProblem
 
 
 def needs_changes(fleet: FleetProblem, packing: Packing) -> bool:

@@ -23,7 +23,7 @@ from tangram.fleet import (
 from tangram.packing import GPUState, Packing
 from tangram.packing.problem.result import GPULayout, Move
 from tangram.packing.problem.statement import Problem
-from tangram.recommendation.problem.problem import FleetProblem
+from tangram.recommendation.problem.packing_problem import FleetProblem
 
 Steps = Iterable[Mapping[str, Any]]  # of the plan document
 

@@ -13,7 +13,7 @@ from tangram.packing import Choice, GPULayout, GPUState, Move, Packing, Placed, 
 from tangram.recommendation.documents.fleet_input import FleetInput
 from tangram.recommendation.explanation.alternatives import alternatives, shape_document
 from tangram.recommendation.explanation.unmet_reason import unmet_reason
-from tangram.recommendation.problem.problem import FleetProblem
+from tangram.recommendation.problem.packing_problem import FleetProblem
 from tangram.recommendation.problem.replica_bounds import ReplicaBounds
 
 _DIGITS = 6  # decimal places of USD

@@ -8,7 +8,7 @@ no Prometheus, the simulator with those of its engines.
 from tangram.scaling.scrapes.metrics_view import MetricsView
 from tangram.scaling.scrapes.page_layout import PageLayout, Row
 from tangram.scaling.scrapes.range_selection import RangeSelection
-from tangram.scaling.scrapes.reading import query_results, read_sample
+from tangram.scaling.scrapes.sample_from_scrapes import query_results, read_sample
 from tangram.scaling.scrapes.scrape_store import ScrapeStore
 
 __all__ = [

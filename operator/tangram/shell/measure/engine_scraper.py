@@ -20,8 +20,8 @@ from tangram.scaling.sample import AT_WINDOW, RejectedSample
 from tangram.scaling.scrapes import MetricsView, ScrapeStore, query_results
 from tangram.scaling.scrapes.page_layout import READ_BY_OPERATOR
 from tangram.scaling.scrapes.scrape_store import ENGINE_MARK
+from tangram.shell.measure.metrics_readings import Reading, Readings
 from tangram.shell.measure.page_fetcher import PageFetcher
-from tangram.shell.measure.reading import Reading, Readings
 from tangram.shell.measure.scraped_page import QUERY, EngineValues, PageParser, PageProblem, PodPages
 from tangram.shell.objects.engine_pod import ENGINE_PORT
 from tangram.shell.settings import ScrapeSettings

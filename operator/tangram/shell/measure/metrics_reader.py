@@ -20,8 +20,8 @@ from tangram.scaling import (
     sample_from,
 )
 from tangram.shell.measure.history_reader import HistoryReader
+from tangram.shell.measure.metrics_readings import Reading, Readings, defect
 from tangram.shell.measure.prometheus import Prometheus, QueryFailed, QueryUnanswerable
-from tangram.shell.measure.reading import Reading, Readings, defect
 from tangram.shell.settings import PrometheusSettings
 
 log = logging.getLogger(__name__)

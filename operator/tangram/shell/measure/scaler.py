@@ -12,8 +12,8 @@ from tangram.scaling import ScalingDecision, ScalingParams, Signal, classify, re
 from tangram.scaling.law import Law, LawState, after_plan, observation_of
 from tangram.scaling.ordered_replicas import ShapeStart, start_outcomes
 from tangram.shell.measure.fault_log import FaultLog
+from tangram.shell.measure.metrics_readings import MetricsSource
 from tangram.shell.measure.predicted_capacities import CapacityInputs, PredictedCapacities
-from tangram.shell.measure.reading import MetricsSource
 from tangram.shell.settings import Settings
 
 log = logging.getLogger(__name__)

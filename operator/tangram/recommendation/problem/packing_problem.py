@@ -1,4 +1,4 @@
-"""From what was read to what is packed."""
+"""The problem that the packing solver gets: GPUs, demands and prices of a plan's input."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace

@@ -8,7 +8,7 @@ import pytest
 
 from tangram.catalog import InputError
 from tangram.fleet.lengths import fixed
-from tangram.simulator.traffic.generated import RatePoint, TrafficDescription, generated
+from tangram.simulator.traffic.synthetic_traffic import RatePoint, TrafficDescription, generated
 
 
 def _description(*points: tuple[float, float], cv: float = 1.0) -> TrafficDescription:

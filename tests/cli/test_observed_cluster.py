@@ -13,7 +13,7 @@ from e2e.cluster.apiserver import ControlPlane, free_port
 from e2e.cluster.binaries import need
 from tangram.catalog import InputError
 from tangram.cli.cluster.access import ClusterAccess
-from tangram.cli.cluster.reading import read_cluster
+from tangram.cli.cluster.observed_cluster import read_cluster
 from tangram.fleet import Intent
 from tangram.recommendation.documents.snapshot_file import read_snapshot
 from tangram.recommendation.recommend import recommend

@@ -1,4 +1,4 @@
-"""Scheduler policy? Find the limit for which the engine holds requests back, if any."""
+"""Which limit keeps the engine from admitting more requests: KV cache, sequences or tokens of a step."""
 
 from dataclasses import dataclass, replace
 
@@ -35,7 +35,7 @@ class EngineFlags:
         )
 
 
-def policy(interval: Interval, limits: EngineFlags) -> Finding:
+def admission_limit(interval: Interval, limits: EngineFlags) -> Finding:
     """Return the limit for which the scheduler holds requests back, if any."""
     running, waiting = interval.gauge(m.RUNNING), interval.gauge(m.WAITING)
     if running is None or waiting is None:
