@@ -21,6 +21,14 @@ def test_each_class_has_the_mean_load_of_its_requests():
     )
 
 
+def test_the_likelihood_of_the_occupied_classes_is_that_of_all():
+    occupied = COUNTS.occupied()
+
+    assert occupied == LoadMisses((50.0, 100.0, 200.0), (10.0, 0.0, 100.0), (0.1, 0.5, 0.9))
+    assert occupied.log_likelihood(lambda load: load / 2) == COUNTS.log_likelihood(lambda load: load / 2)
+    assert LoadMisses().occupied() == COUNTS.faded(math.inf).occupied() == LoadMisses()
+
+
 def test_the_lowest_loads_are_whole_classes():
     assert COUNTS.lowest(40.0) == (50.0, 10.0, 0.1)
     assert COUNTS.lowest(51.0) == (150.0, 10.0, 0.5)

@@ -141,9 +141,11 @@ def _fitted(memory: ScalingMemory, capacity: ReplicaCapacity, predicted: float) 
     Loads are counted in units of `predicted`, requests per second.
     """
 
+    counts = memory.load_misses.occupied()
+
     def plausibility(correction: CapacityCorrection) -> float:
         fitted = capacity.corrected(correction)
-        likelihood = memory.load_misses.log_likelihood(lambda load: fitted.missed_share(load * predicted))
+        likelihood = counts.log_likelihood(lambda load: fitted.missed_share(load * predicted))
         return likelihood / _CORRELATED - _COST * correction.distance(memory.prior)
 
     share, spread, _ = memory.correction

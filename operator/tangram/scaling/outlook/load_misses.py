@@ -41,6 +41,12 @@ class LoadMisses:
         loads[place] += requests / counts[place] * (load - loads[place])
         return LoadMisses(tuple(counts), tuple(misses), tuple(loads))
 
+    def occupied(self) -> "LoadMisses":
+        """Return the classes that are not empty: what many curves are compared with."""
+        counts = zip(self.requests, self.misses, self.loads, strict=True)
+        classes = [counted for counted in counts if counted[0] >= _LEAST_COUNT]
+        return LoadMisses(*zip(*classes, strict=True))
+
     def lowest(self, least: float) -> tuple[float, float, float]:
         """Return `least` requests at the lowest loads, the misses among them, and the highest of these loads:
         whole classes, all if there are fewer requests.
