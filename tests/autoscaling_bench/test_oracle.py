@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.autoscaling.oracle import ScheduleFamily, cheapest_schedule, clairvoyant_cover
+from tests.support.examples import examples
 
 needs = st.lists(st.integers(0, 3), min_size=1, max_size=14)
 
@@ -28,7 +29,7 @@ def least_cost(need, start, stop, initial):
 
 
 @given(needs, st.integers(0, 4), st.integers(0, 3), st.integers(0, 3))
-@settings(max_examples=300, deadline=None)
+@examples(100)
 def test_no_cover_costs_less(need, start, stop, initial):
     cover = clairvoyant_cover(need, bin_s=1, start_s=start, stop_s=stop, initial=initial)
 

@@ -50,20 +50,16 @@ class Plant:
         )
         self.tick_s = self.params.scrape_interval_s
         self.memory = ScalingMemory(**known)
-        self.rng, self.now, self.events, self.order = Random(seed), 0.0, [], 0
+        self.rng, self.now, self.ends, self.order = Random(seed), 0.0, [], 0
         self.fleet = [Replica() for _ in range(replicas)]
         self.wanted, self.starting = replicas, []
         self.counts = dict.fromkeys(COUNTERS, 0)
         self.scrapes: list[tuple[dict, float, float]] = []  # counters, running, KV usage
         self.replica_rate, self.history = replica_rate, LoadHistory(0.0)  # None: no feed-forward
-        self.at(self.rng.expovariate(rate(0.0)), self.arrive)
-
-    def at(self, when, what, *args):
-        self.order += 1
-        heapq.heappush(self.events, (when, self.order, what, args))
+        self.arrives_at = self.rng.expovariate(rate(0.0))
 
     def arrive(self):
-        self.at(self.now + self.rng.expovariate(max(1e-6, self.rate(self.now))), self.arrive)
+        self.arrives_at = self.now + self.rng.expovariate(max(1e-6, self.rate(self.now)))
         if self.fleet:
             self.counts["arrived"] += 1
             replica = self.rng.choice(self.fleet)
@@ -81,7 +77,10 @@ class Plant:
             objective = self.intent.ttft
             if objective and self.now + e.prefill_s - arrived <= objective.milliseconds / 1000:
                 self.counts["ttft_good"] += 1
-            self.at(self.now + e.prefill_s + tokens * token_s, self.end, replica, token_s)
+            self.order += 1
+            heapq.heappush(
+                self.ends, (self.now + e.prefill_s + tokens * token_s, self.order, replica, token_s)
+            )
 
     def end(self, replica, token_s):
         replica.running -= 1
@@ -131,9 +130,13 @@ class Plant:
     def tick(self):
         """Let a tick pass, then decide."""
         until = self.now + self.tick_s
-        while self.events and self.events[0][0] <= until:
-            self.now, _, what, args = heapq.heappop(self.events)
-            what(*args)
+        while (ends_at := self.ends[0][0] if self.ends else math.inf) <= until or self.arrives_at <= until:
+            if self.arrives_at < ends_at:
+                self.now = self.arrives_at
+                self.arrive()
+            else:
+                self.now, _, replica, token_s = heapq.heappop(self.ends)
+                self.end(replica, token_s)
         self.now = until
         came = [start for start in self.starting if start <= self.now]
         self.starting = [start for start in self.starting if start > self.now]

@@ -2,7 +2,7 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tangram.fleet import Intent, MIGPolicy, Objective
@@ -15,6 +15,7 @@ from tangram.scaling import (
     classify,
     decide,
 )
+from tests.support.examples import examples
 
 PARAMS = ScalingParams(window_s=60, scrape_interval_s=15, up_after_s=10, down_after_s=120)
 INTENT = Intent(
@@ -225,7 +226,7 @@ HARDLY_ANYTHING_RUNS = {"blind": False, "seconds": 15.0, "running": 2e-311, "wai
 
 @given(st.lists(LOADS, max_size=40), INTENTS, st.integers(0, 12))
 @example([HARDLY_ANYTHING_RUNS] * 4, INTENT, 1)
-@settings(max_examples=200)
+@examples(80)
 def test_bounds_hold_at_every_instant(loads, intent, replicas):
     world = World(intent=intent, replicas=replicas)
     for load in loads:
@@ -234,7 +235,7 @@ def test_bounds_hold_at_every_instant(loads, intent, replicas):
 
 
 @given(st.lists(LOADS, max_size=40), INTENTS)
-@settings(max_examples=200)
+@examples(80)
 def test_nothing_goes_down_without_fresh_metrics_or_by_more_than_one(loads, intent):
     world = World(intent=intent, replicas=intent.max_replicas)
     last_down = None

@@ -4,11 +4,12 @@ import math
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tangram.scaling.outlook.forecast import DISTRIBUTION, forecast
 from tangram.scaling.outlook.load_history import LoadHistory, extended, from_samples
+from tests.support.examples import examples
 
 MINUTE = 60.0
 RATES = st.lists(st.one_of(st.none(), st.floats(0, 1e4)), max_size=60)
@@ -87,7 +88,7 @@ def test_without_history_the_margin_is_that_of_bursty_arrivals():
     assert forecast(empty, 5.0, now=0.0, horizon_s=60).upper > 6.0
 
 
-@settings(max_examples=150)
+@examples(50)
 @given(RATES, st.floats(0, 1e4), st.floats(1, 4000))
 def test_whatever_the_history_the_forecast_is_finite_ascending_and_repeatable(rates, rate, horizon_s):
     past = history(rates)

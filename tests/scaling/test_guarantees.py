@@ -5,7 +5,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tangram.fleet import Objective
@@ -24,6 +24,7 @@ from tangram.scaling.outlook.load_history import LoadHistory
 from tangram.scaling.outlook.load_outlook import LoadOutlook
 from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
 from tangram.scaling.sample import Window
+from tests.support.examples import examples
 from tests.support.fleet import intent
 
 PARAMS = ScalingParams(window_s=60, scrape_interval_s=15, up_after_s=30, down_after_s=300)
@@ -106,7 +107,7 @@ def play(history, known, of=CHAT, memory=None):
     return played
 
 
-@settings(max_examples=120)
+@examples(40)
 @given(HISTORIES, OUTLOOKS)
 def test_replicas_stay_within_bounds_and_never_fall_without_fresh_metrics(history, known):
     for signal, _, decision in play(history, known):
@@ -117,14 +118,14 @@ def test_replicas_stay_within_bounds_and_never_fall_without_fresh_metrics(histor
             assert decision.replicas == decision.previous
 
 
-@settings(max_examples=120)
+@examples(40)
 @given(HISTORIES, OUTLOOKS)
 def test_one_order_at_most_doubles_or_adds_four(history, known):
     for _, _, decision in play(history, known):
         assert decision.replicas <= max(2 * decision.previous, decision.previous + 4)
 
 
-@settings(max_examples=80)
+@examples(30)
 @given(HISTORIES, OUTLOOKS)
 def test_an_order_on_its_way_is_added_to_only_for_more_than_one_replica(history, known):
     for _, ready, decision in play(history, known):
@@ -134,13 +135,13 @@ def test_an_order_on_its_way_is_added_to_only_for_more_than_one_replica(history,
             assert decision.need.replicas + decision.memory.written_off > decision.previous
 
 
-@settings(max_examples=80)
+@examples(30)
 @given(HISTORIES, OUTLOOKS)
 def test_equal_inputs_give_equal_decisions(history, known):
     assert play(history, known) == play(history, known)
 
 
-@settings(max_examples=120)
+@examples(40)
 @given(HISTORIES, OUTLOOKS, readings())
 def test_a_restart_changes_nothing(history, known, reading):
     """The new leader has the recorded state alone: it may wait longer, and removes nothing."""
@@ -154,7 +155,7 @@ def test_a_restart_changes_nothing(history, known, reading):
     assert after.replicas >= last.replicas
 
 
-@settings(max_examples=80)
+@examples(30)
 @given(HISTORIES, OUTLOOKS, st.integers(0, 40))
 def test_a_number_that_is_set_from_outside_is_kept_and_the_recommendation_told(history, known, number):
     of = replace(CHAT, replicas=number, min_replicas=number, max_replicas=number)
@@ -165,7 +166,7 @@ def test_a_number_that_is_set_from_outside_is_kept_and_the_recommendation_told(h
             assert decision.recommended is not None
 
 
-@settings(max_examples=60)
+@examples(25)
 @given(HISTORIES, OUTLOOKS)
 def test_every_number_that_is_remembered_is_finite(history, known):
     for _, _, decision in play(history, known):

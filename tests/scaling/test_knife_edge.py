@@ -38,8 +38,7 @@ def changes(load, real, *, hours, start=3):
     return times
 
 
-@pytest.mark.parametrize("carried", [0.7, 1.0, 1.3])
-@pytest.mark.parametrize("load", [0.9, 1.0, 1.05])
+@pytest.mark.parametrize(("load", "carried"), [(1.0, 0.7), (1.0, 1.0), (1.0, 1.3), (1.05, 0.7)])
 def test_replicas_of_a_constant_load_settle_at_the_edge_of_what_they_carry(load, carried):
     real = SMOOTH.corrected(CapacityCorrection(carried))
 

@@ -1,7 +1,7 @@
 """The replicas that a load needs, beside what one fewer would lead to, and the limit that binds."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tangram.scaling import ScalingMemory
@@ -12,6 +12,7 @@ from tangram.scaling.outlook.load_history import LoadHistory
 from tangram.scaling.outlook.load_outlook import LoadOutlook, NeedLimit, RunnerUp
 from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
 from tests.scaling.test_feed_forward import CHAT, PARAMS, outlook, sample
+from tests.support.examples import examples
 
 MISSES_AT_ANY_LOAD = ReplicaCapacity(((99, 0.0), (95, 0.0), (90, 0.0), (80, 2.0), (50, 4.0)))
 LOADS = st.lists(st.floats(0.01, 500), min_size=9, max_size=9).map(lambda rates: tuple(sorted(rates)))
@@ -37,7 +38,7 @@ def missed(loads, capacity, backlog, replicas):
     return misses / sum(w * load for w, load in zip(weights, loads, strict=True))
 
 
-@settings(max_examples=300, deadline=None)
+@examples(100)
 @given(LOADS, CAPACITIES, st.sampled_from([0.0, 0.0, 1.0, 40.0]), BUDGETS)
 def test_the_limit_is_the_one_that_the_runner_up_breaks(loads, capacity, backlog, budget):
     misses = ExpectedMisses(Forecast(90.0, loads[4], loads), capacity, backlog)

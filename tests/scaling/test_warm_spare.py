@@ -4,7 +4,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from tangram.scaling import ScalingMemory
 from tangram.scaling import feed_forward as law
@@ -15,6 +15,7 @@ from tangram.scaling.outlook.load_outlook import LoadOutlook
 from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
 from tests.scaling.test_feed_forward import CHAT, PARAMS, outlook, sample
 from tests.scaling.test_runner_up import BUDGETS, CAPACITIES, LOADS, MISSES_AT_ANY_LOAD
+from tests.support.examples import examples
 
 EVEN = ReplicaCapacity(((99, 1.6), (95, 1.8), (90, 2.0), (50, 2.6)))
 # Probabilities of the quantiles: 0.1, 0.2, 0.2, 0.2, 0.15, 0.1, 0.025, 0.015, 0.01.
@@ -124,7 +125,7 @@ def wandering(level):
     return tuple(rates)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(100)
 @given(LOADS, CAPACITIES, BUDGETS)
 def test_an_equal_load_in_one_place_is_an_equal_load_in_nine(loads, capacity, budget):
     one = ExpectedMisses(Forecast(90.0, loads[4], loads).certain, capacity)

@@ -3,13 +3,14 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tangram.capacity.load.traffic import SimulatedRequest
 from tangram.catalog import InputError
 from tangram.simulator.traffic import trace_lines
 from tangram.simulator.traffic.trace_lines import parse_trace
+from tests.support.examples import examples
 
 HEADER = "arrival_s,input_tokens,output_tokens"
 
@@ -81,7 +82,7 @@ def test_more_rows_than_the_bound_are_refused(monkeypatch: pytest.MonkeyPatch) -
         parse_trace((line for line in [HEADER, "1,1,1", "1,1,1", "1,1,1"]), "t")
 
 
-@settings(max_examples=300, deadline=None)
+@examples(100)
 @given(st.lists(st.text(max_size=40), max_size=5), st.booleans())
 def test_any_text_is_a_trace_or_an_input_error(lines: list[str], with_header: bool) -> None:
     try:
