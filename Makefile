@@ -92,7 +92,7 @@ first-cut: setup tools ## Cut a GPU for new models under 10,000 requests on a re
 
 .PHONY: campaign
 campaign: setup ## Packings against other optimisers; orders of repartitioning; mutants of the decisions against the tests
-	$(BIN)/pytest -m campaign --timeout 3600 tests/packing tests/repartition
+	$(BIN)/pytest -m campaign --timeout 3600 tests/packing tests/repartition tests/scaling
 	$(BIN)/python -m tests.mutation -o build/mutation.json
 
 .PHONY: test-faults

@@ -38,7 +38,16 @@ def changes(load, real, *, hours, start=3):
     return times
 
 
-@pytest.mark.parametrize(("load", "carried"), [(1.0, 0.7), (1.0, 1.0), (1.0, 1.3), (1.05, 0.7)])
+# A lower budget for removals fails these four; the others are run in `make campaign`.
+FEW = [(1.0, 0.7), (1.0, 1.0), (1.0, 1.3), (1.05, 0.7)]
+CASES = [
+    pytest.param(load, carried, marks=() if (load, carried) in FEW else pytest.mark.campaign)
+    for load in (0.9, 1.0, 1.05)
+    for carried in (0.7, 1.0, 1.3)
+]
+
+
+@pytest.mark.parametrize(("load", "carried"), CASES)
 def test_replicas_of_a_constant_load_settle_at_the_edge_of_what_they_carry(load, carried):
     real = SMOOTH.corrected(CapacityCorrection(carried))
 
