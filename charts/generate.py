@@ -36,12 +36,18 @@ _DROPPED = ("$defs", "title", "default", "format", "patternProperties", "x-kuber
 
 def values_schema() -> dict[str, Any]:
     """Return the JSON schema of the chart's values."""
-    settings, chart = Settings.model_json_schema(), TypeAdapter(ChartValues).json_schema()
-    settings = _inlined(settings, settings["$defs"])
-    for path in FILLED_IN:
-        _remove(settings, path)
+    chart = TypeAdapter(ChartValues).json_schema()
     head = {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Values of the tangram chart"}
-    return head | _merged(settings, _inlined(chart, chart["$defs"]))
+    return head | _merged(settings_schema(), _inlined(chart, chart["$defs"]))
+
+
+def settings_schema() -> dict[str, Any]:
+    """Return the JSON schema of the values that are settings of the operator."""
+    settings = Settings.model_json_schema()
+    schema = _inlined(settings, settings["$defs"])
+    for path in FILLED_IN:
+        _remove(schema, path)
+    return schema
 
 
 def _inlined(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:

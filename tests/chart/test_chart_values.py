@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from charts.generate import settings_schema
 from tests.chart.conftest import merge
 
 CHART = Path(__file__).resolve().parents[2] / "charts" / "tangram"
@@ -260,3 +261,27 @@ def test_every_value_has_a_comment_above_it():
         if not opens_section and not lines[number - 1].lstrip().startswith("#"):
             bare.append(line.strip())
     assert bare == ["requests:", "cpu: 100m", "memory: 512Mi", "limits:", "memory: 2Gi"]
+
+
+def _leaves(schema, at=()):
+    for key, each in schema["properties"].items():
+        yield from _leaves(each, (*at, key)) if "properties" in each else [(*at, key)]
+
+
+HANDED_ON = ("resources", "agent.resources", "affinity")  # whole, to the pod
+OPENED = {  # what a template calls a section that it opens
+    **dict.fromkeys(("image.operator", "image.engine", "image.agent"), ".image"),
+    "agent.devicePlugin": "$plugin",
+    "prometheus.auth": "",
+}
+
+
+def test_every_value_that_is_no_setting_is_used_by_a_template():
+    text = "".join(path.read_text() for path in sorted((CHART / "templates").iterdir()))
+    for path in set(_leaves(SCHEMA)) - set(_leaves(settings_schema())) - {("global",)}:
+        section, name = ".".join(path[:-1]), path[-1]
+        if section in HANDED_ON:
+            assert f"with .Values.{section} }}}}" in text
+        else:
+            places = (f".Values.{'.'.join(path)}", f"{OPENED.get(section, '-')}.{name}")
+            assert any(re.search(rf"{re.escape(place)}\b", text) for place in places), ".".join(path)
