@@ -42,17 +42,9 @@ class HeldBack:
 
 @dataclass(frozen=True, slots=True)
 class Dearer:
-    """The replicas cost more than those of the chosen shape, or as much."""
+    """The replicas do not cost less than the chosen ones, or these run and are not moved only for that."""
 
-    more_per_hour: float  # USD
-    word: ClassVar[str] = "Dearer"
-
-
-@dataclass(frozen=True, slots=True)
-class OnlyCheaper:
-    """The replicas cost less than the running ones, which are not moved only to save money."""
-
-    less_per_hour: float  # USD
+    more_per_hour: float  # USD; negative: running replicas cost more, and stay
     word: ClassVar[str] = "Dearer"
 
 
@@ -72,6 +64,4 @@ class WorseFleet:
     word: ClassVar[str] = "Fleet"
 
 
-ShapeReason = (
-    NotEnoughGPUs | TooManyReplicas | OverBudget | HeldBack | Dearer | OnlyCheaper | TooFewPlaces | WorseFleet
-)
+ShapeReason = NotEnoughGPUs | TooManyReplicas | OverBudget | HeldBack | Dearer | TooFewPlaces | WorseFleet

@@ -5,25 +5,8 @@ Conditions, statuses, FleetPlans and `tangram plan` take them from here, so that
 
 from tangram.capacity.memory.budget import GIB
 from tangram.capacity.sizing import Constraint, Rejection, SizingRequest
-from tangram.eligibility.explanation.no_serving_shape import (
-    AllRuledOut,
-    NoServingShape,
-    TooLittleMemory,
-    UnevaluatedFormats,
-    UnreachableObjective,
-    missing_bytes,
-)
-from tangram.eligibility.explanation.shape_reasons import (
-    Dearer,
-    HeldBack,
-    NotEnoughGPUs,
-    OnlyCheaper,
-    OverBudget,
-    ShapeReason,
-    TooFewPlaces,
-    TooManyReplicas,
-    WorseFleet,
-)
+from tangram.eligibility.explanation import no_serving_shape as none
+from tangram.eligibility.explanation import shape_reasons as reasons
 from tangram.eligibility.shapes.serving_shapes import AssessedShapes
 
 _CENT = 0.01  # USD: sentences show no less
@@ -34,25 +17,25 @@ _NO_GAIN = {
 }
 
 
-def reason_sentence(reason: ShapeReason) -> str:
+def reason_sentence(reason: reasons.ShapeReason) -> str:
     """Return what is against a shape that serves."""
     match reason:
-        case NotEnoughGPUs(needed, fitting, if_empty):
+        case reasons.NotEnoughGPUs(needed, fitting, if_empty):
             free = f"the fleet has room for {fitting} if it were empty"
             text = f"{_needs(needed)}, {free if if_empty else f'free and own devices suffice for {fitting}'}"
-        case TooManyReplicas(needed, allowed):
+        case reasons.TooManyReplicas(needed, allowed):
             text = f"{_needs(needed)}, scaling.maxReplicas allows {allowed}"
-        case OverBudget(cost, budget):
+        case reasons.OverBudget(cost, budget):
             text = f"costs {cost:.2f} $/h, placement.budgetPerHour is {budget:.2f}"
-        case HeldBack(_, message):
+        case reasons.HeldBack(_, message):
             text = message
-        case Dearer(more):
+        case reasons.Dearer(more) if more < 0:
+            text = f"costs {-more:.2f} $/h less, but running replicas are not moved only to save money"
+        case reasons.Dearer(more):
             text = f"costs {f'{more:.2f} $/h more' if more >= _CENT / 2 else 'no less'} by its share of GPUs"
-        case OnlyCheaper(less):
-            text = f"costs {less:.2f} $/h less, but running replicas are not moved only to save money"
-        case TooFewPlaces():
+        case reasons.TooFewPlaces():
             text = "costs no more, but is free on too few nodes or zones for placement.spread"
-        case WorseFleet(proved, one_shape):
+        case reasons.WorseFleet(proved, one_shape):
             text = _NO_GAIN[proved] + (" with one shape per LLMDeployment" if one_shape else "")
     return text
 
@@ -61,28 +44,28 @@ def _needs(replicas: int) -> str:
     return f"needs {replicas} {'replica' if replicas == 1 else 'replicas'}"
 
 
-def no_shape_sentence(assessed: AssessedShapes, why: NoServingShape) -> str:
+def no_shape_sentence(assessed: AssessedShapes, why: none.NoServingShape) -> str:
     """Return why no shape serves, with the nearest one and what to change."""
     match why:
-        case UnevaluatedFormats(formats):
+        case none.UnevaluatedFormats(formats):
             pronoun = "it" if len(formats) == 1 else "them"
             fitting = f"only {' and '.join(formats)} would fit and meet the objectives"
             return f"{fitting}, but engine.precision Any allows {pronoun} only after an evaluation"
-        case UnreachableObjective(nearest, reachable_ms):
+        case none.UnreachableObjective(nearest, reachable_ms):
             objective = nearest.constraint
             return (
                 f"the smallest {objective} that can be reached is {reachable_ms:.2f} ms, on"
                 f" {nearest.shape.described}: {rejection_sentence(assessed, nearest)}; raise"
                 f" objectives.{objective.lower()}.milliseconds, or add GPUs with more bandwidth"
             )
-        case TooLittleMemory(nearest, missing):
+        case none.TooLittleMemory(nearest, missing):
             short = f", {missing / GIB:.1f} GiB short" if missing else ""
             return (
                 f"no GPU or slice has enough memory; the closest is {nearest.shape.described}{short}:"
                 f" {rejection_sentence(assessed, nearest)}; "
                 f"lower engine.maxModelLen or engine.maxRunningRequests, or add larger GPUs"
             )
-        case AllRuledOut(rejections):
+        case none.AllRuledOut(rejections):
             named = rejections[:_MOST_RULED_OUT]
             texts = "; ".join(f"{r.shape.described}: {rejection_sentence(assessed, r)}" for r in named)
             return f"every shape in the fleet is ruled out ({texts})"
@@ -99,7 +82,7 @@ def rejection_sentence(assessed: AssessedShapes, rejection: Rejection) -> str:
         return _prediction(rejection, *idle, assessed.requirements.request)
     if rejection.constraint is not Constraint.MEMORY:
         return rejection.message
-    if missing_bytes(assessed, rejection):
+    if none.missing_bytes(assessed, rejection):
         return str(assessed.assessments.budget(shape))
     return f"{rejection.message}: no room for a request of the mean length"
 

@@ -4,15 +4,8 @@ import math
 from typing import Any
 
 from tangram.capacity.sizing import Rejection, ServingShape
+from tangram.eligibility.explanation import shape_reasons as reasons
 from tangram.eligibility.explanation.alternatives import UnusedShape, unused_shapes
-from tangram.eligibility.explanation.shape_reasons import (
-    Dearer,
-    NotEnoughGPUs,
-    OverBudget,
-    ShapeReason,
-    TooManyReplicas,
-    WorseFleet,
-)
 from tangram.eligibility.explanation.words import reason_sentence
 from tangram.eligibility.shapes.serving_shapes import AssessedShapes
 from tangram.fleet import Shape
@@ -38,10 +31,10 @@ def alternatives(
     def is_used(offer: ServingShape) -> bool:
         return {offer.key} == chosen_shapes
 
-    def against(offer: ServingShape) -> tuple[int, ShapeReason]:
+    def against(offer: ServingShape) -> tuple[int, reasons.ShapeReason]:
         count = replicas(requirements, offer)
         reason = _own_limit(assessed, offer, count, choice, bounds)
-        return count, reason or WorseFleet(proved=proved, one_shape=requirements.uniform)
+        return count, reason or reasons.WorseFleet(proved=proved, one_shape=requirements.uniform)
 
     return [_document(assessed, other) for other in unused_shapes(assessed, is_used, against)]
 
@@ -82,19 +75,19 @@ def _unmet_share(assessed: AssessedShapes, other: UnusedShape) -> float:
 
 def _own_limit(
     assessed: AssessedShapes, offer: ServingShape, count: int, choice: Choice, bounds: ReplicaBounds
-) -> ShapeReason | None:
+) -> reasons.ShapeReason | None:
     """Return the reason against a shape whatever the rest of the fleet does; None: there is none."""
     requirements, cost = assessed.requirements, count * offer.price_per_hour
     budget = requirements.intent.budget_per_hour
     if requirements.most is not None and count > requirements.most:
-        return TooManyReplicas(count, requirements.most)
+        return reasons.TooManyReplicas(count, requirements.most)
     if budget is not None and cost > budget:
-        return OverBudget(cost, budget)
+        return reasons.OverBudget(cost, budget)
     most = bounds.inside(requirements.pools).of(offer.key)
     if count > most:
-        return NotEnoughGPUs(count, most, if_empty=True)
+        return reasons.NotEnoughGPUs(count, most, if_empty=True)
     if choice.unmet == 0 and cost > choice.price_per_hour + _ROUNDING:
-        return Dearer(cost - choice.price_per_hour)
+        return reasons.Dearer(cost - choice.price_per_hour)
     return None
 
 

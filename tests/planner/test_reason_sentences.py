@@ -1,0 +1,59 @@
+"""Each reason against a shape has one sentence, in statuses and in plans."""
+
+import pytest
+
+from tangram.eligibility.explanation.shape_reasons import (
+    Dearer,
+    HeldBack,
+    NotEnoughGPUs,
+    OverBudget,
+    TooFewPlaces,
+    TooManyReplicas,
+    WorseFleet,
+)
+from tangram.eligibility.explanation.words import reason_sentence
+
+
+@pytest.mark.parametrize(
+    ("reason", "word", "sentence"),
+    [
+        (
+            NotEnoughGPUs(5, 4, if_empty=True),
+            "NotEnoughGPUs",
+            "needs 5 replicas, the fleet has room for 4 if it were empty",
+        ),
+        (
+            NotEnoughGPUs(1, 0, if_empty=False),
+            "NotEnoughGPUs",
+            "needs 1 replica, free and own devices suffice for 0",
+        ),
+        (TooManyReplicas(3, 2), "MaxReplicas", "needs 3 replicas, scaling.maxReplicas allows 2"),
+        (OverBudget(4.5, 4.0), "Budget", "costs 4.50 $/h, placement.budgetPerHour is 4.00"),
+        (HeldBack("QuotaExceeded", "quota gpus: 0 of 2 left"), "QuotaExceeded", "quota gpus: 0 of 2 left"),
+        (Dearer(0.18), "Dearer", "costs 0.18 $/h more by its share of GPUs"),
+        (Dearer(0.0), "Dearer", "costs no less by its share of GPUs"),
+        (
+            Dearer(-1.5),
+            "Dearer",
+            "costs 1.50 $/h less, but running replicas are not moved only to save money",
+        ),
+        (
+            TooFewPlaces(),
+            "Spread",
+            "costs no more, but is free on too few nodes or zones for placement.spread",
+        ),
+        (
+            WorseFleet(proved=True, one_shape=True),
+            "Fleet",
+            "costs no more by its share of GPUs, but the whole fleet would neither cost less nor serve more"
+            " with one shape per LLMDeployment",
+        ),
+        (
+            WorseFleet(proved=False),
+            "Fleet",
+            "costs no more by its share of GPUs, but no better plan of the whole fleet was found with it",
+        ),
+    ],
+)
+def test_a_reason_has_its_word_and_its_sentence(reason, word, sentence):
+    assert (reason.word, reason_sentence(reason)) == (word, sentence)
