@@ -80,11 +80,6 @@ CASES = (
     "next step",
 )
 LARGEST = 40e9  # bytes of weights: what fits a GPU of 48 GB
-FAMILIES = {
-    (False, False): "LlamaForCausalLM",
-    (True, False): "Qwen2ForCausalLM",
-    (False, True): "Qwen3ForCausalLM",
-}
 KINDS = (  # SKU, label, what a node offers whole, what it offers where it is cut
     ("H100-80GB-SXM", "NVIDIA-H100-80GB-HBM3", {"gpu": 8},
      {"gpu": 4, "mig-1g.10gb": 7, "mig-3g.40gb": 4, "mig-2g.20gb": 3, "mig-1g.20gb": 1}),
@@ -246,11 +241,10 @@ def facts_of(model: Architecture | None) -> CheckpointFacts | None:
     group, size = model.groups[0], 2 * model.parameters
     attention = group.attention
     plain = attention.latent is None and attention.window is None and not group.experts and group.norms == 2
-    family = FAMILIES.get((attention.bias, attention.qk_norm))
-    if not plain or family is None or size > LARGEST:
+    if not plain or size > LARGEST:
         return None
     return CheckpointFacts(
-        architecture=family,
+        architecture=model.name,
         digest=f"sha256:{model.name}",
         dtype=model.dtype,
         layers=model.layers,
@@ -264,6 +258,8 @@ def facts_of(model: Architecture | None) -> CheckpointFacts | None:
         weight_bytes=size,
         embedding_bytes=2 * model.vocab_size * model.hidden_size,
         tied_embeddings=model.tied_embeddings,
+        attention_bias=attention.bias,
+        qk_norm=attention.qk_norm,
     )
 
 

@@ -31,6 +31,8 @@ TINY = {
     "weightBytes": 7606784,
     "embeddingBytes": 2097152,
     "tiedEmbeddings": True,
+    "attentionBias": False,
+    "qkNorm": False,
 }
 FACTS = Facts.model_validate(TINY).to_noun()
 PACE = Pace(100.0, 3.0, 0.75)

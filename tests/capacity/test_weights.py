@@ -278,6 +278,8 @@ LLAMA_1B: dict[str, Any] = {
     "weight_bytes": 2_471_628_800,
     "embedding_bytes": 525_336_576,
     "tied_embeddings": True,
+    "attention_bias": False,
+    "qk_norm": False,
 }
 
 
@@ -285,9 +287,8 @@ LLAMA_1B: dict[str, Any] = {
 def test_facts_of_an_inspected_checkpoint_give_the_same_footprint_as_its_config(name: str):
     known = model(name)
     attention = known.groups[0].attention
-    family = {"L": "LlamaForCausalLM", "2": "Qwen2ForCausalLM", "3": "Qwen3ForCausalLM"}
     facts = CheckpointFacts(
-        architecture=family["L" if name[0] == "L" else name[4]],
+        architecture=name,
         digest="sha256:0",
         dtype="bf16",
         layers=known.layers,
@@ -301,6 +302,8 @@ def test_facts_of_an_inspected_checkpoint_give_the_same_footprint_as_its_config(
         weight_bytes=2 * known.parameters,
         embedding_bytes=2 * known.vocab_size * known.hidden_size,
         tied_embeddings=known.tied_embeddings,
+        attention_bias=attention.bias,
+        qk_norm=attention.qk_norm,
     )
 
     found = architecture_from_facts(facts)

@@ -236,6 +236,8 @@ def test_inspected_facts_win_over_names(planner):
         "weight_bytes": 2471645608,
         "embedding_bytes": 525336576,
         "tied_embeddings": True,
+        "attention_bias": False,
+        "qk_norm": False,
     }
     camel = {"".join(w.title() if i else w for i, w in enumerate(k.split("_"))): v for k, v in facts.items()}
     document = deployment("own", uri="pvc://models/our-own") | {"status": {"model": {"facts": camel}}}

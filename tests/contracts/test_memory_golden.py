@@ -87,6 +87,8 @@ def facts_of(wanted):
         weight_bytes=sum(weights.values()),
         embedding_bytes=weights["embedding"],
         tied_embeddings=spec.tied_embeddings,
+        attention_bias=spec.attention_bias,
+        qk_norm=spec.qk_norm,
     )
 
 

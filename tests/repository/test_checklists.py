@@ -121,13 +121,23 @@ print(parse_config(config, {}, "bf16").family, architecture_from_config(config, 
 """
 
 
-def test_a_family_is_known_to_engine_and_operator(copy: Path) -> None:
+CONTRACT = """
+import sys; sys.path.append(sys.argv[1])
+from tests.contracts.test_model_families import CONFIGS, assert_both_read_the_same_tensors
+for config in CONFIGS.values():
+    assert_both_read_the_same_tensors(config | {"architectures": ["AquilaForCausalLM"]})
+"""
+
+
+def test_a_family_is_known_to_engine_and_operator_and_keeps_their_contract(copy: Path) -> None:
     follow("Add a model family", copy)
+    (copy / "tests").symlink_to(ROOT / "tests")
 
     family, parameters = run(copy, "-c", FAMILY).split()
 
     assert family == "aquila"
     assert int(parameters) == 2 * (64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 128 + 2 * 64) + 2 * 256 * 64 + 64
+    run(copy, "-c", CONTRACT, str(copy))
 
 
 def test_a_gpu_is_listed_recognised_and_sized(copy: Path) -> None:

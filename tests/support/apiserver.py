@@ -63,6 +63,8 @@ FACTS = {
     "weightBytes": 2471645608,
     "embeddingBytes": 525336576,
     "tiedEmbeddings": True,
+    "attentionBias": False,
+    "qkNorm": False,
 }
 
 

@@ -131,7 +131,7 @@ def _refuse_unimplemented(config: dict[str, Any], sizes: _Config, family: _Famil
         raise _bad("quantization_config", "quantized checkpoints are not supported; use the original weights")
     if config.get("hidden_act", "silu") != "silu":
         raise _bad("hidden_act", f"only 'silu' is implemented, not {str(config['hidden_act'])[:50]!r}")
-    if family.name != "qwen2" and sizes.attention_bias:
+    if sizes.attention_bias and not family.attention_bias:
         raise _bad("attention_bias", "biases on all four attention projections are not implemented")
     if sizes.mlp_bias:
         raise _bad("mlp_bias", "is not implemented")

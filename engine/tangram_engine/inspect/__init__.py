@@ -114,6 +114,8 @@ def facts(checkpoint: Checkpoint) -> dict[str, Any]:
         "weightBytes": checkpoint.weight_bytes,
         "embeddingBytes": checkpoint.tensors[EMBEDDING].nbytes,
         "tiedEmbeddings": spec.tied_embeddings,
+        "attentionBias": spec.attention_bias,
+        "qkNorm": spec.qk_norm,
     }
 
 

@@ -138,6 +138,8 @@ class CheckpointFacts:
     weight_bytes: int  # all tensors
     embedding_bytes: int  # the input embedding: stored, but not read whole in a step unless tied
     tied_embeddings: bool
+    attention_bias: bool  # whether the projections of queries, keys and values have biases
+    qk_norm: bool  # whether queries and keys are normalised by head
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,10 @@ class Facts(APIModel):
         description="Bytes of the input embedding: stored, but not read whole in a step unless tied."
     )
     tied_embeddings: StrictBool = Field(description="Whether the output projection is the input embedding.")
+    attention_bias: StrictBool = Field(
+        description="Whether the projections of queries, keys and values have biases."
+    )
+    qk_norm: StrictBool = Field(description="Whether queries and keys are normalised by head.")
 
     def to_noun(self) -> CheckpointFacts:
         """Return the same facts as the planner's type."""

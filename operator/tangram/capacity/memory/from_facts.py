@@ -8,8 +8,6 @@ from tangram.catalog.models.precision import precision
 from tangram.fleet import CheckpointFacts
 
 MLP_SIZE = "MLP size (from the number of parameters)"  # in `Architecture.unverified`
-_BIASED = frozenset({"Qwen2ForCausalLM"})
-_NORMED = frozenset({"Qwen3ForCausalLM"})
 
 
 @lru_cache(maxsize=1024)
@@ -24,8 +22,8 @@ def architecture_from_facts(facts: CheckpointFacts) -> Architecture:
         kv_heads=facts.kv_heads,
         head_dim=facts.head_dim,
         v_head_dim=facts.head_dim,
-        bias=facts.architecture in _BIASED,
-        qk_norm=facts.architecture in _NORMED,
+        bias=facts.attention_bias,
+        qk_norm=facts.qk_norm,
     )
     bare = Architecture(
         name=facts.architecture,

@@ -7,13 +7,6 @@ from tangram.catalog import Architecture, InputError
 from tangram.catalog.models.precision import precision
 from tangram.fleet import CheckpointFacts
 
-# By biases of the projections and normalisation of queries and keys.
-_FAMILIES = {
-    (False, False): "LlamaForCausalLM",
-    (True, False): "Qwen2ForCausalLM",
-    (False, True): "Qwen3ForCausalLM",
-}
-
 
 def well_known_facts(architecture: Architecture) -> CheckpointFacts:
     """Return the facts of a dense decoder. Raises `InputError` for models that facts cannot describe."""
@@ -22,11 +15,10 @@ def well_known_facts(architecture: Architecture) -> CheckpointFacts:
     uniform = all(replace(other, count=group.count) == group for other in architecture.groups)
     if not uniform or attention.latent or group.experts or architecture.quantization:
         raise InputError(architecture.name, "is no dense decoder of alike layers in 16 or 32 bits")
-    family = _FAMILIES.get((attention.bias, attention.qk_norm), "")
     element = precision(architecture.dtype).bits // 8
     parameters = architecture.parameters
     facts = CheckpointFacts(
-        architecture=family,
+        architecture=architecture.name,
         digest=f"well-known:{architecture.name}:{parameters}",
         dtype=architecture.dtype,
         layers=architecture.layers,
@@ -40,6 +32,8 @@ def well_known_facts(architecture: Architecture) -> CheckpointFacts:
         weight_bytes=parameters * element,
         embedding_bytes=architecture.vocab_size * architecture.hidden_size * element,
         tied_embeddings=architecture.tied_embeddings,
+        attention_bias=attention.bias,
+        qk_norm=attention.qk_norm,
     )
     if architecture_from_facts(facts).parameters != parameters:
         raise InputError(architecture.name, "has tensors that the facts of a checkpoint do not tell apart")

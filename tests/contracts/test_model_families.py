@@ -1,0 +1,87 @@
+"""Engine and operator each have one table of model families; both read a config.json as the same tensors."""
+
+import math
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tangram.api.llm_deployment.facts import Facts
+from tangram.capacity.memory.from_facts import architecture_from_facts
+from tangram.catalog import Architecture
+from tangram.catalog.models.families import FAMILIES as OPERATORS
+from tangram.catalog.models.model_config import architecture_from_config
+from tangram_engine.checkpoint import Checkpoint, TensorEntry, expected_shapes
+from tangram_engine.checkpoint.config import FAMILIES as ENGINES
+from tangram_engine.checkpoint.config import parse_config
+from tangram_engine.inspect import facts
+
+Tensors = Counter[tuple[str, tuple[int, ...]]]  # name, with * for the number of a layer, and shape
+
+CONFIG: dict[str, Any] = {
+    "hidden_size": 96,
+    "intermediate_size": 200,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "vocab_size": 512,
+    "max_position_embeddings": 256,
+    "torch_dtype": "bfloat16",
+}
+CONFIGS = {
+    "as few keys as may be": CONFIG,
+    "groups of heads": CONFIG | {"num_key_value_heads": 2},
+    "heads of another size": CONFIG | {"num_key_value_heads": 3, "head_dim": 32},
+    "tied embeddings": CONFIG | {"tie_word_embeddings": True},
+    "windows that are switched off": CONFIG
+    | {"use_sliding_window": False, "sliding_window": 64, "max_window_layers": 1},
+}
+
+
+def checkpoint_of(config: dict[str, Any]) -> Checkpoint:
+    """A checkpoint that has the tensors that the engine expects, and no files."""
+    spec = parse_config(config, {}, "bf16")
+    tensors = {
+        name: TensorEntry(Path("model.safetensors"), "BF16", shape, offset=0, nbytes=2 * math.prod(shape))
+        for name, shape in expected_shapes(spec)
+    }
+    return Checkpoint(spec, (), tensors, digest="0" * 64)
+
+
+def engines_tensors(checkpoint: Checkpoint) -> Tensors:
+    return Counter(
+        (re.sub(r"layers\.\d+\.", "layers.*.", name), entry.shape)
+        for name, entry in checkpoint.tensors.items()
+    )
+
+
+def operators_tensors(architecture: Architecture) -> Tensors:
+    tensors: Tensors = Counter()
+    for tensor in architecture.tensors:
+        tensors[tensor.name, tensor.shape] += tensor.count
+    return tensors
+
+
+def test_the_operator_knows_each_family_that_the_engine_serves() -> None:
+    assert not set(ENGINES) - set(OPERATORS)
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=list(CONFIGS))
+@pytest.mark.parametrize("family", ENGINES)
+def test_both_read_the_same_tensors_from_a_config(family: str, config: dict[str, Any]) -> None:
+    assert_both_read_the_same_tensors(config | {"architectures": [family]})
+
+
+def assert_both_read_the_same_tensors(config: dict[str, Any]) -> None:
+    """The operator's, from config.json and from the engine's report, are the engine's."""
+    checkpoint = checkpoint_of(config)
+    reported = Facts.model_validate(facts(checkpoint)).to_noun()
+
+    from_config = architecture_from_config(config, "a model")
+    from_report = architecture_from_facts(reported)
+
+    assert operators_tensors(from_config) == engines_tensors(checkpoint)
+    assert operators_tensors(from_report) == engines_tensors(checkpoint)
+    assert from_report.groups == from_config.groups
+    assert from_report.unverified == from_config.unverified == ()
