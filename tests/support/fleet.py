@@ -44,15 +44,18 @@ PRODUCTS = {
 # Llama-3.2-1B, Llama-3.1-8B and Llama-3.1-70B in bf16
 FACTS_1B = CheckpointFacts(
     "LlamaForCausalLM", "sha256:1b", "bf16", 16, 2048, 32, 8, 64, 128256, 131072,
-    1_235_814_400, 2_471_645_608, 525_336_576, tied_embeddings=True, attention_bias=False, qk_norm=False,
+    1_235_814_400, 2_471_645_608, 525_336_576, tied_embeddings=True,
+    attention_bias=False, qk_norm=False,
 )  # fmt: skip
 FACTS_8B = CheckpointFacts(
     "LlamaForCausalLM", "sha256:8b", "bf16", 32, 4096, 32, 8, 128, 128256, 131072,
-    8_030_261_248, 16_060_556_376, 1_050_673_152, tied_embeddings=False, attention_bias=False, qk_norm=False,
+    8_030_261_248, 16_060_556_376, 1_050_673_152, tied_embeddings=False,
+    attention_bias=False, qk_norm=False,
 )  # fmt: skip
 FACTS_70B = CheckpointFacts(
     "LlamaForCausalLM", "sha256:70b", "bf16", 80, 8192, 64, 8, 128, 128256, 131072,
-    70_553_706_496, 141_107_412_992, 2_101_346_304, tied_embeddings=False, attention_bias=False, qk_norm=False,
+    70_553_706_496, 141_107_412_992, 2_101_346_304, tied_embeddings=False,
+    attention_bias=False, qk_norm=False,
 )  # fmt: skip
 CHECKPOINTS = {"image:///m/1b": FACTS_1B, "image:///m/8b": FACTS_8B, "image:///m/70b": FACTS_70B}
 
