@@ -18,11 +18,8 @@ _BY_GOALS = (
     Policy(patient=True, returning=True, by_goals=True),
 )
 _BY_BLOCKERS = tuple(replace(policy, by_goals=False) for policy in _BY_GOALS)
-# Drains by goals need fewer restarts (2, not 5, on 400 full GPUs under mig-manager). Drains by blockers give
-# the same actions again in the fleet after each of them: of 1,440 random executions (480 seeds, full GPUs) 4
-# came to a fleet from which no action led nearer. By goals first: 10 of 720.
+# Drains by goals need fewer restarts (2, not 5, on 400 full GPUs under mig-manager).
 POLICIES = _BY_GOALS + _BY_BLOCKERS
-POLICIES_WITHOUT_MEMORY = _BY_BLOCKERS + _BY_GOALS
 
 
 @dataclass(frozen=True, slots=True)
