@@ -66,10 +66,10 @@ PLAN: dict[str, Any] = {
         {"number": 2, "kind": "set-geometry", "node": "node-8", "gpus": ["node-8/0"], "after": [1]}
         | {"layout": [{"profile": "1g.10gb", "start": 0}, {"profile": "3g.40gb", "start": 4}]},
         {"number": 3, "kind": "start-replica", "node": "node-8", "gpus": ["node-8/0"], "after": [2]}
-        | {"profile": "1g.10gb", "start": 0, "owner": "chat", "temporary": True},
+        | {"profile": "1g.10gb", "start": 0, "owner": "chat"},
         {"number": 4, "kind": "add-node", "node": "spot/new-1", "pool": "spot", "after": []},
     ],
-    "stepsMissing": {"text": "one free L40S"},
+    "stepsMissing": {"text": "chat on 1g.10gb@0 of node-8/0 waits"},
     "notes": ["read me"],
 }
 
@@ -106,7 +106,7 @@ def test_a_plan_is_kept_with_what_it_costs_and_how_good_it_is():
         "totalLayouts": 3,
         "totalMoves": 1,
         "totalSteps": 4,
-        "stepsMissing": "one free L40S",
+        "stepsMissing": "chat on 1g.10gb@0 of node-8/0 waits",
     }
 
 
@@ -165,7 +165,7 @@ def test_steps_say_where_and_after_which():
     assert [(s["number"], s["at"], s.get("after")) for s in spec_of(PLAN)["steps"]] == [
         (1, "node-8/0 MIG on", None),
         (2, "node-8/0 1g.10gb@0 3g.40gb@4", [1]),
-        (3, "node-8/0 1g.10gb@0 (for a while)", [2]),
+        (3, "node-8/0 1g.10gb@0", [2]),
         (4, "spot/new-1 of GPUPool spot", None),
     ]
 

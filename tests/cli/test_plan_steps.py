@@ -1,4 +1,4 @@
-"""The steps of a plan: complete, in order, above scaling.minReplicas, or with what is missing told."""
+"""The steps of a plan: complete, in order, or with what blocks them."""
 
 import pytest
 
@@ -100,24 +100,24 @@ def pinned(least=1):
     return llm("chat", least), request("new", "4g.40gb", 1, priority=1)
 
 
-def test_a_minimum_that_blocks_is_named_with_what_would_help(planner):
+def test_a_blocked_replica_is_named_with_what_holds_its_place(planner):
     plan = planner.plan(CLEARED, *pinned())
     _, out, _ = planner.run(CLEARED, *pinned())
 
     missing = plan["stepsMissing"]
-    assert missing["blocked"]
-    assert missing["minAvailable"] == [{"name": "chat", "replicas": 0}]
-    assert not [step for step in plan["steps"] if step.get("restart")]
-    assert "No order of steps reaches the layout" in out
-    assert missing["text"].split()[0] in out
+    assert plan["steps"] == []
+    assert "new on 4g.40gb@0 of g0" in missing["blocked"]
+    reason = "new on 4g.40gb@0 of g0 (node n0) waits for chat on 1g.10gb@0 of g0"
+    assert any(text.startswith(reason) for text in missing["reasons"])
+    assert "No order of direct moves reaches the layout" in " ".join(out.split())
 
 
-def test_whom_nobody_sized_may_be_restarted(planner):
+def test_replicas_without_an_llmdeployment_are_not_restarted_either(planner):
     fleet = inventory(
         gpu("g0", "1g.10gb@0=note", "2g.20gb@2", "3g.40gb@4", backend="mig-manager", migEnabled=True)
     )
 
     plan = planner.plan(fleet, request("new", "4g.40gb", 1))
 
-    assert "stepsMissing" not in plan
-    assert [step["owner"] for step in plan["steps"] if step.get("restart")] == ["note"]
+    assert plan["steps"] == []
+    assert "waits for note on 1g.10gb@0 of g0" in plan["stepsMissing"]["text"]

@@ -159,8 +159,6 @@ class Simulator:
             return f"{owner} is not at {site}"
         del self.holds[site]
         serving = sum(who == owner and available for who, available in self.holds.values())
-        if step.get("restart"):
-            self.floor[owner] = min(self.floor[owner], serving)
-        elif serving < self.floor.get(owner, 0):
+        if serving < self.floor.get(owner, 0):
             return f"{serving} replicas are left of {self.floor[owner]}"
         return None

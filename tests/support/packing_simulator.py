@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from tangram import catalog
 
+STARTS_PER_NODE = 2
+
 
 class Refused(AssertionError):
     """The world would not have done this."""
@@ -26,10 +28,10 @@ class Pod:
 
 
 class SimulatedFleet:
-    def __init__(self, problem, minimum, most, per_node):
+    def __init__(self, problem, minimum, most):
         self.gpus = {gpu.id: gpu for gpu in problem.gpus}
         self.pools = {pool.name: pool for pool in problem.growable}
-        self.minimum, self.most, self.per_node = minimum, most, per_node
+        self.minimum, self.most = minimum, most
         self.mig = {gpu.id: gpu.mig_enabled for gpu in problem.gpus}
         self.slices = {
             g.id: {i.start: i.profile for i in g.instances} if g.mig_enabled else {} for g in problem.gpus
@@ -161,7 +163,7 @@ class SimulatedFleet:
         alive = sum(p.owner == step.owner for p in self.pods)
         self.refuse_if(alive >= self.most[step.owner], step, f"{alive} replicas are there already")
         starting = {id(p) for m in self.members(*nodes) for p in self.on(m) if not p.available}
-        self.refuse_if(len(starting) >= self.per_node, step, "too many start on this node")
+        self.refuse_if(len(starting) >= STARTS_PER_NODE, step, "too many start on this node")
         self.pods.append(Pod(step.owner, step.profile, step.gpus, step.start))
 
     def do_wait_available(self, step):

@@ -7,7 +7,6 @@ from dataclasses import replace
 from tangram.packing import GPULayout, GPUState, GrowablePool, Instance, Packing, Placed, Problem
 from tangram.packing.geometry.board import board
 from tangram.packing.geometry.layouts import creation_order, layouts, maximal_layouts, multiset
-from tangram.packing.transition import Pace
 
 H100 = "H100-80GB-SXM"
 SLICES = frozenset(("1g.10gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"))
@@ -35,12 +34,12 @@ def problem_of(*gpus, growable=()) -> Problem:
     return Problem(tuple(sorted(gpus)), (), PRICES, growable=growable)
 
 
-def random_ends(seed: int, *, full: float = 0.9) -> tuple[Problem, Packing]:
+def random_ends(seed: int, *, full: float = 0.9, most_gpus: int = 4) -> tuple[Problem, Packing]:
     """The same replicas on other slices of the same few GPUs, or more or fewer of them."""
     rng = random.Random(seed)
     owners = [f"d{i}" for i in range(rng.randint(2, 4))]
     gpus, wanted = [], []
-    for i in range(rng.randint(1, 4)):
+    for i in range(rng.randint(1, most_gpus)):
         backend = rng.choice(("nvml", "nvml", "mig-manager"))
         state = GPUState(f"g{i}", f"n{i // 2}", H100, mig_enabled=True, backend=backend)
         now = _slices(rng, backend)
@@ -60,6 +59,11 @@ def random_ends(seed: int, *, full: float = 0.9) -> tuple[Problem, Packing]:
         instances = () if now is None else (Instance("gpu", 0, now),)
         gpus.append(GPUState(f"w{i}", "whole", H100, instances=instances))
         wanted.append(GPULayout(f"w{i}", () if then is None else (Placed(0, "gpu", then),), True, False))
+    if rng.random() < 0.3:  # becomes slices
+        now, backend = rng.choice([*owners, None]), rng.choice(("nvml", "mig-manager"))
+        instances = () if now is None else (Instance("gpu", 0, now),)
+        gpus.append(GPUState("c", rng.choice(("n0", "c")), H100, backend=backend, instances=instances))
+        wanted.append(GPULayout("c", (Placed(4, "3g.40gb", rng.choice(owners)),), True, True))
     grown, growable = (), ()
     if rng.random() < 0.2:
         growable, grown = (GrowablePool("pool", H100, 1, 1, 3.0, mig_enabled=True),), (("pool", 1),)
@@ -67,21 +71,18 @@ def random_ends(seed: int, *, full: float = 0.9) -> tuple[Problem, Packing]:
     return problem_of(*gpus, growable=growable), packing_of(*wanted, grown=grown)
 
 
-def full_ends(seed: int, gpus: int) -> tuple[Problem, Packing]:
-    """Slices in use, all of them, which mig-manager is to make on other GPUs; every replica has its place."""
+def large_ends(seed: int, gpus: int) -> tuple[Problem, Packing]:
+    """Many GPUs that are nearly full, before and after, of two hundred demands."""
     rng = random.Random(seed)
-    owners = {profile: (f"{profile}-a", f"{profile}-b") for profile in SLICES}
-    now = [_slices(rng, "mig-manager") or [(0, "7g.80gb")] for _ in range(gpus)]
-    names = [f"g{i:04}" for i in range(gpus)]
-    held = [[(s, p, rng.choice(owners[p])) for s, p in cut] for cut in now]
-    then = rng.sample(held, gpus)
+    owners = [f"d{i:03}" for i in range(200)]
+    names = [f"g{i:05}" for i in range(gpus)]
+    now = [[(p, s, _owner(rng, owners, 0.9)) for s, p in _slices(rng, "nvml")] for _ in names]
+    then = [[(s, p, _owner(rng, owners, 0.9)) for s, p in _slices(rng, "nvml")] for _ in names]
     states = [
-        gpu(name, *((p, s, o) for s, p, o in mine), node=f"n{i // 4:04}", backend="mig-manager")
-        for i, (name, mine) in enumerate(zip(names, held, strict=True))
+        gpu(name, *cut, node=f"n{i // 8:05}") for i, (name, cut) in enumerate(zip(names, now, strict=True))
     ]
-    return problem_of(*states), packing_of(
-        *(layout(name, *mine) for name, mine in zip(names, then, strict=True))
-    )
+    wanted = [layout(name, *cut) for name, cut in zip(names, then, strict=True)]
+    return problem_of(*states), packing_of(*wanted)
 
 
 def _slices(rng: random.Random, backend: str) -> list[tuple[int, str]]:
@@ -96,8 +97,8 @@ def _owner(rng: random.Random, owners: list, full: float):
     return rng.choice(owners) if rng.random() < full else None
 
 
-def rules(problem: Problem, packing: Packing, permitted: int) -> tuple[Pace, dict, dict]:
-    """A pace at which each demand lets `permitted` replicas go; what the simulator then refuses."""
+def limits(problem: Problem, packing: Packing) -> tuple[dict, dict]:
+    """The fewest replicas of each demand that serve on the way, and the most that there are at once."""
     now = Counter(i.owner for g in problem.gpus for i in g.instances if i.owner and i.gang is None)
     now.update(o for o, _ in {(i.owner, i.gang) for g in problem.gpus for i in g.instances if i.gang})
     wanted = Counter(p.owner for w in packing.layouts for p in w.instances if p.owner and p.gang is None)
@@ -107,8 +108,5 @@ def rules(problem: Problem, packing: Packing, permitted: int) -> tuple[Pace, dic
             (p.owner, p.gang, w.id.rsplit("-", 1)[0]) for w in packing.layouts for p in w.instances if p.gang
         }
     )
-    owners = sorted(now | wanted)
-    pace = Pace(tuple((o, max(0, min(now[o], wanted[o]) - permitted)) for o in owners))
-    minimum = dict(pace.min_available)
-    most = {o: max(now[o], wanted[o]) + pace.per_demand for o in owners}
-    return pace, minimum, most
+    owners = now | wanted
+    return {o: min(now[o], wanted[o]) for o in owners}, {o: max(now[o], wanted[o]) + 1 for o in owners}

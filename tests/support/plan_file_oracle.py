@@ -375,8 +375,6 @@ def steps_of(plan):
             layout,
             step.get("migEnabled", False),
             step.get("pool", ""),
-            step.get("temporary", False),
-            step.get("restart", False),
             tuple(step["after"]),
         )
 
@@ -463,16 +461,11 @@ def _steps(documents, problem, packing, plan):
         yield "steps are not numbered"
         return
     now, then = Counter(_owners(problem.gpus)), Counter(_owners(packing.layouts))
-    floors = {
-        identity(d): d["spec"].get("replicas", d["spec"].get("scaling", {}).get("minReplicas", 1))
-        for d in documents
-        if d["kind"] == "LLMDeployment"
-    }
     owners = {*now, *then}
-    minimum = {owner: min(floors.get(owner, 0), now[owner], then[owner]) for owner in owners}
+    minimum = {owner: min(now[owner], then[owner]) for owner in owners}
     most = {owner: max(now[owner], then[owner]) + 1 for owner in owners}
     for order in (None, 1, 2):
-        fleet = SimulatedFleet(problem, minimum, most, 2)
+        fleet = SimulatedFleet(problem, minimum, most)
         try:
             if order is None:
                 fleet.run(steps)

@@ -24,9 +24,9 @@ from tangram.recommendation.result.advice import advice_by_deployment, needs_cha
 from tangram.recommendation.result.layout_changes import layout_changes
 from tangram.recommendation.result.plan_document import plan_document
 
-# Shares of the time limit at which the first solve, the solve without moves, explanations and free mixes end,
-# and the share that steps may take. Counted work bounds each of them first, unless the limit is short.
-_FIRST_SOLVE, _SECOND_SOLVE, _EXPLANATIONS, _FREE_MIXES, _STEPS = 0.6, 0.72, 0.8, 0.9, 0.1
+# Shares of the time limit at which the first solve, the solve without moves, explanations and free mixes end.
+# Counted work bounds each of them first, unless the limit is short.
+_FIRST_SOLVE, _SECOND_SOLVE, _EXPLANATIONS, _FREE_MIXES = 0.6, 0.72, 0.8, 0.9
 _UNLIMITED = PlanTimeLimit()
 
 
@@ -113,7 +113,7 @@ def plan_fleet(inputs: FleetInput, limits: PlanTimeLimit = _UNLIMITED) -> Planne
         fleet,
         pack(fleet, stopwatch.until(_FIRST_SOLVE)),
         solve=lambda changed: pack(changed, stopwatch.until(_SECOND_SOLVE)),
-        steps_of=lambda packing: steps_document(fleet, packing, limits.times(_STEPS)),
+        steps_of=lambda packing: steps_document(fleet, packing),
     )
     packing = executable.packing
     document = plan_document(fleet, packing)

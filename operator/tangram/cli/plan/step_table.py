@@ -24,15 +24,14 @@ def show_steps(plan: Mapping[str, Any]) -> None:
     if missing is not None:
         click.echo()
         blocked = shortened(missing["blocked"], _MOST_BLOCKED) or "some replicas"
-        problem = f"No order of steps reaches the layout: {blocked} cannot move."
-        note(f"{problem} It would with {missing['text']}.", indent="  ")
+        problem = f"No order of direct moves reaches the layout: {blocked} cannot start."
+        note(f"{problem} {missing['text']}.", indent="  ")
 
 
 def _row(step: Mapping[str, Any]) -> Row:
-    marks = " (temporary)" * step.get("temporary", False) + " (restart)" * step.get("restart", False)
     return [
         (Column("STEPS", right=True), str(step["number"])),
-        (Column("ACTION"), step["kind"] + marks),
+        (Column("ACTION"), step["kind"]),
         (Column("OWNER"), step.get("owner", "")),
         (Column("WHERE", prose=True), _where(step)),
         (Column("AFTER", rank=1), " ".join(map(str, step["after"][-4:]))),

@@ -175,17 +175,16 @@ def with_free_places(
     problem: Problem,
     counts: Mapping[ShapeKey, int],
     prices: Mapping[ShapeKey, float] | None = None,
-    prefix: str = "\0",
 ) -> Problem:
     """Return `problem` with so many free places of each shape, each on a node and in a zone of its own.
 
-    `prices`: USD per hour of one place. `prefix`: of the names; by default they come before all others.
+    `prices`: USD per hour of one place.
     """
     extra: list[GPUState] = []
     for shape, number in sorted(counts.items()):
         mig_board, each = problem.board(shape.sku), (prices or {}).get(shape, 0.0) / shape.tensor_parallel
         start = None if mig_board is None else mig_board.last_start(shape.profile)
-        for name in (f"{prefix}added-{shape}-{n}" for n in range(number)):
+        for name in (f"\0added-{shape}-{n}" for n in range(number)):
             gpu = GPUState(name, name, shape.sku, name, "\0added", cuttable=False, price_per_hour=each)
             if shape.profile == WHOLE_GPU:
                 extra += [replace(gpu, id=f"{name}/{i}") for i in range(shape.tensor_parallel)]

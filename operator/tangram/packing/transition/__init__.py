@@ -1,24 +1,15 @@
-"""From the fleet as it is to the layout that a packing wants.
+"""From the fleet as it is to the layout that a packing wants, by direct moves.
 
-In: a `Problem` as observed, a `Packing`, a `Pace` (disruption budgets). Out: `transition`, the ordered steps
-of the plan, or what is missing for them.
+In: a `Problem` as observed and a `Packing`. Out: `plan_steps`, the ordered steps, or which moves are blocked
+by what.
 
 The room, from the bottom: `steps` (nouns), `end_states` (both ends, where mig-manager puts slices),
-`disruption` (budgets), `fleet_state` (what blocks a place, where else there is room), `backlog` (what is
-still to be done), `recorder` (texts and order of steps), `attempt` (one attempt under a `Policy`), `unroll`
-(one policy after the other), `remedies` (what would help).
+`blockers` (what is in the way of each replica), `move_order` (which replica starts and stops when),
+`recorder` (texts and order of steps), `gpu_operations` (modes and slices for the replicas), `plan_steps`.
 """
 
 from tangram.packing.transition.end_states import end_states
-from tangram.packing.transition.remedies import transition
-from tangram.packing.transition.steps import Missing, Pace, Spare, Step, Transition
+from tangram.packing.transition.plan_steps import plan_steps
+from tangram.packing.transition.steps import BlockedMoves, Step, Transition
 
-__all__ = [
-    "Missing",
-    "Pace",
-    "Spare",
-    "Step",
-    "Transition",
-    "end_states",
-    "transition",
-]
+__all__ = ["BlockedMoves", "Step", "Transition", "end_states", "plan_steps"]

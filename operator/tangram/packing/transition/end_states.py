@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tangram.fleet import WHOLE_GPU
 from tangram.packing.geometry.layouts import Layout, Placement, creation_order, multiset
-from tangram.packing.problem.result import GPULayout, Packing, Placed
+from tangram.packing.problem.result import Packing, Placed
 from tangram.packing.problem.statement import GPUState, Problem, new_nodes
 
 
@@ -41,27 +41,22 @@ class NewNode:
 
 @dataclass(frozen=True, slots=True)
 class EndStates:
-    """What is and what is wanted. `wanted` has slices where the driver really puts them."""
+    """The replicas before and after. `after` has slices where the driver really puts them."""
 
     gpus: Mapping[str, GPUState]  # those of new nodes too, sorted by id
-    new_nodes: tuple[NewNode, ...]  # not attached yet
-    now: frozenset[ReplicaPlacement]
-    wanted: frozenset[ReplicaPlacement]
+    new_nodes: tuple[NewNode, ...]
+    before: frozenset[ReplicaPlacement]
+    after: frozenset[ReplicaPlacement]
+    unmoved: frozenset[ReplicaPlacement]  # go on undisturbed
     slices: Mapping[str, Layout]  # GPU -> slices when all is done
     mig_on: Mapping[str, bool]  # GPU -> MIG mode when all is done
     cleared: frozenset[str]  # mig-manager has to clear these GPUs
     impossible: Mapping[str, str]  # GPU -> why its layout cannot be made
 
-    @property
-    def kept(self) -> frozenset[ReplicaPlacement]:
-        """Replicas that go on undisturbed."""
-        return frozenset(s for s in self.now & self.wanted if s.gpus[0] not in self.cleared)
 
-
-def end_states(problem: Problem, packing: Packing, new_nodes: tuple[NewNode, ...] | None = None) -> EndStates:
-    """Return both ends of the transition from `problem` to `packing`. `new_nodes`: those not attached yet."""
-    if new_nodes is None:
-        new_nodes = nodes_of_growth(problem, packing)
+def end_states(problem: Problem, packing: Packing) -> EndStates:
+    """Return both ends of the transition from `problem` to `packing`."""
+    new_nodes = _nodes_of_growth(problem, packing)
     gpus = {gpu.id: gpu for gpu in (*problem.gpus, *(g for node in new_nodes for g in node.gpus))}
     layouts = {layout.id: layout.instances for layout in packing.layouts}
     slices: dict[str, Layout] = {}
@@ -86,11 +81,14 @@ def end_states(problem: Problem, packing: Packing, new_nodes: tuple[NewNode, ...
             slices[name] = tuple(Placement(p.start, p.profile) for p in moved)
             if not gpu.mig_enabled or multiset(slices[name]) != _counts(gpu):
                 cleared.add(name)
+    before = frozenset(_replicas(gpus, {g.id: _as_placed(g) for g in problem.gpus}))
+    after = frozenset(_replicas(gpus, placed))
     return EndStates(
         gpus=dict(sorted(gpus.items())),
         new_nodes=new_nodes,
-        now=replicas_of(problem),
-        wanted=frozenset(_replicas(gpus, placed)),
+        before=before,
+        after=after,
+        unmoved=frozenset(replica for replica in before & after if replica.gpus[0] not in cleared),
         slices=slices,
         mig_on=mig_on,
         cleared=frozenset(cleared),
@@ -106,18 +104,7 @@ def _counts(gpu: GPUState) -> tuple[tuple[str, int], ...]:
     return multiset(Placement(i.start, i.profile) for i in gpu.instances)
 
 
-def replicas_of(problem: Problem) -> frozenset[ReplicaPlacement]:
-    """Return the replicas that hold slices and GPUs now."""
-    gpus = {gpu.id: gpu for gpu in problem.gpus}
-    return frozenset(_replicas(gpus, {g.id: _as_placed(g) for g in problem.gpus}))
-
-
-def as_layout(gpu: GPUState) -> GPULayout:
-    """Return the layout of a GPU that stays as it is."""
-    return GPULayout(gpu.id, _as_placed(gpu), in_use=any(i.owner for i in gpu.instances), recut=False)
-
-
-def nodes_of_growth(problem: Problem, packing: Packing) -> tuple[NewNode, ...]:
+def _nodes_of_growth(problem: Problem, packing: Packing) -> tuple[NewNode, ...]:
     """Return the nodes by which `packing` grows the pools of `problem`."""
     grown = dict(packing.grown)
     return tuple(

@@ -16,6 +16,7 @@ from tangram.packing.transition.end_states import ReplicaPlacement
 from tangram.packing.transition.steps import Kind, Step
 
 Site = tuple[str, int]
+STARTS_PER_NODE = 2  # replicas that start at once on one node
 
 
 @dataclass(slots=True)
@@ -23,10 +24,10 @@ class StepRecorder:
     """The steps so far, and the last of them that touched each GPU, slice, node and demand."""
 
     gpus: Mapping[str, GPUState]
-    per_node: int
+    by_node: Mapping[str, Iterable[str]]
     steps: list[Step] = field(default_factory=list)
     operated: dict[str, int] = field(default_factory=dict)  # GPU -> last operation on its slices
-    made: dict[Site, int] = field(default_factory=dict)
+    created: dict[Site, int] = field(default_factory=dict)
     vacated: dict[Site, int] = field(default_factory=dict)
     emptied: dict[str, dict[Site, int]] = field(default_factory=dict)  # the same by GPU
     arrived: dict[Site, int] = field(default_factory=dict)
@@ -45,23 +46,23 @@ class StepRecorder:
         state = self.gpus[gpu]
         after = [*self._operation(gpu), *self._left([gpu])]
         if state.backend == "mig-manager":
-            after += self._left(g.id for g in self.gpus.values() if g.node == state.node)
+            after += self._left(self.by_node[state.node])
             after += self._quiet(state.node)
         number = self._record("set-mode", state.node, (gpu,), after, mig_enabled=on)
         self.operated[gpu] = number
         if state.backend == "mig-manager":
             self.node_geometry[state.node] = number
 
-    def create(self, gpu: str, placement: Placement, *, temporary: bool) -> None:
+    def create(self, gpu: str, placement: Placement) -> None:
         """Record one more slice."""
-        number = self._slice("create-slice", gpu, placement, self._operation(gpu), temporary=temporary)
-        self.made[gpu, placement.start] = number
+        number = self._slice("create-slice", gpu, placement, self._operation(gpu))
+        self.created[gpu, placement.start] = number
 
     def destroy(self, gpu: str, placement: Placement) -> None:
         """Record one slice less; the replica on it has left."""
         left = self.vacated.get((gpu, placement.start))
         after = [*self._operation(gpu), *([] if left is None else [left])]
-        self._slice("destroy-slice", gpu, placement, after, temporary=False)
+        self._slice("destroy-slice", gpu, placement, after)
 
     def geometry(self, gpu: str, layout: Layout) -> None:
         """Record that mig-manager clears `gpu` and creates `layout`."""
@@ -69,9 +70,9 @@ class StepRecorder:
         after = [*self._operation(gpu), *self._left([gpu]), *self._quiet(node)]
         number = self._record("set-geometry", node, (gpu,), after, layout=layout)
         self.operated[gpu] = self.node_geometry[node] = number
-        self.made |= {(gpu, placement.start): number for placement in layout}
+        self.created |= {(gpu, placement.start): number for placement in layout}
 
-    def start(self, replica: ReplicaPlacement, *, temporary: bool) -> None:
+    def start(self, replica: ReplicaPlacement) -> None:
         """Record that a replica starts and is available."""
         node = self.gpus[replica.gpus[0]].node
         earlier = self.node_starts.setdefault(node, [])
@@ -79,22 +80,22 @@ class StepRecorder:
         if replica.profile == WHOLE_GPU:
             after += [self.operated[gpu] for gpu in replica.gpus if gpu in self.operated]
         else:
-            after += [self.made[site] for site in replica.sites if site in self.made]
+            after += [self.created[site] for site in replica.sites if site in self.created]
         after += [step for step in (self.node_geometry.get(node), self.drains.get(replica.owner)) if step]
         after += [earlier[-1][0]] if earlier else []
-        after += [earlier[-self.per_node][1]] if len(earlier) >= self.per_node else []
-        start = self._replica("start-replica", replica, after, temporary=temporary)
-        wait = self._replica("wait-available", replica, [start], temporary=temporary)
+        after += [earlier[-STARTS_PER_NODE][1]] if len(earlier) >= STARTS_PER_NODE else []
+        start = self._replica("start-replica", replica, after)
+        wait = self._replica("wait-available", replica, [start])
         earlier.append((start, wait))
         self.arrived |= dict.fromkeys(replica.sites, wait)
         self.arrivals.setdefault(replica.owner, []).append(wait)
 
-    def drain(self, replica: ReplicaPlacement, *, restart: bool = False) -> None:
+    def drain(self, replica: ReplicaPlacement) -> None:
         """Record that a replica stops and its pod is gone."""
         after = self.arrivals.pop(replica.owner, [])
         after += [self.arrived[site] for site in replica.sites if site in self.arrived]
         after += [self.drains[replica.owner]] if replica.owner in self.drains else []
-        number = self._replica("drain-replica", replica, after, restart=restart)
+        number = self._replica("drain-replica", replica, after)
         self.drains[replica.owner] = number
         for site in replica.sites:
             self.vacated[site] = self.emptied.setdefault(site[0], {})[site] = number
@@ -107,12 +108,10 @@ class StepRecorder:
 
     def _quiet(self, node: str) -> list[int]:
         """No replica is starting on the node, no other geometry is being set."""
-        waits = [wait for _, wait in self.node_starts.get(node, [])[-self.per_node :]]
+        waits = [wait for _, wait in self.node_starts.get(node, [])[-STARTS_PER_NODE:]]
         return waits + ([self.node_geometry[node]] if node in self.node_geometry else [])
 
-    def _slice(
-        self, kind: Kind, gpu: str, placement: Placement, after: Iterable[int], *, temporary: bool
-    ) -> int:
+    def _slice(self, kind: Kind, gpu: str, placement: Placement, after: Iterable[int]) -> int:
         number = self._record(
             kind,
             self.gpus[gpu].node,
@@ -120,20 +119,11 @@ class StepRecorder:
             after,
             profile=placement.profile,
             start=placement.start,
-            temporary=temporary,
         )
         self.operated[gpu] = number
         return number
 
-    def _replica(
-        self,
-        kind: Kind,
-        replica: ReplicaPlacement,
-        after: Iterable[int],
-        *,
-        temporary: bool = False,
-        restart: bool = False,
-    ) -> int:
+    def _replica(self, kind: Kind, replica: ReplicaPlacement, after: Iterable[int]) -> int:
         node = self.gpus[replica.gpus[0]].node
         return self._record(
             kind,
@@ -143,8 +133,6 @@ class StepRecorder:
             profile=replica.profile,
             start=replica.start,
             owner=replica.owner,
-            temporary=temporary,
-            restart=restart,
         )
 
     def _record(

@@ -37,8 +37,6 @@ class Step:
     layout: tuple[Placement, ...] = ()  # set-geometry: where the driver puts the slices
     mig_enabled: bool = False  # set-mode
     pool: str = ""  # add-node
-    temporary: bool = False  # part of a detour
-    restart: bool = False  # drain-replica: before its replacement serves, as the minimum permits
     after: tuple[int, ...] = ()  # numbers of steps that come first
 
     @property
@@ -59,11 +57,9 @@ class Step:
 
     def __str__(self) -> str:
         owner = f" {self.owner}" if self.owner else ""
-        more = " ".join(map(str, self.layout)) or ("on" if self.mig_enabled else "off") * (
-            self.kind == "set-mode"
-        )
-        marks = " (temporary)" * self.temporary + " (restart)" * self.restart
-        return f"{self.number}. {self.kind}{owner} {self.at or self.node} {more}".rstrip() + marks
+        mode = ("on" if self.mig_enabled else "off") * (self.kind == "set-mode")
+        more = " ".join(map(str, self.layout)) or mode
+        return f"{self.number}. {self.kind}{owner} {self.at or self.node} {more}".rstrip()
 
 
 _PRECONDITION: dict[str, str] = {
@@ -86,53 +82,29 @@ _DONE: dict[str, str] = {
     "wait-available": "the replica of {self.owner} on {at} is available",
     "drain-replica": "no pod of {self.owner} holds {at}",
 }
+_MOST_REASONS = 3  # in the text for people
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """How much may happen at once, and how many replicas stay available."""
+class BlockedMoves:
+    """The replicas that no order of direct moves brings to their place, and what is in their way."""
 
-    min_available: tuple[tuple[str, int], ...] = ()  # (demand, replicas); absent: as many as run and stay
-    per_demand: int = 1  # replicas of one demand that start at once, above what it has anyway
-    per_node: int = 2  # replicas that start at once on one node
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Spare:
-    """Free places that are missing."""
-
-    sku: str
-    profile: str
-    count: int
+    replicas: tuple[str, ...]  # with the places that they should get
+    reasons: tuple[str, ...]  # for each of them, which replicas hold what it needs
 
     def __str__(self) -> str:
-        name = self.sku if self.profile == WHOLE_GPU else f"{self.profile} on {self.sku}"
-        return f"{'one' if self.count == 1 else self.count} free {name}"
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Missing:
-    """Why some replicas cannot get where they are wanted. Either remedy was tried and suffices."""
-
-    blocked: tuple[str, ...]  # what cannot be reached
-    spares: tuple[Spare, ...] = ()  # free places that suffice; none: more room does not help
-    min_available: tuple[tuple[str, int], ...] = ()  # lower minima that suffice; none: they do not help
-    reasons: tuple[str, ...] = ()  # what neither helps against
-
-    def __str__(self) -> str:
-        lower = " and ".join(f"minAvailable {n} of {demand!r}" for demand, n in self.min_available)
-        room = " and ".join(map(str, self.spares))
-        return " or ".join(filter(None, (room, lower))) or "; ".join(self.reasons)
+        more = len(self.reasons) - _MOST_REASONS
+        return "; ".join(self.reasons[:_MOST_REASONS]) + (f"; and {more} more" if more > 0 else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """The steps in an order that works one by one, and what they do not reach."""
+    """The steps in an order that works one by one, and the moves that they do not contain."""
 
     steps: tuple[Step, ...]
-    missing: Missing | None = None  # None: the steps end in the layout that is wanted
+    blocked: BlockedMoves | None = None  # None: the steps end in the layout that is wanted
 
     @property
     def complete(self) -> bool:
         """Whether the steps end in the layout that is wanted."""
-        return self.missing is None
+        return self.blocked is None

@@ -182,8 +182,6 @@ def _devices(step: Document) -> str:
         text = f"{devices} of GPUPool {step['pool']}"
     else:
         text = _with_slice(devices, step)
-    for mark, word in (("temporary", " (for a while)"), ("restart", " (restart)")):
-        text += word if step.get(mark) else ""
     return text
 
 

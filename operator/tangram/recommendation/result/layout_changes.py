@@ -2,8 +2,8 @@
 
 Two GPUs are in one set where a replica moves from one to the other: then neither end is reached without both;
 and where mig-manager changes the MIG modes of both on one node, which it does only while nothing runs there.
-Only GPUs of nodes with a partition backend and of GPUPools are changed, and only where each replica gets to
-its place at once, and ends after its replacement serves: no detours, no restarts. All else is recommended.
+Only GPUs of nodes with a partition backend and of GPUPools are changed, and only where steps lead each
+replica to its place. All else is recommended.
 """
 
 from collections import Counter, defaultdict
@@ -34,7 +34,7 @@ def layout_changes(
     """Return the independent sets of changes, by name, and notes on those that are not carried out.
 
     `steps`: those that lead to `packing`, as far as any do. A set with a GPU that may not be cut is absent,
-    and one in which a replica would have to make a detour or to restart.
+    and one in which the move of a replica is blocked.
     """
     steps = tuple(steps)
     pools = {pool.name: pool for pool in snapshot.pools}
@@ -50,9 +50,8 @@ def layout_changes(
             continue
         moves = [move for move, on in touched.items() if on & gpus]
         owners = {move.owner for move in moves}
-        if not _is_direct(moves, gpus, steps):
-            who = ", ".join(sorted(owners))
-            notes.append(f"GPU {min(gpus)} is not cut: replicas of {who} would make a detour, or restart")
+        if blocked := _blocked(moves, gpus, steps):
+            notes.append(f"GPU {min(gpus)} is not cut: no steps move replicas of {', '.join(blocked)}")
             continue
         shapes = {
             (choice.demand, part.shape)
@@ -112,17 +111,14 @@ def _changing_together(
     return map(frozenset, by_node.values())
 
 
-def _is_direct(moves: list[Move], gpus: frozenset[str], steps: Steps) -> bool:
-    """Whether steps take each replica to its place at once, without a detour and without a restart."""
+def _blocked(moves: list[Move], gpus: frozenset[str], steps: Steps) -> list[str]:
+    """Return the owners of replicas of which no step starts as many on a GPU as move there, sorted."""
     started: Counter[tuple[str, str]] = Counter()
     for step in steps:
-        if gpus.isdisjoint(step.get("gpus", ())):
-            continue
-        if step.get("temporary") or step.get("restart"):
-            return False
-        if step["kind"] == "start-replica":
+        if step["kind"] == "start-replica" and not gpus.isdisjoint(step["gpus"]):
             started.update((step["owner"], gpu) for gpu in step["gpus"])
-    return Counter((move.owner, move.target.gpu) for move in moves) <= started
+    needed = Counter((move.owner, move.target.gpu) for move in moves)
+    return sorted({owner for owner, _ in needed - started})
 
 
 def _connected(recut: Iterable[str], touched: Iterable[frozenset[str]]) -> list[frozenset[str]]:
