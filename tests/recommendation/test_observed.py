@@ -319,6 +319,15 @@ def test_of_plans_that_serve_as_much_one_is_recommended_to_which_steps_lead():
     assert "no step leads there" in found.document["notes"][-1]
 
 
+def test_where_the_cheapest_layout_takes_a_detour_one_is_recommended_that_direct_moves_reach():
+    found = recommend(*fragmented(policy=PoolPolicy.FULL))
+
+    kinds = [step["kind"] for step in found.document["steps"]]
+    assert kinds == ["start-replica", "wait-available", "drain-replica"]
+    assert "stepsMissing" not in found.document
+    assert "no step leads there" in found.document["notes"][-1]
+
+
 def test_who_would_go_short_without_it_is_worth_a_plan_that_says_what_is_missing():
     c = intent("c", "image:///m/8b")
     found = recommend(*two_that_wait_for_each_other(c))

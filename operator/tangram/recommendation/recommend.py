@@ -24,8 +24,8 @@ from tangram.recommendation.result.advice import advice_by_deployment, needs_cha
 from tangram.recommendation.result.layout_changes import layout_changes
 from tangram.recommendation.result.plan_document import plan_document
 
-# Shares of the time limit at which the first solve, the solve without moves, explanations and free mixes end.
-# Counted work bounds each of them first, unless the limit is short.
+# Shares of the time limit at which the first solve, the solves with fewer changes, explanations and free
+# mixes end. Counted work bounds each of them first, unless the limit is short.
 _FIRST_SOLVE, _SECOND_SOLVE, _EXPLANATIONS, _FREE_MIXES = 0.6, 0.72, 0.8, 0.9
 _UNLIMITED = PlanTimeLimit()
 
