@@ -57,43 +57,53 @@ class EndStates:
 def end_states(problem: Problem, packing: Packing) -> EndStates:
     """Return both ends of the transition from `problem` to `packing`."""
     new_nodes = _nodes_of_growth(problem, packing)
-    gpus = {gpu.id: gpu for gpu in (*problem.gpus, *(g for node in new_nodes for g in node.gpus))}
+    added = (gpu for node in new_nodes for gpu in node.gpus)
+    gpus = {gpu.id: gpu for gpu in sorted((*problem.gpus, *added), key=lambda gpu: gpu.id)}
     layouts = {layout.id: layout.instances for layout in packing.layouts}
-    slices: dict[str, Layout] = {}
-    mig_on: dict[str, bool] = {}
-    cleared: set[str] = set()
-    impossible: dict[str, str] = {}
-    placed: dict[str, tuple[Placed, ...]] = {}
-    for name, gpu in sorted(gpus.items()):
-        end_layout = layouts.get(name, _as_placed(gpu))
-        mig_on[name] = end_layout[0].profile != WHOLE_GPU if end_layout else gpu.mig_enabled
-        placed[name], slices[name] = end_layout, ()
-        if not mig_on[name]:
-            continue
-        slices[name] = tuple(Placement(p.start, p.profile) for p in sorted(end_layout))
-        if gpu.backend == "mig-manager":
-            moved = _by_counts(problem, gpu, end_layout)
-            if moved is None:
-                counts = ", ".join(f"{n} x {profile}" for profile, n in multiset(slices[name]))
-                impossible[name] = f"{name}: mig-manager can create {counts} in no order"
-                continue
-            placed[name] = moved
-            slices[name] = tuple(Placement(p.start, p.profile) for p in moved)
-            if not gpu.mig_enabled or multiset(slices[name]) != _counts(gpu):
-                cleared.add(name)
-    before = frozenset(_replicas(gpus, {g.id: _as_placed(g) for g in problem.gpus}))
-    after = frozenset(_replicas(gpus, placed))
+    ends = {name: _gpu_end(problem, gpu, layouts.get(name)) for name, gpu in gpus.items()}
+    before = frozenset(_replicas(gpus, {gpu.id: _as_placed(gpu) for gpu in problem.gpus}))
+    after = frozenset(_replicas(gpus, {name: end.placed for name, end in ends.items()}))
+    cleared = frozenset(name for name, end in ends.items() if end.cleared)
     return EndStates(
-        gpus=dict(sorted(gpus.items())),
+        gpus=gpus,
         new_nodes=new_nodes,
         before=before,
         after=after,
         unmoved=frozenset(replica for replica in before & after if replica.gpus[0] not in cleared),
-        slices=slices,
-        mig_on=mig_on,
-        cleared=frozenset(cleared),
-        impossible=impossible,
+        slices={name: end.slices for name, end in ends.items()},
+        mig_on={name: end.mig_on for name, end in ends.items()},
+        cleared=cleared,
+        impossible={name: end.impossible for name, end in ends.items() if end.impossible},
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _GPUEnd:
+    """One GPU when all is done."""
+
+    placed: tuple[Placed, ...]
+    mig_on: bool
+    cleared: bool = False
+    impossible: str = ""
+
+    @property
+    def slices(self) -> Layout:
+        """The slices, of a GPU in MIG mode."""
+        return tuple(Placement(p.start, p.profile) for p in sorted(self.placed)) if self.mig_on else ()
+
+
+def _gpu_end(problem: Problem, gpu: GPUState, layout: tuple[Placed, ...] | None) -> _GPUEnd:
+    """Return what becomes of one GPU. None: it stays as it is."""
+    placed = _as_placed(gpu) if layout is None else layout
+    mig_on = placed[0].profile != WHOLE_GPU if placed else gpu.mig_enabled
+    if not mig_on or gpu.backend != "mig-manager":
+        return _GPUEnd(placed, mig_on)
+    counts = multiset(Placement(p.start, p.profile) for p in placed)
+    moved = _by_counts(problem, gpu, placed)
+    if moved is None:
+        text = ", ".join(f"{n} x {profile}" for profile, n in counts)
+        return _GPUEnd(placed, mig_on, impossible=f"{gpu.id}: mig-manager can create {text} in no order")
+    return _GPUEnd(moved, mig_on, cleared=not gpu.mig_enabled or counts != _counts(gpu))
 
 
 def _as_placed(gpu: GPUState) -> tuple[Placed, ...]:
