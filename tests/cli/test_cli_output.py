@@ -7,11 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tangram.cli import output
-from tangram.cli.output import Column, document, table
+from tangram.cli.output import ANY, Column, document, table
 
-COLUMNS = (Column("NAME"), Column("SIZE", right=True, rank=1), Column("WHERE IT COMES FROM", rank=2))
+COLUMNS = (
+    Column("NAME", "name"),
+    Column("SIZE", "size", right=True, rank=1),
+    Column("WHERE IT COMES FROM", lambda row: row["where"], rank=2),
+)
 ROWS = [
-    list(zip(COLUMNS, texts, strict=True)) for texts in (("a", "1", "somewhere"), ("bb", "22", "elsewhere"))
+    {"name": "a", "size": 1, "where": "somewhere"},
+    {"name": "bb", "size": 22, "where": "elsewhere"},
 ]
 
 
@@ -26,7 +31,7 @@ def piped(monkeypatch):
 
 
 def test_a_pipe_gets_every_column_on_one_line_a_row(piped, capsys):
-    table([list(zip(COLUMNS, ("a" * 300, "1", "x"), strict=True))])
+    table(COLUMNS, [{"name": "a" * 300, "size": 1, "where": "x"}])
 
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2
@@ -35,7 +40,7 @@ def test_a_pipe_gets_every_column_on_one_line_a_row(piped, capsys):
 
 
 def test_columns_line_up_and_lines_end_without_blanks(piped, capsys):
-    table(ROWS)
+    table(COLUMNS, ROWS)
 
     assert capsys.readouterr().out == (
         "NAME  SIZE  WHERE IT COMES FROM\n"
@@ -57,7 +62,7 @@ def test_columns_line_up_and_lines_end_without_blanks(piped, capsys):
 def test_a_narrow_terminal_loses_the_least_important_columns_and_says_so(width, capsys, columns, kept):
     width(columns)
 
-    table(ROWS)
+    table(COLUMNS, ROWS)
 
     head, *_, last = capsys.readouterr().out.splitlines()
     assert [title for title in ("NAME", "SIZE", "WHERE") if title in head] == kept
@@ -65,7 +70,7 @@ def test_a_narrow_terminal_loses_the_least_important_columns_and_says_so(width, 
 
 
 def test_cells_are_printed_as_they_are(piped, capsys):
-    table([[(Column("A"), "[bold]x[/bold] :smile: 100")]])
+    table([Column("A", "a")], [{"a": "[bold]x[/bold] :smile: 100"}])
 
     assert "[bold]x[/bold] :smile: 100" in capsys.readouterr().out
 
@@ -79,6 +84,33 @@ def test_no_line_of_a_table_is_longer_than_the_terminal_unless_it_must(columns, 
     sizes = [max(len(COLUMNS[i].title), *(len(row[i]) for row in rows)) for i in kept]
     assert kept[0] == 0
     assert sum(sizes) + 2 * (len(kept) - 1) <= columns or kept == [0]
+
+
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [
+        (Column("$/h", "usd", ".2f"), "1.50"),
+        (Column("NODE", "node"), "-"),
+        (Column("NODE", "node", missing="none"), "none"),
+        (Column("$/h", "usd", ".2f", mark="price"), "1.50*"),
+        (Column("$/h", "usd", ".2f", mark="memory"), "1.50"),
+        (Column("$/h", "usd", ".2f", mark=ANY), "1.50*"),
+    ],
+)
+def test_a_cell_is_the_value_in_its_format_with_the_mark_of_an_unverified_fact(column, text):
+    assert column.text({"usd": 1.5, "node": None, "unverified": ["price"]}) == text
+
+
+def test_a_document_has_six_significant_digits_and_times_to_the_millisecond():
+    value = {"share": 0.123456789, "at": [86_400.12345], "count": 1_234_567, "usd": 12.3456789, "fits": True}
+
+    assert output.rounded(value) == {
+        "share": 0.123457,
+        "at": [86_400.123],
+        "count": 1_234_567,
+        "usd": 12.3457,
+        "fits": True,
+    }
 
 
 def test_documents_are_the_same_in_both_formats(capsys):

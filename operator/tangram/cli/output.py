@@ -1,5 +1,6 @@
 """Print tables for people, JSON or YAML for programs.
 
+A command makes one document. JSON and YAML print it; a table prints columns of the rows in it.
 A table is at most as wide as the terminal: the least important columns are left out, and a note lists them.
 In a pipe or file a table has every column and one line per row, without colours.
 """
@@ -9,7 +10,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ import click
 import yaml
 
 UNVERIFIED_MARK = "*"
+ANY = "any"  # `Column.mark`: any unverified fact
 output_option = click.option(
     "-o",
     "--output-format",
@@ -30,24 +32,52 @@ _PROSE = 60  # columns that a prose column keeps before others are left out
 _NARROWEST_PROSE = 20  # columns of a prose column, however narrow the terminal is
 
 
+Row = Mapping[str, Any]
+"""One row of a document, as JSON prints it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a table."""
+    """One column of a table: the value of each row, and how it is printed."""
 
     title: str
+    value: str | Callable[[Any], Any]  # a key of the row, or a function of the row
+    form: str = ""  # format of a value that is no text, such as ".2f"
+    missing: str = "-"  # the text of None
+    mark: str = ""  # the fact of the row's `unverified` that marks the cell
     right: bool = False  # numbers
     rank: int = 0  # 0: always shown; in a narrow terminal the highest rank is left out first
     prose: bool = False  # wrapped in a narrow terminal
 
+    def text(self, row: Any) -> str:
+        """Return the cell of a row."""
+        value = self.value(row) if callable(self.value) else row[self.value]
+        if value is None:
+            text = self.missing
+        else:
+            text = value if isinstance(value, str) else format(value, self.form)
+        return text + self._mark(row) if self.mark else text
 
-Row = Sequence[tuple[Column, str]]
-"""One row of a table: columns, the same in all rows, and their texts."""
+    def _mark(self, row: Any) -> str:
+        unverified = row["unverified"]
+        return unverified_mark(unverified if self.mark == ANY else self.mark in unverified)
 
 
-def document(value: Mapping[str, Any] | Sequence[Any], fmt: str) -> None:
+def document(value: Row | Sequence[Any], fmt: str) -> None:
     """Print a value as JSON or YAML. NaN raises `ValueError`: it is a fault of the program."""
     text = json.dumps(value, indent=2, allow_nan=False)
     click.echo(yaml_text(json.loads(text)).rstrip() if fmt == "yaml" else text)
+
+
+def rounded(value: Any) -> Any:
+    """Return a document with floats of six significant digits, from 1,000 on of three decimals."""
+    if isinstance(value, Mapping):
+        return {key: rounded(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(part) for part in value]
+    if not isinstance(value, float):
+        return value
+    return round(value, 3) if abs(value) >= 1000 else float(f"{value:.6g}")
 
 
 def yaml_text(value: Any) -> str:
@@ -64,14 +94,13 @@ def terminal_width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def table(table_rows: Sequence[Row]) -> None:
+def table(columns: Sequence[Column], rows: Iterable[Any]) -> None:
     """Print rows under the titles of their columns, as many columns as fit the terminal."""
     width = terminal_width()
-    columns = [column for column, _ in table_rows[0]]
-    rows = [[text for _, text in row] for row in table_rows]
-    fitting = _fitting_columns(columns, rows, width)
+    texts = [[column.text(row) for column in columns] for row in rows]
+    fitting = _fitting_columns(columns, texts, width)
     shown = [columns[i] for i in fitting]
-    _render(shown, _wrapped(shown, [[row[i] for i in fitting] for row in rows], width))
+    _render(shown, _wrapped(shown, [[row[i] for i in fitting] for row in texts], width))
     dropped = [column.title for i, column in enumerate(columns) if i not in fitting]
     if dropped:
         note(
@@ -154,16 +183,10 @@ def unverified_note(facts: Iterable[str]) -> str:
 
 
 def _render(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console  # noqa: PLC0415 - takes 60 ms
-    from rich.table import Table  # noqa: PLC0415
-
-    grid = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bold")
-    for column in columns:
-        grid.add_column(column.title, justify="right" if column.right else "left", no_wrap=True)
-    for row in rows:
-        grid.add_row(*row)
-    # Wide enough for every row: columns that do not fit are already left out.
-    console = Console(width=10_000, markup=False, emoji=False, highlight=False)
-    with console.capture() as captured:
-        console.print(grid)
-    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+    sizes = _sizes(columns, rows)
+    for number, row in enumerate([[column.title for column in columns], *rows]):
+        cells = [
+            text.rjust(size) if column.right else text.ljust(size)
+            for column, size, text in zip(columns, sizes, row, strict=True)
+        ]
+        click.secho((" " * _GAP).join(cells).rstrip(), bold=number == 0)

@@ -8,7 +8,7 @@ import click
 from tangram.catalog.reading.fields import shortened
 from tangram.cli.output import Column, Row, counted, note, table, unverified_mark
 from tangram.cli.plan.headline import money
-from tangram.cli.plan.table import fleet_cost_and_reason, shape_name, unverified_notes
+from tangram.cli.plan.table import chosen_shape, fleet_cost, reason, shape_name, unverified_notes
 
 _LABEL = 10
 _CENT = 0.005
@@ -23,7 +23,7 @@ def show(explanation: Mapping[str, Any]) -> None:
         note(f"{label:<{_LABEL}}{text}", indent=" " * _LABEL)
     if explanation.get("alternatives"):
         click.echo()
-        table([_row(other) for other in explanation["alternatives"]])
+        table(_COLUMNS, explanation["alternatives"])
     for text in _notes(explanation):
         click.echo()
         note(text, indent="  ")
@@ -198,16 +198,18 @@ def _short(plan: Mapping[str, Any], because: Sequence[str]) -> str:
     return f"{plan['unmet']:.0%} is not served{' because of' if because else ':'} {why}"
 
 
-def _row(other: Mapping[str, Any]) -> Row:
-    shape = other["chosen"][0]
-    fleet, why = fleet_cost_and_reason(other)
-    return [
-        (Column("ALTERNATIVE"), f"{shape_name(shape)} {shape['precision']}"),
-        (Column("REPL", right=True), str(shape["replicas"])),
-        (Column("$/h", right=True), money(other["costPerHour"])),
-        (Column("FLEET $/h", right=True), fleet),
-        (Column("WHY NOT", prose=True), why),
-    ]
+def _shape_and_precision(other: Row) -> str:
+    shape = chosen_shape(other)
+    return f"{shape_name(shape)} {shape['precision']}"
+
+
+_COLUMNS = (
+    Column("ALTERNATIVE", _shape_and_precision),
+    Column("REPL", lambda other: chosen_shape(other)["replicas"], right=True),
+    Column("$/h", lambda other: money(other["costPerHour"]), right=True),
+    Column("FLEET $/h", fleet_cost, right=True),
+    Column("WHY NOT", reason, prose=True),
+)
 
 
 def _notes(explanation: Mapping[str, Any]) -> list[str]:

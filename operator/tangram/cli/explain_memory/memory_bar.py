@@ -1,7 +1,10 @@
 """Draw a bar of memory terms as wide as the terminal: coloured there, as letters in a pipe or file."""
 
+import sys
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
+
+import click
 
 from tangram.capacity.memory.budget import GIB
 from tangram.cli.explain_memory.account import MemoryTerm
@@ -13,20 +16,17 @@ NARROWEST = 20
 
 def bar(terms: Sequence[MemoryTerm], total: int) -> None:
     """Print the terms to scale; if they exceed `total`, a second line marks the end of the memory."""
-    from rich.console import Console  # noqa: PLC0415 - takes 60 ms
-    from rich.text import Text  # noqa: PLC0415
-
     width = max(NARROWEST, min(WIDTH, (terminal_width() or WIDTH) - 1))
-    console = Console(width=width + 1, highlight=False, markup=False, emoji=False)
-    line = Text()
-    for term, columns in zip(terms, layout([term.size for term in terms], total, width), strict=True):
-        is_coloured = console.is_terminal and columns
-        text = term.letter + " " * (columns - 1) if is_coloured else term.letter * columns
-        line.append(text, style=f"black on {term.color}")
-    console.print(line, no_wrap=True, overflow="crop", soft_wrap=True)
+    click.echo("".join(map(_part, terms, layout([term.size for term in terms], total, width))))
     needed = sum(term.size for term in terms)
     if needed > total:
-        console.print(_mark(round(total / needed * width), total), no_wrap=True, soft_wrap=True)
+        click.echo(_mark(round(total / needed * width), total))
+
+
+def _part(term: MemoryTerm, columns: int) -> str:
+    if not sys.stdout.isatty():
+        return term.letter * columns
+    return click.style(term.letter.ljust(columns)[:columns], fg="black", bg=term.color)
 
 
 def layout(sizes: Sequence[int], total: int, width: int) -> list[int]:

@@ -6,9 +6,9 @@ import click
 
 from tangram.capacity.memory.budget import GIB, UNMEASURED
 from tangram.capacity.memory.engine_buffers import MIB
-from tangram.cli.explain_memory.account import MemoryAccount, MemoryTerm, terms
+from tangram.cli.explain_memory.account import MemoryAccount, terms
 from tangram.cli.explain_memory.memory_bar import bar
-from tangram.cli.output import UNVERIFIED_MARK, Column, Row, note, notes, table, unverified_mark
+from tangram.cli.output import UNVERIFIED_MARK, Column, note, notes, table, unverified_mark
 from tangram.fleet import WHOLE_GPU
 
 
@@ -19,7 +19,7 @@ def show_account(account: MemoryAccount) -> None:
     click.echo()
     bar(parts, budget.total)
     click.echo()
-    table([_row(term, budget.total) for term in parts])
+    table(_columns(budget.total), parts)
     notes(_conclusions(account))
     notes(_marks(account))
 
@@ -36,14 +36,14 @@ def _title(account: MemoryAccount) -> str:
     )
 
 
-def _row(term: MemoryTerm, total: int) -> Row:
-    return [
-        (Column(""), term.letter),
-        (Column("TERM"), term.name + unverified_mark(term.unverified)),
-        (Column("GiB", right=True), f"{term.size / GIB:.2f}"),
-        (Column("SHARE", right=True), f"{term.size / total:.1%}"),
-        (Column("WHAT IT IS"), term.meaning),
-    ]
+def _columns(total: int) -> tuple[Column, ...]:
+    return (
+        Column("", lambda term: term.letter),
+        Column("TERM", lambda term: term.name + unverified_mark(term.unverified)),
+        Column("GiB", lambda term: term.size / GIB, ".2f", right=True),
+        Column("SHARE", lambda term: term.size / total, ".1%", right=True),
+        Column("WHAT IT IS", lambda term: term.meaning),
+    )
 
 
 def _conclusions(account: MemoryAccount) -> Iterator[str]:

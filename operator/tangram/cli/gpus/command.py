@@ -6,8 +6,7 @@ from tangram.catalog import GPU, InputError, gpu, skus
 from tangram.catalog.lookup import gpu_of_name
 from tangram.catalog.prices import Prices
 from tangram.catalog.provenance import gpu_sources, mig_sources, profile_sources
-from tangram.cli.gpus.document import gpu_document, profile_document
-from tangram.cli.gpus.table import show_gpus, show_profiles
+from tangram.cli.gpus.output import gpu_row, profile_row, show_gpus, show_profiles
 from tangram.cli.options.prices import prices_option
 from tangram.cli.output import document, output_option
 
@@ -17,11 +16,12 @@ from tangram.cli.output import document, output_option
 @output_option
 def gpus(prices: Prices, fmt: str) -> None:
     """Show every GPU of the catalog: memory, bandwidth, compute, links, price, sources."""
-    catalog, source_texts = _all_gpus(), gpu_sources()
+    source_texts = gpu_sources()
+    rows = [gpu_row(facts, prices, source_texts) for facts in _all_gpus()]
     if fmt == "table":
-        show_gpus(catalog, prices, source_texts)
+        show_gpus(rows, prices, source_texts)
     else:
-        document([gpu_document(facts, prices, source_texts) for facts in catalog], fmt)
+        document(rows, fmt)
 
 
 @click.command()
@@ -32,14 +32,14 @@ def mig(sku: str | None, prices: Prices, fmt: str) -> None:
     """Show the MIG profiles of one SKU, or of all: memory, SMs, shares, legal starts, sources."""
     sources, source_texts = profile_sources(), mig_sources()
     rows = [
-        (facts, profile, sources[facts.mig_key or "", profile.name])
+        profile_row(facts, profile, sources[facts.mig_key or "", profile.name], prices, source_texts)
         for facts in _gpus_with_mig(sku)
         for profile in facts.profiles
     ]
     if fmt == "table":
         show_profiles(rows, prices, source_texts, with_sources=sku is not None)
     else:
-        document([profile_document(*row, prices, source_texts) for row in rows], fmt)
+        document(rows, fmt)
 
 
 def _all_gpus() -> list[GPU]:

@@ -18,7 +18,7 @@ def show_steps(plan: Mapping[str, Any]) -> None:
     steps, missing = plan.get("steps", ()), plan.get("stepsMissing")
     if steps:
         click.echo()
-        table([_row(step) for step in steps[:_MOST]])
+        table(_COLUMNS, steps[:_MOST])
     if len(steps) > _MOST:
         note(f"{counted(len(steps) - _MOST, 'more step')}; -o json has all.")
     if missing is not None:
@@ -28,17 +28,7 @@ def show_steps(plan: Mapping[str, Any]) -> None:
         note(f"{problem} {missing['text']}.", indent="  ")
 
 
-def _row(step: Mapping[str, Any]) -> Row:
-    return [
-        (Column("STEPS", right=True), str(step["number"])),
-        (Column("ACTION"), step["kind"]),
-        (Column("OWNER"), step.get("owner", "")),
-        (Column("WHERE", prose=True), _where(step)),
-        (Column("AFTER", rank=1), " ".join(map(str, step["after"][-4:]))),
-    ]
-
-
-def _where(step: Mapping[str, Any]) -> str:
+def _where(step: Row) -> str:
     gpus = " ".join(step.get("gpus", ())) or step["node"]
     if "layout" in step:
         return f"{gpus} {' '.join('{profile}@{start}'.format(**slot) for slot in step['layout'])}"
@@ -46,3 +36,12 @@ def _where(step: Mapping[str, Any]) -> str:
         return f"{gpus} MIG {'on' if step['migEnabled'] else 'off'}"
     profile = step.get("profile", WHOLE_GPU)
     return gpus if profile == WHOLE_GPU else f"{gpus} {profile}@{step['start']}"
+
+
+_COLUMNS = (
+    Column("STEPS", "number", right=True),
+    Column("ACTION", "kind"),
+    Column("OWNER", lambda step: step.get("owner", "")),
+    Column("WHERE", _where, prose=True),
+    Column("AFTER", lambda step: " ".join(map(str, step["after"][-4:])), rank=1),
+)

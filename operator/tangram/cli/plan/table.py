@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from tangram.cli.output import Column, Row, counted, note, notes, table, unverified_mark, unverified_note
+from tangram.cli.output import ANY, Column, Row, counted, note, notes, table, unverified_note
 from tangram.cli.plan.gpu_table import show_strips
 from tangram.cli.plan.headline import headline, money, one_shape
 from tangram.cli.plan.step_table import show_steps
@@ -71,68 +71,84 @@ def _explained(plan: Mapping[str, Any]) -> None:
         )
     if deployment["alternatives"]:
         note(f"{deployment['name']}: all alternatives that were evaluated.")
-        table([_alternative_row(other) for other in deployment["alternatives"]])
+        table(_ALTERNATIVE_COLUMNS, deployment["alternatives"])
 
 
-def _alternative_row(other: Mapping[str, Any]) -> Row:
-    shape = other["chosen"][0]
-    fleet, why = fleet_cost_and_reason(other)
-    return [
-        (Column("ALTERNATIVE"), shape_name(shape)),
-        (Column("PREC", rank=3), shape["precision"]),
-        (Column("REPL", right=True), str(shape["replicas"])),
-        (Column("$/h", right=True), money(other["costPerHour"])),
-        (Column("FLEET $/h", right=True, rank=1), fleet),
-        (Column("REASON", rank=2), other["rejectedBecause"]),
-        (Column("WHY", prose=True), why),
-    ]
+def chosen_shape(other: Row) -> Mapping[str, Any]:
+    """Return the first shape of an alternative."""
+    shape: Mapping[str, Any] = other["chosen"][0]
+    return shape
 
 
-def fleet_cost_and_reason(other: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the cost of the fleet with an alternative, if that was planned, and why it was not chosen."""
+def fleet_cost(other: Row) -> str:
+    """Return the cost of the fleet with an alternative, if that was planned."""
     fleet = money(other["fleetCostPerHour"]) if "fleetCostPerHour" in other else ""
-    less = ", serves less" if other.get("unmetChange", 0) > 0 else ""
-    helps = f"; serves with {other['servesWith']}" if "servesWith" in other else ""
-    return fleet + less, other["message"] + helps
+    return fleet + (", serves less" if other.get("unmetChange", 0) > 0 else "")
+
+
+def reason(other: Row) -> str:
+    """Return why an alternative was not chosen."""
+    return other["message"] + (f"; serves with {other['servesWith']}" if "servesWith" in other else "")
+
+
+_ALTERNATIVE_COLUMNS = (
+    Column("ALTERNATIVE", lambda other: shape_name(chosen_shape(other))),
+    Column("PREC", lambda other: chosen_shape(other)["precision"], rank=3),
+    Column("REPL", lambda other: chosen_shape(other)["replicas"], right=True),
+    Column("$/h", lambda other: money(other["costPerHour"]), right=True),
+    Column("FLEET $/h", fleet_cost, right=True, rank=1),
+    Column("REASON", "rejectedBecause", rank=2),
+    Column("WHY", reason, prose=True),
+)
 
 
 def _deployments(plan: Mapping[str, Any]) -> None:
     if plan["deployments"]:
         click.echo()
-        table([row for deployment in plan["deployments"] for row in _rows(deployment)])
+        table(
+            _DEPLOYMENT_COLUMNS,
+            [row for deployment in plan["deployments"] for row in _shape_rows(deployment)],
+        )
 
 
-def _rows(deployment: Mapping[str, Any]) -> Iterator[Row]:
+def _shape_rows(deployment: Mapping[str, Any]) -> Iterator[Row]:
     """Yield a row per shape; the first has what holds for all of them."""
+    of_all = {
+        "name": deployment["name"],
+        "model": deployment["model"],
+        "cost": money(deployment["costPerHour"]),
+        "unmet": f"{deployment['unmet']:.0%}" if deployment["unmet"] else "",
+    }
     nothing = {"sku": "-", "profile": WHOLE_GPU, "tensorParallel": 1, "precision": "", "replicas": 0}
-    for i, shape in enumerate(deployment["chosen"] or [nothing]):
-        rate = f"{shape['requestsPerSecond']:.3g}" if "requestsPerSecond" in shape else ""
-        unmet = f"{deployment['unmet']:.0%}" if deployment["unmet"] else ""
-        yield [
-            (Column("LLMDEPLOYMENT"), "" if i else deployment["name"]),
-            (Column("MODEL", rank=3), "" if i else deployment["model"]),
-            (Column("GPU OR SLICE"), shape_name(shape) + unverified_mark(shape.get("unverified"))),
-            (Column("PREC"), shape["precision"]),
-            (Column("REPL", right=True), str(shape["replicas"])),
-            (Column("REQ/S", right=True, rank=1), rate),
-            (Column("$/h", right=True), "" if i else money(deployment["costPerHour"])),
-            (Column("UNMET", right=True, rank=2), "" if i else unmet),
-        ]
+    for shape in deployment["chosen"] or [nothing]:
+        yield {"unverified": (), "requestsPerSecond": None, **shape, **of_all}
+        of_all = dict.fromkeys(of_all, "")
+
+
+_DEPLOYMENT_COLUMNS = (
+    Column("LLMDEPLOYMENT", "name"),
+    Column("MODEL", "model", rank=3),
+    Column("GPU OR SLICE", shape_name, mark=ANY),
+    Column("PREC", "precision"),
+    Column("REPL", "replicas", right=True),
+    Column("REQ/S", "requestsPerSecond", ".3g", missing="", right=True, rank=1),
+    Column("$/h", "cost", right=True),
+    Column("UNMET", "unmet", right=True, rank=2),
+)
 
 
 def _requests(plan: Mapping[str, Any]) -> None:
     if plan["requests"]:
         click.echo()
-        table([_request_row(request) for request in plan["requests"]])
+        table(_REQUEST_COLUMNS, plan["requests"])
 
 
-def _request_row(request: Mapping[str, Any]) -> Row:
-    return [
-        (Column("SLICEREQUEST"), request["name"]),
-        (Column("PROFILE"), request["profile"]),
-        (Column("REQUESTED", right=True), str(request["count"])),
-        (Column("PLACED", right=True), str(request["placed"])),
-    ]
+_REQUEST_COLUMNS = (
+    Column("SLICEREQUEST", "name"),
+    Column("PROFILE", "profile"),
+    Column("REQUESTED", "count", right=True),
+    Column("PLACED", "placed", right=True),
+)
 
 
 def _layouts(plan: Mapping[str, Any]) -> None:
@@ -145,38 +161,36 @@ def _moves(plan: Mapping[str, Any]) -> None:
     moves: Sequence[Mapping[str, Any]] = plan["moves"]
     if moves:
         click.echo()
-        table([_move_row(move) for move in moves[:_MOST_MOVES]])
+        table(_MOVE_COLUMNS, moves[:_MOST_MOVES])
     if len(moves) > _MOST_MOVES:
         note(f"{counted(len(moves) - _MOST_MOVES, 'more move')}; -o json has all.")
-
-
-def _move_row(move: Mapping[str, Any]) -> Row:
-    return [
-        (Column("MOVES"), move["owner"]),
-        (Column("FROM"), _site(move["from"])),
-        (Column("TO"), _site(move["to"])),
-        (Column("$", right=True, rank=1), money(move["cost"])),
-    ]
 
 
 def _site(site: Mapping[str, Any]) -> str:
     return site["gpu"] if site["profile"] == WHOLE_GPU else f"{site['gpu']} {site['profile']}@{site['start']}"
 
 
+_MOVE_COLUMNS = (
+    Column("MOVES", "owner"),
+    Column("FROM", lambda move: _site(move["from"])),
+    Column("TO", lambda move: _site(move["to"])),
+    Column("$", lambda move: money(move["cost"]), right=True, rank=1),
+)
+
+
 def _unmet(plan: Mapping[str, Any]) -> None:
     if plan["unmet"]:
         click.echo()
-        table([_unmet_row(unmet) for unmet in plan["unmet"]])
+        table(_UNMET_COLUMNS, plan["unmet"])
 
 
-def _unmet_row(unmet: Mapping[str, Any]) -> Row:
-    return [
-        (Column("NOT SERVED"), unmet["name"]),
-        (Column("PRIORITY", right=True, rank=2), str(unmet["priority"])),
-        (Column("SHARE", right=True), f"{unmet['share']:.0%}"),
-        (Column("SLICES", right=True, rank=1), str(unmet.get("count", ""))),
-        (Column("WHY", prose=True), unmet["reason"]),
-    ]
+_UNMET_COLUMNS = (
+    Column("NOT SERVED", "name"),
+    Column("PRIORITY", "priority", right=True, rank=2),
+    Column("SHARE", "share", ".0%", right=True),
+    Column("SLICES", lambda unmet: unmet.get("count", ""), right=True, rank=1),
+    Column("WHY", "reason", prose=True),
+)
 
 
 def _notes(plan: Mapping[str, Any]) -> list[str]:

@@ -1,14 +1,14 @@
 """`tangram predict`: score predicted TTFT and TPOT against measured ones."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from tangram.cli.output import document, output_option
-from tangram.cli.predict.document import row_document, score_document
+from tangram.cli.predict.output import measured_row, show_rows, show_scores
 from tangram.cli.predict.scatter_plot import draw, panels_of
 from tangram.cli.predict.scoring import scores_of_file
-from tangram.cli.predict.table import show_rows, show_scores
 
 
 @click.command()
@@ -37,14 +37,11 @@ def predict(points: Path, correct_by: int, plot: Path | None, rows: bool, fmt: s
     scores = scores_of_file(points, correct_by)
     if plot is not None:
         draw(plot, panels_of(scores), f"Predicted against measured: {points.name}")
-    if fmt != "table":
-        document(
-            [row_document(row) for row in scores.points]
-            if rows
-            else [score_document(score) for score in scores.scores],
-            fmt,
-        )
-    elif rows:
-        show_rows(scores.points)
-    else:
+    if not rows and fmt == "table":
         show_scores(scores, correct_by)
+        return
+    printed = [measured_row(row) for row in scores.points] if rows else [asdict(s) for s in scores.scores]
+    if fmt == "table":
+        show_rows(printed)
+    else:
+        document(printed, fmt)

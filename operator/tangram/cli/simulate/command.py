@@ -14,7 +14,7 @@ from tangram.catalog import Architecture, InputError
 from tangram.catalog.prices import Prices
 from tangram.cli.options.planning import facts_option
 from tangram.cli.options.prices import prices_option
-from tangram.cli.output import document, output_option
+from tangram.cli.output import document, output_option, rounded
 from tangram.cli.plan.input_files import read_fleet
 from tangram.cli.simulate import options
 from tangram.cli.simulate.document import simulation_document
@@ -137,14 +137,15 @@ def simulate(
     ordered = {model.intent.uid: read[model.intent.uid] for model in fleet.models}
     with _progress() as progress:
         outcome = simulated(fleet, ordered, replace(terms, node_failures=failed), prices, progress)
+    whole = simulation_document(outcome, fleet.notes)
     if plot is not None:
         from tangram.cli.simulate.plot import draw  # noqa: PLC0415 - only for --plot
 
-        draw(plot, outcome)
+        draw(plot, outcome, whole["seeds"][0]["deployments"])
     if fmt == "table":
-        show(outcome, fleet.notes, default_prices=not (prices.overrides or fleet.prices))
+        show(outcome, whole, fleet.notes, default_prices=not (prices.overrides or fleet.prices))
     else:
-        document(simulation_document(outcome, fleet.notes), fmt)
+        document(rounded(whole), fmt)
 
 
 def _within(option: str, value: float, least: float, most: float) -> None:

@@ -1,48 +1,21 @@
-"""A simulation as JSON and YAML show it, and the series that its plots are drawn from. Times in seconds."""
+"""The document of a simulation, of which its tables and the page of its plot have rows. Times in seconds."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tangram.capacity.load.latency import Percentiles
 from tangram.cli.simulate.simulation import SimulationOutcome, StaticComparison
 from tangram.fleet import Shape
 from tangram.simulator.control.control_loop import ReplicaCount, ShapeReplicas
-from tangram.simulator.result.attainment import Attainment, AttainmentWindow
+from tangram.simulator.result.attainment import Attainment
 from tangram.simulator.result.run_result import DeploymentResult, RunResult
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaFigures:
-    """Replicas that exist, over a run."""
-
-    least: int
-    mean: float
-    most: int
-
-
-def replica_figures(
-    counts: Sequence[ReplicaCount], end_s: float, shape: Shape | None = None
-) -> ReplicaFigures:
-    """Return the fewest, the mean over time and the most replicas that were ordered: of one shape, or all."""
-    ends = [count.at for count in counts[1:]] + [end_s]
-    ordered = [count.ordered if shape is None else count.on(shape).ordered for count in counts]
-    times = [max(0.0, end - count.at) for count, end in zip(counts, ends, strict=True)]
-    held = sum(replicas * seconds for replicas, seconds in zip(ordered, times, strict=True))
-    return ReplicaFigures(min(ordered), held / end_s if end_s else float(ordered[-1]), max(ordered))
-
-
-def worst_window(attainment: Attainment, share: str) -> AttainmentWindow | None:
-    """Return the window with requests in which the fewest met an objective; `share`: a property of it."""
-    busy = [window for window in attainment.windows if window.requests]
-    return min(busy, key=lambda window: float(getattr(window, share)), default=None)
 
 
 def simulation_document(outcome: SimulationOutcome, notes: Sequence[str]) -> dict[str, Any]:
     """Return everything that was simulated."""
     return {
         "law": str(outcome.terms.law),
-        "seconds": round(outcome.results[0].duration_s, 3),
+        "seconds": outcome.results[0].duration_s,
         "shapes": {name: _hardware(shape) for name, shape in outcome.shapes.items()},
         "seeds": [
             {"seed": seed} | _run(result, loads)
@@ -55,7 +28,7 @@ def simulation_document(outcome: SimulationOutcome, notes: Sequence[str]) -> dic
 
 def _run(result: RunResult, loads: Any) -> dict[str, Any]:
     return {
-        "usd": _round(result.usd),
+        "usd": result.usd,
         "planning_faults": list(result.planning_faults),
         "deployments": [
             _deployment(deployment, result.duration_s, load)
@@ -66,54 +39,46 @@ def _run(result: RunResult, loads: Any) -> dict[str, Any]:
 
 def _deployment(deployment: DeploymentResult, end_s: float, load: Sequence[int]) -> dict[str, Any]:
     attainment, use = deployment.attainment, deployment.use
-    replicas = replica_figures(deployment.counts, end_s)
     return {
         "name": deployment.name,
         "requests": attainment.requests,
         "attainment": {
-            name: {
-                "share": _round(getattr(attainment.whole, share)),
-                "worst_window": _worst(attainment, share),
-            }
-            for name, share in SHARES
+            "joint": _share(attainment, "attainment"),
+            "ttft": _share(attainment, "ttft_attainment"),
+            "tpot": _share(attainment, "tpot_attainment"),
         },
         "verdicts": dict(attainment.verdicts),
         "ttft_ms": _milliseconds(attainment.ttft_s),
         "tpot_ms": _milliseconds(attainment.tpot_s),
-        "usd": _round(use.usd),
-        "gpu_hours": _round(use.gpu_hours),
+        "usd": use.usd,
+        "gpu_hours": use.gpu_hours,
         "waste_gpu_hours": {
-            "starting": _round(use.starting_gpu_hours),
-            "draining": _round(use.draining_gpu_hours),
-            "idle": _round(use.idle_gpu_hours),
+            "starting": use.starting_gpu_hours,
+            "draining": use.draining_gpu_hours,
+            "idle": use.idle_gpu_hours,
         },
-        "replicas": _figures(replicas),
+        "replicas": _replicas(deployment.counts, end_s),
         "starts": use.starts,
         "shapes": [
             {
                 "shape": _hardware(shape),
                 "precision": shape.precision,
-                "usd": _round(part.usd),
-                "gpu_hours": _round(part.gpu_hours),
-                "replicas": _figures(replica_figures(deployment.counts, end_s, shape)),
+                "usd": part.usd,
+                "gpu_hours": part.gpu_hours,
+                "replicas": _replicas(deployment.counts, end_s, shape),
                 "starts": part.starts,
             }
             for shape, part in deployment.shape_uses
         ],
-        "pending_seconds": _round(use.pending_s),
-        "reversals_per_day": _round(deployment.reversals_per_day),
-        "longest_recovery_seconds": _round(deployment.longest_recovery_s),
+        "pending_seconds": use.pending_s,
+        "reversals_per_day": deployment.reversals_per_day,
+        "longest_recovery_seconds": deployment.longest_recovery_s,
         "violated": [
             {"from": period.begin_s, "to": period.end_s, "missed": period.missed}
             for period in deployment.violated
         ],
         "windows": [
-            {
-                "from": window.begin_s,
-                "requests": count,
-                "attainment": _round(window.attainment),
-                "usd": _round(usd),
-            }
+            {"from": window.begin_s, "requests": count, "attainment": window.attainment, "usd": usd}
             for window, count, usd in zip(attainment.windows, load, deployment.usd, strict=True)
         ],
         "replica_changes": [
@@ -129,12 +94,29 @@ def _deployment(deployment: DeploymentResult, end_s: float, load: Sequence[int])
     }
 
 
-SHARES = (("joint", "attainment"), ("ttft", "ttft_attainment"), ("tpot", "tpot_attainment"))
-"""Attainment of both objectives and of each, with the property that has it."""
+def _share(attainment: Attainment, objective: str) -> dict[str, Any]:
+    """Return the share of requests that met an objective, and the window with requests in which the fewest
+    did; `objective`: a property of a window.
+    """
+    busy = [window for window in attainment.windows if window.requests]
+    worst = min(busy, key=lambda window: float(getattr(window, objective)), default=None)
+    return {
+        "share": getattr(attainment.whole, objective),
+        "worst_window": worst and {"from": worst.begin_s, "share": getattr(worst, objective)},
+    }
 
 
-def _figures(replicas: ReplicaFigures) -> dict[str, float]:
-    return {"min": replicas.least, "mean": _round(replicas.mean), "max": replicas.most}
+def _replicas(counts: Sequence[ReplicaCount], end_s: float, shape: Shape | None = None) -> dict[str, float]:
+    """Return the fewest, the mean over time and the most replicas that were ordered: of one shape, or all."""
+    ends = [count.at for count in counts[1:]] + [end_s]
+    ordered = [count.ordered if shape is None else count.on(shape).ordered for count in counts]
+    times = [max(0.0, end - count.at) for count, end in zip(counts, ends, strict=True)]
+    held = sum(replicas * seconds for replicas, seconds in zip(ordered, times, strict=True))
+    return {
+        "min": min(ordered),
+        "mean": held / end_s if end_s else float(ordered[-1]),
+        "max": max(ordered),
+    }
 
 
 def _shape_replicas(replicas: ShapeReplicas) -> dict[str, Any]:
@@ -150,21 +132,16 @@ def _hardware(shape: Shape) -> str:
     return f"{shape.sku}:{shape.profile} x{shape.tensor_parallel}"
 
 
-def _worst(attainment: Attainment, share: str) -> dict[str, float] | None:
-    window = worst_window(attainment, share)
-    return None if window is None else {"from": window.begin_s, "share": _round(getattr(window, share))}
-
-
 def _compared(static: StaticComparison) -> dict[str, Any]:
     return {
         "sized_for": static.title,
-        "usd": _round(static.result.usd),
+        "usd": static.result.usd,
         "deployments": [
             {
                 "name": deployment.name,
                 "replicas": replicas,
-                "attainment": _round(deployment.attainment.share),
-                "usd": _round(deployment.use.usd),
+                "attainment": deployment.attainment.share,
+                "usd": deployment.use.usd,
             }
             for deployment, replicas in zip(static.result.deployments, static.replicas.values(), strict=True)
         ],
@@ -172,9 +149,4 @@ def _compared(static: StaticComparison) -> dict[str, Any]:
 
 
 def _milliseconds(latency: Percentiles) -> dict[str, float]:
-    return {name: _round(1e3 * getattr(latency, name)) for name in ("mean", "p50", "p90", "p95", "p99")}
-
-
-def _round(value: float) -> float:
-    """Return six significant digits: more than any simulation has, and shares near 1 stay apart."""
-    return float(f"{value:.6g}")
+    return {name: 1e3 * getattr(latency, name) for name in ("mean", "p50", "p90", "p95", "p99")}

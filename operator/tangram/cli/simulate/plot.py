@@ -3,17 +3,15 @@
 import html
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from tangram.catalog import InputError
-from tangram.cli.simulate.document import replica_figures
+from tangram.cli.output import Row
 from tangram.cli.simulate.simulation import SimulationOutcome
-from tangram.fleet import Shape
 from tangram.simulator.result.attainment import WINDOW_S
-from tangram.simulator.result.device_use import DeviceUse
 from tangram.simulator.result.run_result import DeploymentResult
 
 FORMATS = (".png", ".html")
@@ -40,12 +38,15 @@ def check_plot(path: Path) -> None:
         raise InputError("--plot", "needs matplotlib: pip install 'tangram-operator[cli]'") from None
 
 
-def draw(path: Path, outcome: SimulationOutcome) -> None:
-    """Write the plot of the first seed. Raises `InputError` where it cannot be written."""
+def draw(path: Path, outcome: SimulationOutcome, deployments: Sequence[Row]) -> None:
+    """Write the plot of the first seed; `deployments`: its rows in the document.
+
+    Raises `InputError` where it cannot be written.
+    """
     figure = _figure(outcome)
     try:
         if path.suffix.lower() == ".html":
-            path.write_text(_page(outcome, _svg(figure)), encoding="utf-8")
+            path.write_text(_page(outcome, deployments, _svg(figure)), encoding="utf-8")
         else:
             figure.savefig(path, dpi=130, metadata={"Software": None})
     except (OSError, ValueError) as error:
@@ -142,7 +143,7 @@ def _svg(figure: Any) -> str:
     return whole[whole.index("<svg") :]  # without the XML declaration, which HTML does not have
 
 
-def _page(outcome: SimulationOutcome, svg: str) -> str:
+def _page(outcome: SimulationOutcome, deployments: Sequence[Row], svg: str) -> str:
     title = html.escape(_title(outcome))
     head = (
         "LLMDeployment",
@@ -152,8 +153,11 @@ def _page(outcome: SimulationOutcome, svg: str) -> str:
         "GPU-hours",
         "replicas min / mean / max",
     )
-    result = outcome.results[0]
-    rows = [row for deployment in result.deployments for row in _rows(deployment, result.duration_s)]
+    rows = [
+        cells
+        for row, result in zip(deployments, outcome.results[0].deployments, strict=True)
+        for cells in _rows(row, result)
+    ]
     body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
@@ -163,21 +167,15 @@ def _page(outcome: SimulationOutcome, svg: str) -> str:
     )
 
 
-def _rows(deployment: DeploymentResult, end_s: float) -> Iterator[tuple[str, ...]]:
+def _rows(row: Row, result: DeploymentResult) -> Iterator[tuple[str, ...]]:
     """Yield the row of an LLMDeployment, and one for each shape where it ran on several."""
-    attainment = deployment.attainment
-    judged = f"{attainment.requests:,}", f"{100 * attainment.share:.2f} %"
-    yield deployment.name, *judged, *_use_cells(deployment, end_s, deployment.use)
-    for shape, use in deployment.shape_uses if len(deployment.shape_uses) > 1 else ():
-        yield f"on {shape.described}", "", "", *_use_cells(deployment, end_s, use, shape)
+    share = f"{100 * row['attainment']['joint']['share']:.2f} %"
+    yield row["name"], f"{row['requests']:,}", share, *_use_cells(row)
+    if len(result.shape_uses) > 1:
+        for (shape, _), part in zip(result.shape_uses, row["shapes"], strict=True):
+            yield f"on {shape.described}", "", "", *_use_cells(part)
 
 
-def _use_cells(
-    deployment: DeploymentResult, end_s: float, use: DeviceUse, shape: Shape | None = None
-) -> tuple[str, ...]:
-    replicas = replica_figures(deployment.counts, end_s, shape)
-    return (
-        f"{use.usd:,.2f}",
-        f"{use.gpu_hours:,.2f}",
-        f"{replicas.least} / {replicas.mean:.1f} / {replicas.most}",
-    )
+def _use_cells(row: Row) -> tuple[str, ...]:
+    replicas = "{min} / {mean:.1f} / {max}".format_map(row["replicas"])
+    return f"{row['usd']:,.2f}", f"{row['gpu_hours']:,.2f}", replicas

@@ -1,45 +1,51 @@
 """A simulation as people read it: attainment and cost, the requests that it failed, what was waste."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
 import click
 
 from tangram.cli.options.prices import DEFAULT_PRICE_NOTE
 from tangram.cli.output import Column, Row, counted, note, notes, table
-from tangram.cli.simulate.document import SHARES, replica_figures, worst_window
 from tangram.cli.simulate.simulation import SimulationOutcome
 from tangram.fleet import Shape
 from tangram.simulator.result.attainment import UNSERVABLE, Verdict
-from tangram.simulator.result.run_result import DeploymentResult, RunResult
+from tangram.simulator.result.run_result import DeploymentResult
 
 
-def show(outcome: SimulationOutcome, further_notes: Sequence[str], *, default_prices: bool) -> None:
-    """Print the tables of all seeds, and notes that explain them."""
-    names = [deployment.name for deployment in outcome.results[0].deployments]
+def show(
+    outcome: SimulationOutcome, document: Row, further_notes: Sequence[str], *, default_prices: bool
+) -> None:
+    """Print tables of the document's LLMDeployments for all seeds, and notes that explain them."""
     note(_summary(outcome), indent="  ")
+    rows = [
+        {"seed": run["seed"], **deployment} for run in document["seeds"] for deployment in run["deployments"]
+    ]
+    for columns, part in (
+        (_ATTAINMENT_COLUMNS, rows),
+        (_COST_COLUMNS, rows),
+        (_SHAPE_COLUMNS, list(_shape_rows(outcome, rows))),
+    ):
+        if part:
+            click.echo()
+            table(columns, part)
     click.echo()
-    pairs = list(_deployments(outcome))
-    table([_attainment_row(seed, run, deployment) for seed, run, deployment in pairs])
-    click.echo()
-    table([_cost_row(seed, run, deployment) for seed, run, deployment in pairs])
-    click.echo()
-    by_shape = [row for seed, run, deployment in pairs for row in _shape_rows(seed, run, deployment)]
-    if by_shape:
-        table(by_shape)
-        click.echo()
-    for place, name in enumerate(names):
+    for place, name in enumerate(document["shapes"]):
         note(_failed(name, [result.deployments[place] for result in outcome.results]), indent="  ")
     for line in _comparisons(outcome):
         note(line, indent="  ")
     notes([*_explanations(outcome, default_prices=default_prices), *further_notes])
 
 
-def _deployments(outcome: SimulationOutcome) -> Iterator[tuple[int, RunResult, DeploymentResult]]:
-    for seed, run in zip(outcome.terms.seeds, outcome.results, strict=True):
-        for deployment in run.deployments:
-            yield seed, run, deployment
+def _shape_rows(outcome: SimulationOutcome, rows: Sequence[Row]) -> Iterator[Row]:
+    """Yield a row for each shape of an LLMDeployment that ran on several."""
+    results = (deployment for run in outcome.results for deployment in run.deployments)
+    for row, result in zip(rows, results, strict=True):
+        for (shape, _), part in zip(result.shape_uses, row["shapes"], strict=True):
+            if len(row["shapes"]) > 1:
+                yield {**row, **part, "shape": shape.described}
 
 
 def _summary(outcome: SimulationOutcome) -> str:
@@ -65,67 +71,6 @@ def _place(name: str, first: Shape, outcome: SimulationOutcome) -> str:
     )
     others = [str(shape) for shape in shapes if shape != first]
     return f"{name} on {first}" + (f" and {', '.join(others)}" if others else "")
-
-
-def _attainment_row(seed: int, _run: RunResult, deployment: DeploymentResult) -> Row:
-    attainment = deployment.attainment
-    shares = []
-    for (_, share), title in zip(SHARES, ("BOTH", "TTFT", "TPOT"), strict=True):
-        worst = worst_window(attainment, share)
-        shares.append((Column(title, right=True), _percent(getattr(attainment.whole, share))))
-        shares.append(
-            (
-                Column(f"WORST 5 MIN {title}", right=True, rank=3 if title == "BOTH" else 5),
-                "-" if worst is None else f"{_percent(getattr(worst, share))} at {_time(worst.begin_s)}",
-            )
-        )
-    return [
-        (Column("NAME"), deployment.name),
-        (Column("SEED", right=True, rank=1), str(seed)),
-        (Column("REQUESTS", right=True, rank=2), f"{attainment.requests:,}"),
-        *shares,
-        (Column("TTFT P50/P99", right=True, rank=4), _latency(attainment.ttft_s.p50, attainment.ttft_s.p99)),
-        (Column("TPOT P50/P99", right=True, rank=4), _latency(attainment.tpot_s.p50, attainment.tpot_s.p99)),
-    ]
-
-
-def _cost_row(seed: int, run: RunResult, deployment: DeploymentResult) -> Row:
-    use, replicas = deployment.use, replica_figures(deployment.counts, run.duration_s)
-    waste = "/".join(
-        f"{hours:.2f}" for hours in (use.starting_gpu_hours, use.draining_gpu_hours, use.idle_gpu_hours)
-    )
-    return [
-        (Column("NAME"), deployment.name),
-        (Column("SEED", right=True, rank=1), str(seed)),
-        (Column("$", right=True), f"{use.usd:,.2f}"),
-        (Column("GPU-HOURS", right=True), f"{use.gpu_hours:,.2f}"),
-        (
-            Column("REPLICAS MIN/MEAN/MAX", right=True),
-            f"{replicas.least}/{replicas.mean:.1f}/{replicas.most}",
-        ),
-        (Column("STARTS", right=True, rank=2), str(use.starts)),
-        (Column("REVERSALS/DAY", right=True, rank=4), f"{deployment.reversals_per_day:.0f}"),
-        (Column("RECOVERY", right=True, rank=3), _time(deployment.longest_recovery_s)),
-        (Column("START/DRAIN/IDLE GPU-HOURS", right=True, rank=5), waste),
-    ]
-
-
-def _shape_rows(seed: int, run: RunResult, deployment: DeploymentResult) -> Iterator[Row]:
-    """Yield a row for each shape of an LLMDeployment that ran on several."""
-    for shape, use in deployment.shape_uses if len(deployment.shape_uses) > 1 else ():
-        replicas = replica_figures(deployment.counts, run.duration_s, shape)
-        yield [
-            (Column("NAME"), deployment.name),
-            (Column("SEED", right=True, rank=1), str(seed)),
-            (Column("SHAPE"), shape.described),
-            (Column("$", right=True), f"{use.usd:,.2f}"),
-            (Column("GPU-HOURS", right=True), f"{use.gpu_hours:,.2f}"),
-            (
-                Column("REPLICAS MIN/MEAN/MAX", right=True),
-                f"{replicas.least}/{replicas.mean:.1f}/{replicas.most}",
-            ),
-            (Column("STARTS", right=True, rank=2), str(use.starts)),
-        ]
 
 
 def _failed(name: str, results: Sequence[DeploymentResult]) -> str:
@@ -198,12 +143,21 @@ def _percent(share: float) -> str:
     return f"{int(share * 1e4) / 100:.2f} %" if share < 1 else "100 %"
 
 
-def _latency(usual_s: float, worst_s: float) -> str:
-    return f"{_ms(usual_s)}/{_ms(worst_s)} ms"
+def _worst(share: Mapping[str, Any]) -> str | None:
+    window = share["worst_window"]
+    return window and f"{_percent(window['share'])} at {_time(window['from'])}"
 
 
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.1f}" if seconds < 0.1 else f"{1e3 * seconds:,.0f}"
+def _latency(percentiles: Mapping[str, float]) -> str:
+    return f"{_ms(percentiles['p50'])}/{_ms(percentiles['p99'])} ms"
+
+
+def _ms(milliseconds: float) -> str:
+    return f"{milliseconds:.1f}" if milliseconds < 100 else f"{milliseconds:,.0f}"
+
+
+def _waste(row: Row) -> str:
+    return "/".join(f"{hours:.2f}" for hours in row["waste_gpu_hours"].values())
 
 
 def _time(seconds: float) -> str:
@@ -213,3 +167,40 @@ def _time(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02} h" if hours else f"{minutes}:{rest:02} min"
+
+
+def _attainment_columns(title: str, objective: str, rank: int) -> tuple[Column, Column]:
+    return (
+        Column(title, lambda row: _percent(row["attainment"][objective]["share"]), right=True),
+        Column(
+            f"WORST 5 MIN {title}", lambda row: _worst(row["attainment"][objective]), right=True, rank=rank
+        ),
+    )
+
+
+_NAME_AND_SEED = (Column("NAME", "name"), Column("SEED", "seed", right=True, rank=1))
+_ATTAINMENT_COLUMNS = (
+    *_NAME_AND_SEED,
+    Column("REQUESTS", "requests", ",", right=True, rank=2),
+    *_attainment_columns("BOTH", "joint", rank=3),
+    *_attainment_columns("TTFT", "ttft", rank=5),
+    *_attainment_columns("TPOT", "tpot", rank=5),
+    Column("TTFT P50/P99", lambda row: _latency(row["ttft_ms"]), right=True, rank=4),
+    Column("TPOT P50/P99", lambda row: _latency(row["tpot_ms"]), right=True, rank=4),
+)
+_USE_COLUMNS = (
+    Column("$", "usd", ",.2f", right=True),
+    Column("GPU-HOURS", "gpu_hours", ",.2f", right=True),
+    Column(
+        "REPLICAS MIN/MEAN/MAX", lambda row: "{min}/{mean:.1f}/{max}".format_map(row["replicas"]), right=True
+    ),
+    Column("STARTS", "starts", right=True, rank=2),
+)
+_COST_COLUMNS = (
+    *_NAME_AND_SEED,
+    *_USE_COLUMNS,
+    Column("REVERSALS/DAY", "reversals_per_day", ".0f", right=True, rank=4),
+    Column("RECOVERY", lambda row: _time(row["longest_recovery_seconds"]), right=True, rank=3),
+    Column("START/DRAIN/IDLE GPU-HOURS", _waste, right=True, rank=5),
+)
+_SHAPE_COLUMNS = (*_NAME_AND_SEED, Column("SHAPE", "shape"), *_USE_COLUMNS)

@@ -10,7 +10,7 @@ from tangram.catalog.prices import Prices
 from tangram.cli.options.lengths import lengths_options
 from tangram.cli.options.model import ModelOption, model_options, read_model
 from tangram.cli.options.prices import prices_option
-from tangram.cli.output import document, output_option
+from tangram.cli.output import document, output_option, rounded
 from tangram.cli.size.document import sizing_document
 from tangram.cli.size.row_simulation import row_simulation
 from tangram.cli.size.shape_filters import selected_shapes
@@ -73,9 +73,10 @@ def size_command(
     architecture = read_model(model)
     sizing = size(architecture, request, prices, selected_shapes(architecture, names, precisions, tp, mig))
     simulation = None if row is None else row_simulation(sizing, row)
+    whole = sizing_document(architecture, sizing, simulation)
     if fmt != "table":
-        document(sizing_document(architecture, sizing, simulation), fmt)
+        document(rounded(whole), fmt)
         return
-    show(architecture, sizing, everything=everything)
+    show(architecture, sizing, whole["rows"], everything=everything)
     if simulation is not None:
         show_simulated(sizing, simulation)

@@ -1,4 +1,4 @@
-"""A sizing as JSON and YAML show it: every row and every rejection, with units in the names."""
+"""The document of a sizing: every row and every rejection, with units in the names."""
 
 import math
 from typing import Any
@@ -13,7 +13,7 @@ from tangram.fleet import WHOLE_GPU, Shape
 def sizing_document(
     architecture: Architecture, sizing: Sizing, simulation: RowSimulation | None
 ) -> dict[str, Any]:
-    """Return the sizing, numbers rounded to their precision."""
+    """Return the sizing. Its table has the same rows."""
     request = sizing.request
     document = {
         "model": {
@@ -25,10 +25,10 @@ def sizing_document(
             "unverified": list(architecture.unverified),
         },
         "request": {
-            "input_tokens": _round_tokens(request.prompts.mean),
-            "input_tokens_p90": _round_tokens(request.prompts.p90),
-            "output_tokens": _round_tokens(request.answers.mean),
-            "output_tokens_p90": _round_tokens(request.answers.p90),
+            "input_tokens": _tokens(request.prompts.mean),
+            "input_tokens_p90": _tokens(request.prompts.p90),
+            "output_tokens": _tokens(request.answers.mean),
+            "output_tokens_p90": _tokens(request.answers.p90),
             "rps": request.rps,
             "cv": request.cv,
             "percentile": request.percentile,
@@ -62,23 +62,23 @@ def _row(row: SizedShape) -> dict[str, Any]:
     return {
         **_shape(row.shape),
         "memory_gib_per_gpu": {
-            "total": _gib(budget.total),
-            "weights": _gib(budget.weights),
-            "kv_used": _gib(row.kv_used),
-            "buffers": _gib(budget.overhead),
-            "free": _gib(budget.kv - row.kv_used),
+            "total": budget.total / GIB,
+            "weights": budget.weights / GIB,
+            "kv_used": row.kv_used / GIB,
+            "buffers": budget.overhead / GIB,
+            "free": (budget.kv - row.kv_used) / GIB,
         },
         "concurrent_requests_p90": row.concurrent,
-        "max_rps_per_replica": _round(row.max_rate),
+        "max_rps_per_replica": row.max_rate,
         "replicas": row.replicas,
-        "gpus": _round(row.gpus),
-        "running_requests_per_replica": _round(row.latency.concurrency),
-        "utilisation": _round(row.latency.utilisation),
-        "ttft_ms": _round(row.ttft_s * 1e3),
-        "tpot_ms": _round(row.tpot_s * 1e3),
+        "gpus": row.gpus,
+        "running_requests_per_replica": row.latency.concurrency,
+        "utilisation": row.latency.utilisation,
+        "ttft_ms": row.ttft_s * 1e3,
+        "tpot_ms": row.tpot_s * 1e3,
         "wall": row.wall,
-        "usd_per_hour": _round(row.usd_per_hour),
-        "usd_per_million_output_tokens": _round(row.usd_per_million_tokens),
+        "usd_per_hour": row.usd_per_hour,
+        "usd_per_million_output_tokens": row.usd_per_million_tokens,
         "price_is_default": row.default_price,
         "calibration": {
             "basis": str(row.calibrated.basis),
@@ -97,21 +97,11 @@ def _rejection(rejection: Rejection) -> dict[str, Any]:
         **_shape(rejection.shape),
         "constraint": str(rejection.constraint),
         "message": rejection.message,
-        "excess": None if math.isinf(rejection.excess) else _round(rejection.excess),
+        "excess": None if math.isinf(rejection.excess) else rejection.excess,
         "relaxation": change and {"changes": dict(change.changes), "text": change.text},
     }
 
 
-def _round_tokens(tokens: float) -> float:
+def _tokens(tokens: float) -> float:
     """Return a mean of counted lengths to a tenth, whole numbers as integers."""
     return int(tokens) if float(tokens).is_integer() else round(tokens, 1)
-
-
-def _gib(size: float) -> float:
-    """Return GiB to a thousandth, so that the parts add up to the total."""
-    return round(size / GIB, 3)
-
-
-def _round(value: float) -> float:
-    """Return four significant digits, more than any prediction has."""
-    return float(f"{value:.4g}")

@@ -5,7 +5,7 @@ from collections import Counter
 import click
 
 from tangram.capacity.sizing import Constraint, Rejection, Sizing
-from tangram.cli.output import Column, Row, counted, note, table
+from tangram.cli.output import Column, counted, note, table
 from tangram.fleet import WHOLE_GPU
 
 RejectionGroup = tuple[Rejection, int]
@@ -19,7 +19,7 @@ def show_rejected(sizing: Sizing, *, everything: bool) -> None:
     click.echo()
     if everything:
         note("Rejected:")
-        table([_row((rejection, 0)) for rejection in sizing.rejected])
+        table(_COLUMNS, [(rejection, 0) for rejection in sizing.rejected])
         return
     serving = {(row.shape.sku, row.shape.profile) for row in sizing.rows}
     others = [r for r in sizing.rejected if (r.shape.sku, r.shape.profile) not in serving]
@@ -33,7 +33,7 @@ def _show_nearest(groups: list[RejectionGroup]) -> None:
     with_change = [group for group in groups if group[0].relaxation is not None]
     if with_change:
         note("GPUs and slices that do not serve, the nearest shape of each:")
-        table([_row(group) for group in with_change])
+        table(_COLUMNS, with_change)
     for constraint in Constraint:
         names = [_name(g) for g in groups if g not in with_change and g[0].constraint is constraint]
         if names:
@@ -71,12 +71,12 @@ def _name(group: RejectionGroup) -> str:
     return str(rejection.shape) + (f" +{counted(more, 'slice')}" if more else "")
 
 
-def _row(group: RejectionGroup) -> Row:
-    rejection = group[0]
-    return [
-        (Column("GPU OR SLICE"), _name(group)),
-        (Column("PREC"), rejection.shape.precision),
-        (Column("REJECTED BY"), str(rejection.constraint)),
-        (Column("WHY", rank=1), rejection.message),
-        (Column("SERVES WITH"), rejection.relaxation.text if rejection.relaxation else "none found"),
-    ]
+_COLUMNS = (
+    Column("GPU OR SLICE", _name),
+    Column("PREC", lambda group: group[0].shape.precision),
+    Column("REJECTED BY", lambda group: group[0].constraint),
+    Column("WHY", lambda group: group[0].message, rank=1),
+    Column(
+        "SERVES WITH", lambda group: group[0].relaxation and group[0].relaxation.text, missing="none found"
+    ),
+)

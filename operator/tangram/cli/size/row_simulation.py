@@ -31,12 +31,12 @@ class RowSimulation:
             "requests": self.requests,
             **{
                 name: {
-                    f"p{p}": {"table": round(a * 1e3, 2), "simulation": round(b * 1e3, 2)}
-                    for p, a, b in latencies
+                    f"p{p}": {"table": table_s * 1e3, "simulation": simulated_s * 1e3}
+                    for p, table_s, simulated_s in latencies
                 }
                 for name, latencies in (("ttft_ms", self.ttft_s), ("tpot_ms", self.tpot_s))
             },
-            "utilisation": round(self.utilisation, 3),
+            "utilisation": self.utilisation,
             "preemptions": self.preemptions,
         }
 

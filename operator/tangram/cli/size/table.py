@@ -1,31 +1,30 @@
 """A sizing as people read it: the shapes that serve, from the cheapest, then the rejected ones."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
 
 import click
 
-from tangram.capacity.memory.budget import GIB
-from tangram.capacity.sizing import SizedShape, Sizing
+from tangram.capacity.sizing import Sizing
 from tangram.capacity.steps.calibration import Basis
 from tangram.catalog import Architecture
 from tangram.cli.options.prices import DEFAULT_PRICE_NOTE
-from tangram.cli.output import Column, Row, note, notes, table, unverified_mark, unverified_note
+from tangram.cli.output import ANY, Column, Row, note, notes, table, unverified_mark, unverified_note
 from tangram.cli.size.rejection_table import show_rejected
 from tangram.cli.size.row_simulation import RowSimulation
-from tangram.fleet import WHOLE_GPU, Lengths, Shape
+from tangram.fleet import PERCENTILES, Lengths
 from tangram.fleet.lengths import USUAL_P90
 
 SHOWN = 15
 
 
-def show(architecture: Architecture, sizing: Sizing, *, everything: bool) -> None:
-    """Print the tables and notes that explain the columns."""
+def show(architecture: Architecture, sizing: Sizing, rows: Sequence[Row], *, everything: bool) -> None:
+    """Print the rows of the document as a table, and notes that explain the columns."""
     note(_summary(architecture, sizing), indent="  ")
     click.echo()
-    ranked = list(enumerate(sizing.rows, 1))
-    shown = ranked if everything else _cheapest_of_each_device(ranked)[:SHOWN]
+    shown = rows if everything else _cheapest_of_each_device(rows)[:SHOWN]
     if shown:
-        table([_row(rank, row, sizing) for rank, row in shown])
+        table(_columns(sizing.request.percentile), shown)
         notes(_row_notes(architecture, sizing, len(shown)))
     else:
         note("No GPU or slice of the catalog serves this load within these objectives.")
@@ -42,15 +41,15 @@ def show_simulated(sizing: Sizing, simulation: RowSimulation) -> None:
         f" (busy {simulation.utilisation:.0%} of the time, {simulation.preemptions} preemptions)."
     )
     rows = [
-        [
-            (Column(""), f"{name} {source}"),
-            *((Column(f"P{latency[0]}", right=True), _ms(latency[side])) for latency in latencies),
-        ]
+        (f"{name} {source}", *(latency[side] for latency in latencies))
         for name, latencies in (("TTFT", simulation.ttft_s), ("TPOT", simulation.tpot_s))
         for side, source in ((1, "table"), (2, "simulation"))
-        if latencies
     ]
-    table(rows)
+    percentiles = [
+        Column(f"P{percentile}", lambda row, place=place: _ms(row[place] * 1e3), right=True)
+        for place, percentile in enumerate(PERCENTILES, 1)
+    ]
+    table((Column("", itemgetter(0)), *percentiles), rows)
 
 
 def _summary(architecture: Architecture, sizing: Sizing) -> str:
@@ -80,34 +79,36 @@ def _has_usual_p90(lengths: Lengths) -> bool:
     return lengths.p90 == USUAL_P90 * lengths.mean
 
 
-def _cheapest_of_each_device(ranked: list[tuple[int, SizedShape]]) -> list[tuple[int, SizedShape]]:
+def _cheapest_of_each_device(rows: Sequence[Row]) -> list[Row]:
     """Return one row per GPU and slice: its cheapest."""
-    cheapest: dict[tuple[str, str], tuple[int, SizedShape]] = {}
-    for rank, row in ranked:
-        cheapest.setdefault((row.shape.sku, row.shape.profile), (rank, row))
+    cheapest: dict[tuple[str, str | None], Row] = {}
+    for row in rows:
+        cheapest.setdefault((row["sku"], row["profile"]), row)
     return list(cheapest.values())
 
 
-def _row(rank: int, row: SizedShape, sizing: Sizing) -> Row:
-    budget, percentile = row.budget, f"P{sizing.request.percentile}"
-    parts = (budget.weights, row.kv_used, budget.overhead, budget.kv - row.kv_used)
-    memory = "+".join(f"{part / GIB:.1f}" for part in parts)
-    return [
-        (Column("#", right=True), str(rank)),
-        (Column("GPU OR SLICE"), _hardware(row.shape) + unverified_mark(row.unverified)),
-        (Column("TP", right=True), str(row.shape.tensor_parallel)),
-        (Column("PREC"), row.shape.precision),
-        (Column("W+KV+BUF+FREE GiB", right=True, rank=6), memory),
-        (Column("CONC", right=True, rank=4), str(row.concurrent)),
-        (Column("REQ/S", right=True, rank=1), _figure(row.max_rate)),
-        (Column(f"TTFT {percentile}", right=True), _ms(row.ttft_s)),
-        (Column(f"TPOT {percentile}", right=True), _ms(row.tpot_s)),
-        (Column("WALL", rank=3), row.wall),
-        (Column("REPL", right=True), str(row.replicas)),
-        (Column("GPUs", right=True, rank=5), _figure(row.gpus)),
-        (Column("$/h", right=True), f"{row.usd_per_hour:.2f}"),
-        (Column("$/1M", right=True, rank=2), f"{row.usd_per_million_tokens:.2f}"),
-    ]
+def _columns(percentile: int) -> tuple[Column, ...]:
+    return (
+        Column("#", "rank", right=True),
+        Column("GPU OR SLICE", _hardware, mark=ANY),
+        Column("TP", "tensor_parallel", right=True),
+        Column("PREC", "precision"),
+        Column("W+KV+BUF+FREE GiB", _memory, right=True, rank=6),
+        Column("CONC", "concurrent_requests_p90", right=True, rank=4),
+        Column("REQ/S", lambda row: _figure(row["max_rps_per_replica"]), right=True, rank=1),
+        Column(f"TTFT P{percentile}", lambda row: _ms(row["ttft_ms"]), right=True),
+        Column(f"TPOT P{percentile}", lambda row: _ms(row["tpot_ms"]), right=True),
+        Column("WALL", "wall", rank=3),
+        Column("REPL", "replicas", right=True),
+        Column("GPUs", lambda row: _figure(row["gpus"]), right=True, rank=5),
+        Column("$/h", "usd_per_hour", ".2f", right=True),
+        Column("$/1M", "usd_per_million_output_tokens", ".2f", right=True, rank=2),
+    )
+
+
+def _memory(row: Row) -> str:
+    gib = row["memory_gib_per_gpu"]
+    return "+".join(f"{gib[part]:.1f}" for part in ("weights", "kv_used", "buffers", "free"))
 
 
 def _row_notes(architecture: Architecture, sizing: Sizing, shown: int) -> Iterator[str]:
@@ -153,12 +154,11 @@ def _speed_note(sizing: Sizing) -> str:
     return f"{unmeasured}Speed: fitted to {number} of {calibrated.key}{error}."
 
 
-def _hardware(shape: Shape) -> str:
-    return shape.sku if shape.profile == WHOLE_GPU else f"{shape.sku}:{shape.profile}"
+def _hardware(row: Row) -> str:
+    return row["sku"] if row["profile"] is None else f"{row['sku']}:{row['profile']}"
 
 
-def _ms(seconds: float) -> str:
-    milliseconds = seconds * 1e3
+def _ms(milliseconds: float) -> str:
     return f"{milliseconds:.1f} ms" if milliseconds < 100 else f"{milliseconds:.0f} ms"
 
 
