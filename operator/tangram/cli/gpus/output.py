@@ -95,7 +95,8 @@ def show_profiles(
 
 
 def _bf16(row: Row) -> float | None:
-    return row["dense_tflops"].get("bf16") or row["dense_tflops"].get("fp16")
+    tflops: Mapping[str, float] = row["dense_tflops"]
+    return tflops.get("bf16") or tflops.get("fp16")
 
 
 def _nvlink(row: Row) -> str:

@@ -88,7 +88,8 @@ def fleet_cost(other: Row) -> str:
 
 def reason(other: Row) -> str:
     """Return why an alternative was not chosen."""
-    return other["message"] + (f"; serves with {other['servesWith']}" if "servesWith" in other else "")
+    helps = f"; serves with {other['servesWith']}" if "servesWith" in other else ""
+    return f"{other['message']}{helps}"
 
 
 _ALTERNATIVE_COLUMNS = (

@@ -1,7 +1,6 @@
 """A sizing as people read it: the shapes that serve, from the cheapest, then the rejected ones."""
 
 from collections.abc import Iterator, Sequence
-from operator import itemgetter
 
 import click
 
@@ -12,7 +11,7 @@ from tangram.cli.options.prices import DEFAULT_PRICE_NOTE
 from tangram.cli.output import ANY, Column, Row, note, notes, table, unverified_mark, unverified_note
 from tangram.cli.size.rejection_table import show_rejected
 from tangram.cli.size.row_simulation import RowSimulation
-from tangram.fleet import PERCENTILES, Lengths
+from tangram.fleet import Lengths
 from tangram.fleet.lengths import USUAL_P90
 
 SHOWN = 15
@@ -41,15 +40,11 @@ def show_simulated(sizing: Sizing, simulation: RowSimulation) -> None:
         f" (busy {simulation.utilisation:.0%} of the time, {simulation.preemptions} preemptions)."
     )
     rows = [
-        (f"{name} {source}", *(latency[side] for latency in latencies))
+        {"": f"{name} {source}", **{f"P{latency[0]}": _ms(latency[side] * 1e3) for latency in latencies}}
         for name, latencies in (("TTFT", simulation.ttft_s), ("TPOT", simulation.tpot_s))
         for side, source in ((1, "table"), (2, "simulation"))
     ]
-    percentiles = [
-        Column(f"P{percentile}", lambda row, place=place: _ms(row[place] * 1e3), right=True)
-        for place, percentile in enumerate(PERCENTILES, 1)
-    ]
-    table((Column("", itemgetter(0)), *percentiles), rows)
+    table([Column(title, title, right=title != "") for title in rows[0]], rows)
 
 
 def _summary(architecture: Architecture, sizing: Sizing) -> str:
