@@ -15,12 +15,17 @@ Two forms, in any Markdown file:
 """
 
 import argparse
+import io
 import os
 import re
 import shlex
 import subprocess
 import sys
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
+from unittest.mock import patch
+
+from tangram.cli.main import main as main_of_tangram
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = (
@@ -46,18 +51,34 @@ class CommandFailed(Exception):
 
 def output(command: str) -> str:
     """Run one command in the repository's root; return what it prints. Raises `CommandFailed`."""
-    words = shlex.split(command)
-    programs = {"python": [sys.executable], "tangram": [sys.executable, "-m", "tangram.cli.main"]}
-    if words[0] not in programs:
+    program, *arguments = shlex.split(command)
+    if program == "tangram":
+        status, printed, errors = _tangram(arguments)
+    elif program == "python":
+        status, printed, errors = _python(arguments)
+    else:
         raise CommandFailed(f"{command}: only python and tangram are run from documents")
+    if status:
+        raise CommandFailed(f"{command}: exit status {status}\n{errors}")
+    return printed.rstrip() + "\n"
+
+
+def _tangram(arguments: list[str]) -> tuple[int, str, str]:
+    """Run `tangram` in this process, which loads its modules once for all documents."""
+    printed, errors = io.StringIO(), io.StringIO()
+    wide = patch.dict(os.environ, COLUMNS=WIDTH)
+    with wide, chdir(ROOT), redirect_stdout(printed), redirect_stderr(errors):
+        status = main_of_tangram(arguments)
+    return status, printed.getvalue(), errors.getvalue()
+
+
+def _python(arguments: list[str]) -> tuple[int, str, str]:
     path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), f"{ROOT}/operator")))
     env = {**os.environ, "COLUMNS": WIDTH, "PYTHONPATH": path, "PYTHONUTF8": "1"}
     done = subprocess.run(
-        programs[words[0]] + words[1:], cwd=ROOT, env=env, capture_output=True, text=True, check=False
+        [sys.executable, *arguments], cwd=ROOT, env=env, capture_output=True, text=True, check=False
     )
-    if done.returncode:
-        raise CommandFailed(f"{command}: exit status {done.returncode}\n{done.stderr}")
-    return done.stdout.rstrip() + "\n"
+    return done.returncode, done.stdout, done.stderr
 
 
 def refreshed(text: str) -> str:
