@@ -5,6 +5,7 @@ rate within an objective (`load.latency`), and by step simulation what users see
 """
 
 from dataclasses import dataclass, replace
+from functools import cache
 from statistics import median
 
 from assumed import ENGINE, GOAL, NAIVE, TEAM, TRAFFIC
@@ -82,11 +83,16 @@ class Setup:
 
     def simulated(self, rate: float) -> tuple[list[SimulatedRequest], SimResult]:
         """One replica under its part of `rate` requests per second."""
-        count = SIMULATED * 2 if self.at_once == 1 else SIMULATED
-        mean = TRAFFIC.input_tokens, TRAFFIC.output_tokens
-        drawn = open_traffic(count, rate / self.replicas, *mean, TRAFFIC.gaps_cv, SEED)
-        requests = [_cut(request) for request in drawn]
+        requests = _requests(SIMULATED * 2 if self.at_once == 1 else SIMULATED, rate / self.replicas)
         return requests, simulate(self.model(), self.limits(), requests)
+
+
+@cache
+def _requests(count: int, rate: float) -> list[SimulatedRequest]:
+    """Requests of one replica, the same for every setup under this rate."""
+    mean = TRAFFIC.input_tokens, TRAFFIC.output_tokens
+    drawn = open_traffic(count, rate, *mean, TRAFFIC.gaps_cv, SEED)
+    return [_cut(request) for request in drawn]
 
 
 def _cut(request: SimulatedRequest) -> SimulatedRequest:
