@@ -14,6 +14,7 @@ from .json_schema import violations
 
 SCHEMA = json.loads(importlib.resources.files("tangram.cli.plan").joinpath("schema.json").read_text())
 H100 = "H100-80GB-SXM"
+_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # in C: a tenth of the time
 
 
 def gpu(gpu_id, *instances, node="n0", sku=H100, **more):
@@ -57,7 +58,7 @@ class Planner:
 
     def file(self, *documents, name="fleet.yaml"):
         path = self.folder / name
-        path.write_text(yaml.safe_dump_all(documents))
+        path.write_text(yaml.dump_all(documents, Dumper=_DUMPER))
         return path
 
     def run(self, *documents, flags=(), columns=160):
