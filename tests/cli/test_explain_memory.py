@@ -1,11 +1,14 @@
 """`tangram explain-memory`: a bar, its terms, and one line for whatever is wrong."""
 
 import json
+import sys
 
+import click
 import pytest
 import yaml
 
-from tangram.cli.explain_memory.memory_bar import layout
+from tangram.cli.explain_memory.account import MemoryTerm
+from tangram.cli.explain_memory.memory_bar import bar, layout
 from tangram.cli.main import main
 
 LLAMA = ("--model", "llama-3.1-8b", "--sku", "h100")
@@ -99,6 +102,17 @@ def test_the_bar_is_as_wide_as_the_terminal_at_most(capsys, monkeypatch, columns
     drawn = next(line for line in out.splitlines() if line.startswith("RR"))
     assert len(drawn) <= max(20, min(100, int(columns)))
     assert drawn.count("K") > drawn.count("W") > drawn.count("R") > 0
+
+
+def test_on_a_terminal_the_bar_has_colours_and_one_letter_for_each_part(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "81")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+
+    bar([MemoryTerm("weights", 3, "", "blue"), MemoryTerm("KV cache", 1, "", "green")], 4)
+
+    coloured = capsys.readouterr().out
+    assert click.unstyle(coloured) == f"W{'':59}K{'':19}\n"
+    assert coloured.startswith(click.style("W", fg="black", bg="blue", reset=False))
 
 
 @pytest.mark.parametrize(
