@@ -109,6 +109,13 @@ def table(columns: Sequence[Column], rows: Iterable[Any]) -> None:
         )
 
 
+def section(columns: Sequence[Column], rows: Sequence[Any]) -> None:
+    """Print a table after an empty line; nothing where there are no rows."""
+    if rows:
+        click.echo()
+        table(columns, rows)
+
+
 def note(text: str, indent: str = "") -> None:
     """Print one paragraph, wrapped to the terminal; lines after the first begin with `indent`."""
     if width := terminal_width():

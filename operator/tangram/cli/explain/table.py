@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from tangram.catalog.reading.fields import shortened
-from tangram.cli.output import Column, Row, counted, note, table, unverified_mark
+from tangram.cli.output import Column, Row, counted, note, section, unverified_mark
 from tangram.cli.plan.headline import money
 from tangram.cli.plan.table import chosen_shape, fleet_cost, reason, shape_name, unverified_notes
 
@@ -21,9 +21,7 @@ def show(explanation: Mapping[str, Any]) -> None:
     click.secho(_title(explanation), bold=True)
     for label, text in _lines(explanation):
         note(f"{label:<{_LABEL}}{text}", indent=" " * _LABEL)
-    if explanation.get("alternatives"):
-        click.echo()
-        table(_COLUMNS, explanation["alternatives"])
+    section(_COLUMNS, explanation.get("alternatives", ()))
     for text in _notes(explanation):
         click.echo()
         note(text, indent="  ")

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from tangram.catalog.reading.fields import shortened
-from tangram.cli.output import Column, Row, counted, note, table
+from tangram.cli.output import Column, Row, counted, note, section
 from tangram.fleet import WHOLE_GPU
 
 _MOST = 12
@@ -16,9 +16,7 @@ _MOST_BLOCKED = 3
 def show_steps(plan: Mapping[str, Any]) -> None:
     """Print the steps in an executable order, or what blocks them."""
     steps, missing = plan.get("steps", ()), plan.get("stepsMissing")
-    if steps:
-        click.echo()
-        table(_COLUMNS, steps[:_MOST])
+    section(_COLUMNS, steps[:_MOST])
     if len(steps) > _MOST:
         note(f"{counted(len(steps) - _MOST, 'more step')}; -o json has all.")
     if missing is not None:

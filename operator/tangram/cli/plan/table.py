@@ -1,11 +1,11 @@
 """A plan as people read it: cost, devices of each demand, layouts, moves, steps, and what is not served."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import click
 
-from tangram.cli.output import ANY, Column, Row, counted, note, notes, table, unverified_note
+from tangram.cli.output import ANY, Column, Row, counted, note, notes, section, table, unverified_note
 from tangram.cli.plan.gpu_table import show_strips
 from tangram.cli.plan.headline import headline, money, one_shape
 from tangram.cli.plan.step_table import show_steps
@@ -21,8 +21,17 @@ def show(plan: Mapping[str, Any], *, observed: bool = False) -> None:
         note(mixes, indent="  ")
     if "whatIf" in plan:
         note(_compared(plan), indent="  ")
-    for section in (_deployments, _requests, _layouts, _moves, show_steps, _unmet):
-        section(plan)
+    section(_SHAPE_COLUMNS, [row for deployment in plan["deployments"] for row in _shape_rows(deployment)])
+    section(_REQUEST_COLUMNS, plan["requests"])
+    if plan["gpus"]:
+        click.echo()
+        show_strips(plan)
+    moves = plan["moves"]
+    section(_MOVE_COLUMNS, moves[:_MOST_MOVES])
+    if len(moves) > _MOST_MOVES:
+        note(f"{counted(len(moves) - _MOST_MOVES, 'more move')}; -o json has all.")
+    show_steps(plan)
+    section(_UNMET_COLUMNS, plan["unmet"])
     _explained(plan)
     notes(
         [
@@ -103,15 +112,6 @@ _ALTERNATIVE_COLUMNS = (
 )
 
 
-def _deployments(plan: Mapping[str, Any]) -> None:
-    if plan["deployments"]:
-        click.echo()
-        table(
-            _DEPLOYMENT_COLUMNS,
-            [row for deployment in plan["deployments"] for row in _shape_rows(deployment)],
-        )
-
-
 def _shape_rows(deployment: Mapping[str, Any]) -> Iterator[Row]:
     """Yield a row per shape; the first has what holds for all of them."""
     of_all = {
@@ -126,7 +126,7 @@ def _shape_rows(deployment: Mapping[str, Any]) -> Iterator[Row]:
         of_all = dict.fromkeys(of_all, "")
 
 
-_DEPLOYMENT_COLUMNS = (
+_SHAPE_COLUMNS = (
     Column("LLMDEPLOYMENT", "name"),
     Column("MODEL", "model", rank=3),
     Column("GPU OR SLICE", shape_name, mark=ANY),
@@ -138,33 +138,12 @@ _DEPLOYMENT_COLUMNS = (
 )
 
 
-def _requests(plan: Mapping[str, Any]) -> None:
-    if plan["requests"]:
-        click.echo()
-        table(_REQUEST_COLUMNS, plan["requests"])
-
-
 _REQUEST_COLUMNS = (
     Column("SLICEREQUEST", "name"),
     Column("PROFILE", "profile"),
     Column("REQUESTED", "count", right=True),
     Column("PLACED", "placed", right=True),
 )
-
-
-def _layouts(plan: Mapping[str, Any]) -> None:
-    if plan["gpus"]:
-        click.echo()
-        show_strips(plan)
-
-
-def _moves(plan: Mapping[str, Any]) -> None:
-    moves: Sequence[Mapping[str, Any]] = plan["moves"]
-    if moves:
-        click.echo()
-        table(_MOVE_COLUMNS, moves[:_MOST_MOVES])
-    if len(moves) > _MOST_MOVES:
-        note(f"{counted(len(moves) - _MOST_MOVES, 'more move')}; -o json has all.")
 
 
 def _site(site: Mapping[str, Any]) -> str:
@@ -177,12 +156,6 @@ _MOVE_COLUMNS = (
     Column("TO", lambda move: _site(move["to"])),
     Column("$", lambda move: money(move["cost"]), right=True, rank=1),
 )
-
-
-def _unmet(plan: Mapping[str, Any]) -> None:
-    if plan["unmet"]:
-        click.echo()
-        table(_UNMET_COLUMNS, plan["unmet"])
 
 
 _UNMET_COLUMNS = (

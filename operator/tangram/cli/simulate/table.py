@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from tangram.cli.options.prices import DEFAULT_PRICE_NOTE
-from tangram.cli.output import Column, Row, counted, note, notes, table
+from tangram.cli.output import Column, Row, counted, note, notes, section
 from tangram.cli.simulate.simulation import SimulationOutcome
 from tangram.fleet import Shape
 from tangram.simulator.result.attainment import UNSERVABLE, Verdict
@@ -23,14 +23,9 @@ def show(
     rows = [
         {"seed": run["seed"], **deployment} for run in document["seeds"] for deployment in run["deployments"]
     ]
-    for columns, part in (
-        (_ATTAINMENT_COLUMNS, rows),
-        (_COST_COLUMNS, rows),
-        (_SHAPE_COLUMNS, list(_shape_rows(outcome, rows))),
-    ):
-        if part:
-            click.echo()
-            table(columns, part)
+    section(_ATTAINMENT_COLUMNS, rows)
+    section(_COST_COLUMNS, rows)
+    section(_SHAPE_COLUMNS, list(_shape_rows(outcome, rows)))
     click.echo()
     for place, name in enumerate(document["shapes"]):
         note(_failed(name, [result.deployments[place] for result in outcome.results]), indent="  ")
