@@ -73,7 +73,7 @@ RUN sh /opt/build/requirements/install.sh /opt/build/requirements/agent.lock \
 COPY operator/tangram/__init__.py /opt/tangram/tangram/
 COPY operator/tangram/api /opt/tangram/tangram/api
 COPY operator/tangram/catalog /opt/tangram/tangram/catalog
-COPY operator/tangram/credentials /opt/tangram/tangram/credentials
+COPY operator/tangram/kube /opt/tangram/tangram/kube
 COPY operator/tangram/fleet /opt/tangram/tangram/fleet
 COPY operator/tangram/packing /opt/tangram/tangram/packing
 COPY operator/tangram/partition /opt/tangram/tangram/partition

@@ -36,9 +36,9 @@ import yaml
 from e2e.cluster import binaries
 from e2e.cluster.apiserver import ControlPlane, free_port
 from e2e.silicon import kwok
-from tangram.shell.api_server.auth import load_kubeconfig
-from tangram.shell.api_server.client import UNGUARDED, ApiClient
-from tangram.shell.objects.kinds import DEPLOYMENTS, LLM_DEPLOYMENTS, NODES
+from tangram.kube.client import UNGUARDED, ApiClient
+from tangram.kube.kinds import DEPLOYMENTS, LLM_DEPLOYMENTS, NODES
+from tangram.kube.kubeconfig import load_kubeconfig
 from tests.support.apiserver import CRD_FOLDER, CRDS, OperatorProcess, eventually, llm
 from tests.support.fault_proxy import FaultProxy
 

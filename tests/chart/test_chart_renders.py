@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tangram.credentials.in_cluster import SERVICE_ACCOUNT
+from tangram.kube.credentials import SERVICE_ACCOUNT
 from tangram.shell.settings import Settings, parse_settings
 
 ROOT = Path(__file__).resolve().parents[2]

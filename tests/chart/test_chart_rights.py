@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from tangram.shell.objects import kinds
+from tangram.kube import kinds
 
 ROOT = Path(__file__).resolve().parents[2]
 

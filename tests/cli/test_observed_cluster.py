@@ -15,11 +15,11 @@ from tangram.catalog import InputError
 from tangram.cli.cluster.access import ClusterAccess
 from tangram.cli.cluster.observed_cluster import read_cluster
 from tangram.fleet import Intent
+from tangram.kube.client import UNGUARDED, ApiClient
+from tangram.kube.kinds import LLM_DEPLOYMENTS, NODES
+from tangram.kube.kubeconfig import load_kubeconfig
 from tangram.recommendation.documents.snapshot_file import read_snapshot
 from tangram.recommendation.recommend import recommend
-from tangram.shell.api_server.auth import load_kubeconfig
-from tangram.shell.api_server.client import UNGUARDED, ApiClient
-from tangram.shell.objects.kinds import LLM_DEPLOYMENTS, NODES
 from tests.support.apiserver import FACTS, gpu_node, llm
 from tests.support.plans import run
 

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from e2e.cluster.apiserver import ControlPlane, free_port
-from tangram.shell.objects.kinds import FLEET_PLANS, LLM_DEPLOYMENTS, PRIORITY_CLASSES
+from tangram.kube.kinds import FLEET_PLANS, LLM_DEPLOYMENTS, PRIORITY_CLASSES
 from tests.support.apiserver import OperatorProcess, eventually, live_cluster, llm, prepare, priority_class
 from tests.support.plans import run
 

@@ -23,7 +23,7 @@ from e2e.silicon.nvml.connection import Admin
 from e2e.silicon.nvml.daemon import serving
 from e2e.silicon.nvml.library import environment
 from e2e.silicon.nvml.state import Fault
-from tangram.credentials import in_cluster
+from tangram.kube import credentials
 from tangram.partition.agent.api_access import find_access
 from tangram.partition.agent.cluster import Cluster, ClusterFailure
 from tests.support.api_requests import GPU_NODES, NODES, STRATEGIC, ApiRequests, pods
@@ -368,7 +368,7 @@ def test_a_pod_has_access_by_its_service_account_and_reads_a_rotated_token_again
     plane, tmp_path, monkeypatch
 ):
     (tmp_path / "ca.crt").write_text((plane.folder / "pki" / "ca.crt").read_text())
-    monkeypatch.setattr(in_cluster, "SERVICE_ACCOUNT", tmp_path)
+    monkeypatch.setattr(credentials, "SERVICE_ACCOUNT", tmp_path)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
     (tmp_path / "token").write_text("first\n")

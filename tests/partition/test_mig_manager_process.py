@@ -20,11 +20,11 @@ from e2e.cluster import binaries
 from e2e.cluster.apiserver import ControlPlane, free_port
 from e2e.silicon.nvml.connection import Admin
 from e2e.silicon.nvml.daemon import serving
+from tangram.kube.client import UNGUARDED, ApiClient
+from tangram.kube.kinds import CONFIG_MAPS, GPU_NODES, NODES, PODS
+from tangram.kube.kubeconfig import load_kubeconfig
 from tangram.partition.mig_manager.decision import MIGManagerTimes
-from tangram.shell.api_server.auth import load_kubeconfig
-from tangram.shell.api_server.client import UNGUARDED, ApiClient
 from tangram.shell.mig_manager.managed_layouts import ManagedLayouts
-from tangram.shell.objects.kinds import CONFIG_MAPS, GPU_NODES, NODES, PODS
 from tests.support.api_requests import CLUSTER_POLICIES, STRATEGIC, ApiRequests, pods
 from tests.support.api_requests import GPU_NODES as GPU_NODES_PATH
 from tests.support.api_requests import NODES as NODES_PATH

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from tangram.fleet import Intent, Objective
-from tangram.shell.api_server.client import ApiError, Listing
+from tangram.kube.client import ApiError, Listing
+from tangram.kube.kinds import PROMETHEUS_RULES, Kind, key_of
 from tangram.shell.lead.lease import NotLeader
 from tangram.shell.measure.fault_log import FaultLog
 from tangram.shell.measure.metrics import OperatorMetrics
 from tangram.shell.measure.scaler import Scaler
-from tangram.shell.objects.kinds import PROMETHEUS_RULES, Kind, key_of
 from tangram.shell.process.observation import Observer
 from tangram.shell.settings import PrometheusRuleSettings
 from tangram.shell.watch.mirror import Mirror

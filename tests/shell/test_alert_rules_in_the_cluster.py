@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tangram.shell.api_server.client import ApiError
-from tangram.shell.objects.kinds import DEPLOYMENTS, LLM_DEPLOYMENTS, PROMETHEUS_RULES, Kind
+from tangram.kube.client import ApiError
+from tangram.kube.kinds import DEPLOYMENTS, LLM_DEPLOYMENTS, PROMETHEUS_RULES, Kind
 from tests.shell.test_least_privilege import PLURALS, RBAC, lease_of_the_chart, roles_of_the_chart
 from tests.support.apiserver import CRDS, LiveCluster, OperatorProcess, eventually, llm
 from tests.support.fault_proxy import FaultProxy

@@ -13,7 +13,7 @@ import pytest
 
 from e2e.silicon.nvml.connection import Admin
 from e2e.silicon.nvml.state import Fault
-from tangram.shell.objects.kinds import GPU_NODES, GPU_POOLS, NODES
+from tangram.kube.kinds import GPU_NODES, GPU_POOLS, NODES
 from tests.shell.test_partition_in_the_cluster import PARTITION, holds, model, plans, pool, reported
 from tests.support.apiserver import UNGUARDED, LiveCluster, add_node, eventually, gpu_node
 from tests.support.nvml_driver import nvml_state

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tangram.fleet import FleetSnapshot, NodePartition
+from tangram.kube.kinds import Object
 from tangram.repartition import ReleaseNode, RepartitionLimits, next_step
-from tangram.shell.objects.kinds import Object
 from tangram.shell.repartition.world import Recommended, hold_value, plan_objects, repartition_world
 from tangram.shell.report.pool_status import pool_statuses
 from tangram.shell.settings import Settings

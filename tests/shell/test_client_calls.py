@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from tangram.credentials import InClusterCredentials
-from tangram.shell.api_server.client import ApiClient, ApiError, _event
+from tangram.kube.client import ApiClient, ApiError, _event
+from tangram.kube.credentials import InClusterCredentials
+from tangram.kube.kinds import DEPLOYMENTS, PODS
 from tangram.shell.lead.lease import NotLeader
-from tangram.shell.objects.kinds import DEPLOYMENTS, PODS
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -7,9 +7,9 @@ import aiohttp
 import pytest
 import yaml
 
-from tangram.credentials import ssl_context
-from tangram.shell.api_server.auth import load_kubeconfig
-from tangram.shell.objects.kinds import LLM_DEPLOYMENTS
+from tangram.kube.credentials import ssl_context
+from tangram.kube.kinds import LLM_DEPLOYMENTS
+from tangram.kube.kubeconfig import load_kubeconfig
 
 pytestmark = pytest.mark.apiserver
 

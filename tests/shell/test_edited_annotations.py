@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from tangram.fleet import FactsKey, Intent, Shape, labels
-from tangram.shell.objects import kinds, manifests
-from tangram.shell.objects.kinds import Identity
+from tangram.kube import kinds
+from tangram.kube.kinds import Identity
+from tangram.shell.objects import manifests
 from tangram.shell.objects.manifest_match import up_to_date
 from tangram.shell.snapshot.intents import parsed_intents
 from tangram.shell.snapshot.jobs import fleet_jobs

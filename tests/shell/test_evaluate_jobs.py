@@ -18,7 +18,8 @@ from tangram.fleet import (
     Shape,
     StartEvaluation,
 )
-from tangram.shell.objects import kinds, manifests
+from tangram.kube import kinds
+from tangram.shell.objects import manifests
 from tangram.shell.snapshot.intents import parsed_intents
 from tangram.shell.snapshot.jobs import fleet_jobs
 from tangram.shell.watch.mirror_view import MirrorView

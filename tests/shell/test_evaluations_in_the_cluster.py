@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tangram.shell.api_server.client import UNGUARDED
-from tangram.shell.objects.kinds import DEPLOYMENTS, JOBS, LLM_DEPLOYMENTS, NODES
+from tangram.kube.client import UNGUARDED
+from tangram.kube.kinds import DEPLOYMENTS, JOBS, LLM_DEPLOYMENTS, NODES
 from tests.support.apiserver import (
     FACTS,
     LiveCluster,

@@ -3,9 +3,9 @@
 from typing import Any
 
 from tangram.fleet import EventNote
-from tangram.shell.api_server.client import ApiError
-from tangram.shell.api_server.retry_delays import RetryDelays, RetrySchedule
-from tangram.shell.objects.kinds import DEPLOYMENTS
+from tangram.kube.client import ApiError
+from tangram.kube.kinds import DEPLOYMENTS
+from tangram.kube.retry_delays import RetryDelays, RetrySchedule
 from tangram.shell.report.events import SERIES_WINDOW_S, EventRecorder
 from tangram.shell.watch.expectations import OWN_WRITE_TIMEOUT_S, Expectations
 from tangram.shell.watch.store import Store

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tangram.shell.objects.kinds import FLEET_PLANS, LLM_DEPLOYMENTS, PODS
+from tangram.kube.kinds import FLEET_PLANS, LLM_DEPLOYMENTS, PODS
 from tests.support.apiserver import LiveCluster, eventually, llm
 from tests.support.fault_proxy import FaultProxy, Rule
 

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from tangram.shell.api_server.client import UNGUARDED
-from tangram.shell.objects.kinds import (
+from tangram.kube.client import UNGUARDED
+from tangram.kube.kinds import (
     DEPLOYMENTS,
     FLEET_PLANS,
     JOBS,

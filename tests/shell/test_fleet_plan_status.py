@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from tangram.kube.kinds import uid_of
 from tangram.shell.decide.recommendation_worker import RecommendationResult
-from tangram.shell.objects.kinds import uid_of
 from tangram.shell.report.fleet_plans import FleetPlans
 from tangram.shell.watch.kept_fields import fleet_plan
 from tangram.shell.watch.store import Store

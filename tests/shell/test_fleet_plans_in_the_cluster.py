@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tangram.fleet.labels import MANAGED_BY, MANAGED_BY_LABEL
-from tangram.shell.api_server.client import UNGUARDED
-from tangram.shell.objects.kinds import EVENTS, FLEET_PLANS, GPU_POOLS, OPERATOR_LABEL, uid_of
+from tangram.kube.client import UNGUARDED
+from tangram.kube.kinds import EVENTS, FLEET_PLANS, GPU_POOLS, OPERATOR_LABEL, uid_of
 from tangram.shell.report.fleet_plans import KEPT
 from tests.support.apiserver import LiveCluster, eventually, llm
 from tests.support.fault_proxy import FaultProxy, Rule

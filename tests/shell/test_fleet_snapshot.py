@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tangram.fleet import CheckpointFacts, Claim, FactsKey, InspectionFailure, Shape
+from tangram.kube.kinds import Identity
 from tangram.shell.objects import manifests
-from tangram.shell.objects.kinds import Identity
 from tangram.shell.settings import EnginePodSettings, Settings
 from tangram.shell.snapshot.fleet_snapshot import fleet_snapshot, node
 from tangram.shell.snapshot.jobs import fleet_jobs

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tangram.shell.objects.kinds import DEPLOYMENTS, PODS, uid_of
+from tangram.kube.kinds import DEPLOYMENTS, PODS, uid_of
 from tests.support.apiserver import MANAGER, NAMESPACES, LiveCluster, eventually, llm
 from tests.support.fault_proxy import FaultProxy
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tangram.fleet import ResumeRollout
-from tangram.shell.api_server.client import ApiError, Listing
-from tangram.shell.objects.kinds import Kind, Object
+from tangram.kube.client import ApiError, Listing
+from tangram.kube.kinds import Kind, Object
 from tangram.shell.write.stalled_rollouts import DESIRED_ANNOTATION, resume_rollout
 
 ACTION = ResumeRollout("owner", "ns", "tiny-1", "mine", 2)

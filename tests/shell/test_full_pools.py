@@ -5,8 +5,8 @@ import contextlib
 
 import pytest
 
-from tangram.shell.api_server.client import UNGUARDED
-from tangram.shell.objects.kinds import DEPLOYMENTS, NODES, PODS
+from tangram.kube.client import UNGUARDED
+from tangram.kube.kinds import DEPLOYMENTS, NODES, PODS
 from tests.support.apiserver import LiveCluster, add_node, eventually, gpu_node, llm
 
 pytestmark = pytest.mark.apiserver

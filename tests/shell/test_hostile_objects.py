@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tangram.fleet import Shape
+from tangram.kube.kinds import GENERATION_ANNOTATION, SHAPE_ANNOTATION, VARIANT_LABEL, Identity
 from tangram.shell.objects import manifests
-from tangram.shell.objects.kinds import GENERATION_ANNOTATION, SHAPE_ANNOTATION, VARIANT_LABEL, Identity
 from tangram.shell.objects.owned_objects import UnknownShape, generation_of, shape_of
 from tangram.shell.settings import Settings
 from tangram.shell.snapshot.fleet_snapshot import fleet_snapshot

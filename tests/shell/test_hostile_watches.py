@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tangram.shell.api_server.client import ApiError, Listing, WatchEvent, _event
-from tangram.shell.objects.kinds import PODS
+from tangram.kube.client import ApiError, Listing, WatchEvent, _event
+from tangram.kube.kinds import PODS
 from tangram.shell.watch import mirror as module
 from tangram.shell.watch.mirror import Mirror, MirrorSource
 

@@ -6,8 +6,8 @@ import pytest
 
 from tangram.api import back_off_block
 from tangram.fleet import BackOff, Shape
-from tangram.shell.api_server.client import UNGUARDED
-from tangram.shell.objects.kinds import DEPLOYMENTS, LLM_DEPLOYMENTS, NODES
+from tangram.kube.client import UNGUARDED
+from tangram.kube.kinds import DEPLOYMENTS, LLM_DEPLOYMENTS, NODES
 from tests.support.apiserver import LiveCluster, add_node, gpu_node, llm
 
 pytestmark = pytest.mark.apiserver

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tangram.shell.api_server.client import ApiError
+from tangram.kube.client import ApiError
 from tangram.shell.lead.lease import Elector, LeaseTimes, NotLeader, TermGuard
 
 TIMES = LeaseTimes(lease_s=15, renew_deadline_s=10, renew_every_s=2)

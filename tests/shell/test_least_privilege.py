@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tangram.shell.objects.kinds import DEPLOYMENTS, JOBS, Kind
+from tangram.kube.kinds import DEPLOYMENTS, JOBS, Kind
 from tests.support.apiserver import (
     LiveCluster,
     OperatorProcess,
@@ -90,6 +90,6 @@ async def test_the_rights_of_the_chart_suffice_without_any_refusal(
 
 
 async def _sku(cluster: LiveCluster) -> str:
-    from tangram.shell.objects.kinds import LLM_DEPLOYMENTS
+    from tangram.kube.kinds import LLM_DEPLOYMENTS
 
     return (await cluster.get(LLM_DEPLOYMENTS, "tiny"))["status"]["placement"]["sku"]

@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import yaml
 
+from tangram.kube.client import ApiError, Listing
+from tangram.kube.kinds import CLUSTER_POLICIES, CONFIG_MAPS, GPU_NODES, NODES, PODS
 from tangram.partition.mig_manager.node_counts import ENTRY_PREFIX
-from tangram.shell.api_server.client import ApiError, Listing
 from tangram.shell.lead.lease import NotLeader
 from tangram.shell.mig_manager import managed_layouts
 from tangram.shell.mig_manager.managed_layouts import ManagedLayouts
-from tangram.shell.objects.kinds import CLUSTER_POLICIES, CONFIG_MAPS, GPU_NODES, NODES, PODS
 from tangram.shell.watch.kept_fields import node as kept_node
 from tests.support.mig_manager_node import wanted_gpu
 

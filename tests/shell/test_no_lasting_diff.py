@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from e2e.cluster.binaries import need
-from tangram.shell.objects.kinds import LLM_DEPLOYMENTS
+from tangram.kube.kinds import LLM_DEPLOYMENTS
 from tests.shell.conftest import OperatorFactory
 from tests.support.apiserver import LiveCluster, llm
 

@@ -11,11 +11,11 @@ import pytest
 
 from tangram.api import PriorityClasses
 from tangram.fleet import Fault
+from tangram.kube.kinds import Identity
 from tangram.shell.measure.fault_log import FaultLog
 from tangram.shell.measure.metrics import OperatorMetrics
 from tangram.shell.measure.scaler import Scaler
 from tangram.shell.objects import manifests
-from tangram.shell.objects.kinds import Identity
 from tangram.shell.snapshot import intents, workloads
 from tangram.shell.snapshot.broken_objects import without_broken_objects
 from tangram.shell.watch import kept_fields

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tangram.shell.objects.kinds import JOBS, Kind
+from tangram.kube.kinds import JOBS, Kind
 from tests.support.apiserver import LiveCluster, live_cluster, llm
 
 pytestmark = pytest.mark.apiserver

@@ -6,7 +6,7 @@ import time
 import aiohttp
 import pytest
 
-from tangram.shell.objects.kinds import DEPLOYMENTS, LLM_DEPLOYMENTS, PODS, SERVICES, uid_of
+from tangram.kube.kinds import DEPLOYMENTS, LLM_DEPLOYMENTS, PODS, SERVICES, uid_of
 from tests.support.apiserver import LiveCluster, eventually, llm
 from tests.support.fault_proxy import FaultProxy, Rule
 

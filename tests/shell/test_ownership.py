@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tangram.fleet import Claim, FactsKey, Shape
+from tangram.kube.kinds import VARIANT_LABEL, Identity, owner_of
 from tangram.shell.objects import manifests
-from tangram.shell.objects.kinds import VARIANT_LABEL, Identity, owner_of
 from tangram.shell.settings import Settings
 from tangram.shell.snapshot.fleet_snapshot import fleet_snapshot
 from tangram.shell.snapshot.intents import parsed_intents

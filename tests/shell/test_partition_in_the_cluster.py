@@ -16,7 +16,7 @@ from e2e.silicon.nvml.connection import Admin, Connection
 from e2e.silicon.nvml.state import Fault
 from tangram.cli.approve.consent import give_consent
 from tangram.cli.cluster.access import ClusterAccess
-from tangram.shell.objects.kinds import FLEET_PLANS, GPU_POOLS, NODES, PODS, Kind
+from tangram.kube.kinds import FLEET_PLANS, GPU_POOLS, NODES, PODS, Kind
 from tests.support.apiserver import CRDS, UNGUARDED, LiveCluster, eventually, llm, report
 from tests.support.fault_proxy import Act, FaultProxy, Rule
 from tests.support.mig_manager_node import CLUSTER_POLICY_CRD, DEPLOYED

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tangram.shell.api_server.client import UNGUARDED
-from tangram.shell.objects.kinds import DEPLOYMENTS, LLM_DEPLOYMENTS, PODS, PRIORITY_CLASSES, Kind
+from tangram.kube.client import UNGUARDED
+from tangram.kube.kinds import DEPLOYMENTS, LLM_DEPLOYMENTS, PODS, PRIORITY_CLASSES, Kind
 from tests.support.apiserver import LiveCluster, eventually, llm, priority_class
 from tests.support.fault_proxy import FaultProxy, Rule
 

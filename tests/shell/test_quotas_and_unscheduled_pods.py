@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tangram.fleet import Claim, QuotaLimit, Unscheduled
-from tangram.shell.objects import kinds
+from tangram.kube import kinds
 from tangram.shell.snapshot.fleet_snapshot import quotas
 from tangram.shell.snapshot.recorded_status import recorded_back_offs
 from tangram.shell.snapshot.workloads import claims, workload

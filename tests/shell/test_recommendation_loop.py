@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tangram.fleet import FleetSnapshot, Intent
-from tangram.shell.api_server.retry_delays import RetryDelays, RetrySchedule
+from tangram.kube.retry_delays import RetryDelays, RetrySchedule
 from tangram.shell.decide.recommendation_worker import (
     RecommendationResult,
     RecommendationWorker,

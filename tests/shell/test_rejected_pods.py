@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tangram.shell.api_server.client import UNGUARDED
-from tangram.shell.objects.kinds import DEPLOYMENTS, LLM_DEPLOYMENTS, NODES, PODS, Kind
+from tangram.kube.client import UNGUARDED
+from tangram.kube.kinds import DEPLOYMENTS, LLM_DEPLOYMENTS, NODES, PODS, Kind
 from tests.support.apiserver import MANAGER, NAMESPACES, LiveCluster, add_node, eventually, gpu_node, llm
 from tests.support.fault_proxy import FaultProxy, Rule
 

@@ -9,9 +9,9 @@ import pytest
 from tangram.eligibility.devices.device_rules import NodeFacts
 from tangram.eligibility.devices.node_devices import gpu_node as read_node
 from tangram.fleet import ApplyDeployment, FactsKey, SecretKey, Shape, Spread
-from tangram.shell.api_server.client import UNGUARDED, ApiError
+from tangram.kube.client import UNGUARDED, ApiError
+from tangram.kube.kinds import DEPLOYMENTS, NODES, PODS
 from tangram.shell.objects import manifests
-from tangram.shell.objects.kinds import DEPLOYMENTS, NODES, PODS
 from tangram.shell.objects.manifest_match import up_to_date
 from tangram.shell.settings import Settings
 from tests.shell.test_manifests import intent

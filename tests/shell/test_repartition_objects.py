@@ -16,6 +16,8 @@ from tangram.fleet import (
     Shape,
     ShapeKey,
 )
+from tangram.kube.client import ApiError
+from tangram.kube.kinds import DELETION_COST, GPU_NODES, NODES
 from tangram.repartition import (
     Hold,
     HoldNode,
@@ -31,9 +33,7 @@ from tangram.repartition import (
     UnmarkPod,
     WorldNode,
 )
-from tangram.shell.api_server.client import ApiError
 from tangram.shell.lead.lease import NotLeader
-from tangram.shell.objects.kinds import DELETION_COST, GPU_NODES, NODES
 from tangram.shell.repartition.executor import KEPT, ROUND_S, Executor, RepartitionRound
 from tangram.shell.repartition.plan_objects import change_display, fits, plan_object, plan_record, plan_status
 from tangram.shell.repartition.world import (

@@ -7,7 +7,7 @@ import pytest
 
 from e2e.cluster.binaries import need
 from tangram.cli.main import main
-from tangram.shell.objects.kinds import DEPLOYMENTS, EVENTS, LLM_DEPLOYMENTS, PODS, SERVICES, Kind
+from tangram.kube.kinds import DEPLOYMENTS, EVENTS, LLM_DEPLOYMENTS, PODS, SERVICES, Kind
 from tests.support.apiserver import LiveCluster, eventually, llm
 from tests.support.external_metrics import METRIC, ExternalMetrics
 

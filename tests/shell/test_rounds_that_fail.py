@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from tangram.shell.api_server.client import ApiError, Listing
-from tangram.shell.api_server.retry_delays import RetryDelays, RetrySchedule
+from tangram.kube.client import ApiError, Listing
+from tangram.kube.kinds import PODS
+from tangram.kube.retry_delays import RetryDelays, RetrySchedule
 from tangram.shell.decide.worker import WorkerFailed
 from tangram.shell.lead.lease import NotLeader
 from tangram.shell.measure.metrics import OperatorMetrics
-from tangram.shell.objects.kinds import PODS
 from tangram.shell.process.reconcile_loop import LoopHeartbeat, Reconciler
 from tangram.shell.watch.mirror import Mirror, MirrorSource
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tangram.shell.objects.kinds import DEPLOYMENTS
+from tangram.kube.kinds import DEPLOYMENTS
 from tests.support import grouped_answers
 from tests.support.apiserver import LiveCluster, eventually, llm
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tangram.shell.api_server.client import REQUEST_TIMEOUT_S
+from tangram.kube.client import REQUEST_TIMEOUT_S
 from tangram.shell.decide.worker import LONGEST_START_S
 from tangram.shell.process.app import loop_dead_s
 from tangram.shell.settings import ProcessSettings, Settings, SettingsError, load_settings

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tangram.shell.api_server import client as client_module
-from tangram.shell.api_server.client import LIST_CHUNK, PAGE_ATTEMPTS, RESTARTS, ApiError
-from tangram.shell.api_server.response_body import MAX_BODY_BYTES
-from tangram.shell.api_server.retry_delays import RetryDelays
+from tangram.kube import client as client_module
+from tangram.kube.client import LIST_CHUNK, PAGE_ATTEMPTS, RESTARTS, ApiError
+from tangram.kube.kinds import DEPLOYMENTS, PODS, Identity
+from tangram.kube.response_body import MAX_BODY_BYTES
+from tangram.kube.retry_delays import RetryDelays
 from tangram.shell.objects import manifests
-from tangram.shell.objects.kinds import DEPLOYMENTS, PODS, Identity
 from tangram.shell.objects.manifest_match import up_to_date
 from tangram.shell.watch import kept_fields
 from tangram.shell.watch.mirror import Mirror, MirrorSource

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from tangram.fleet import ApplyDeployment, Intent, RemoveDeployment, ScaleDeployment, Shape, Workload
-from tangram.shell.api_server.retry_delays import RetrySchedule
+from tangram.kube.kinds import DEPLOYMENTS, LLM_DEPLOYMENTS, PODS, Object, uid_of
+from tangram.kube.retry_delays import RetrySchedule
 from tangram.shell.objects import manifests
-from tangram.shell.objects.kinds import DEPLOYMENTS, LLM_DEPLOYMENTS, PODS, Object, uid_of
 from tangram.shell.settings import Settings
 from tangram.shell.snapshot.fleet_snapshot import fleet_snapshot
 from tangram.shell.snapshot.intents import parsed_intents

@@ -3,9 +3,9 @@
 import logging
 from typing import Any
 
-from tangram.shell.api_server.client import ApiError
-from tangram.shell.api_server.retry_delays import RetrySchedule
-from tangram.shell.objects.kinds import LLM_DEPLOYMENTS
+from tangram.kube.client import ApiError
+from tangram.kube.kinds import LLM_DEPLOYMENTS
+from tangram.kube.retry_delays import RetrySchedule
 from tangram.shell.report.status_writer import NewStatus, StatusWriter
 from tangram.shell.watch.expectations import Expectations
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tangram.shell.objects.kinds import DEPLOYMENTS
+from tangram.kube.kinds import DEPLOYMENTS
 from tests.support.apiserver import LiveCluster, llm, refusal, report
 
 pytestmark = pytest.mark.apiserver

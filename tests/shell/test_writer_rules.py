@@ -18,10 +18,8 @@ from tangram.fleet import (
     StartEvaluation,
     WriteProblem,
 )
-from tangram.shell.api_server.client import ApiError, Listing
-from tangram.shell.api_server.retry_delays import RetrySchedule
-from tangram.shell.objects import manifests
-from tangram.shell.objects.kinds import (
+from tangram.kube.client import ApiError, Listing
+from tangram.kube.kinds import (
     DEPLOYMENTS,
     JOBS,
     LLM_DEPLOYMENTS,
@@ -32,6 +30,8 @@ from tangram.shell.objects.kinds import (
     Kind,
     key_of,
 )
+from tangram.kube.retry_delays import RetrySchedule
+from tangram.shell.objects import manifests
 from tangram.shell.settings import Settings
 from tangram.shell.snapshot.workloads import workload
 from tangram.shell.watch.expectations import Expectations

@@ -5,8 +5,8 @@ from typing import Any, Self
 
 import httpx
 
-from tangram.credentials.base import ssl_context
-from tangram.shell.api_server.auth import load_kubeconfig
+from tangram.kube.credentials import ssl_context
+from tangram.kube.kubeconfig import load_kubeconfig
 
 GPU_NODES = "/apis/tangram.dev/v1alpha1/gpunodes"
 CLUSTER_POLICIES = "/apis/nvidia.com/v1/clusterpolicies"

@@ -22,9 +22,8 @@ from typing import Any
 import aiohttp
 import yaml
 
-from tangram.shell.api_server.auth import load_kubeconfig
-from tangram.shell.api_server.client import UNGUARDED, ApiClient, ApiError
-from tangram.shell.objects.kinds import (
+from tangram.kube.client import UNGUARDED, ApiClient, ApiError
+from tangram.kube.kinds import (
     DEPLOYMENTS,
     FLEET_PLANS,
     GPU_POOLS,
@@ -38,6 +37,7 @@ from tangram.shell.objects.kinds import (
     SERVICES,
     Kind,
 )
+from tangram.kube.kubeconfig import load_kubeconfig
 from tangram.shell.write.stalled_rollouts import DESIRED_ANNOTATION
 from tests.support.operator_forks import OperatorFork, operator_forks
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from aiohttp import web
 
-from tangram.shell.api_server.client import UNGUARDED, ApiClient, ApiError
-from tangram.shell.objects.kinds import SERVICES, Kind
+from tangram.kube.client import UNGUARDED, ApiClient, ApiError
+from tangram.kube.kinds import SERVICES, Kind
 
 GROUP, VERSION = "external.metrics.k8s.io", "v1beta1"
 METRIC = "requests_running"

@@ -20,8 +20,8 @@ import aiohttp
 import yaml
 from aiohttp import web
 
-from tangram.credentials import ssl_context
-from tangram.shell.api_server.auth import load_kubeconfig
+from tangram.kube.credentials import ssl_context
+from tangram.kube.kubeconfig import load_kubeconfig
 
 Act = Literal[
     "status",  # respond with `code` without forwarding

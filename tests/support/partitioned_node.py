@@ -30,8 +30,8 @@ from e2e.silicon.nvml.state import NvmlState, from_json
 from tangram.eligibility.devices.tolerations import HOLD_PREFIX
 from tangram.fleet.pod_requests import gpu_requests
 from tangram.fleet.shape import resource_name
-from tangram.shell.api_server.client import ApiError
-from tangram.shell.objects.kinds import GPU_NODES, NODES, PODS
+from tangram.kube.client import ApiError
+from tangram.kube.kinds import GPU_NODES, NODES, PODS
 from tests.support.apiserver import NAMESPACES, UNGUARDED, LiveCluster, add_node, gpu_node
 from tests.support.node_agent import Kubelet
 

@@ -7,13 +7,13 @@ from functools import partial
 from typing import Any
 
 from tangram.fleet import ApplyDeployment, Intent, Plan, Shape, StartInspection
+from tangram.kube.kinds import uid_of
 from tangram.planner import plan, transitions
 from tangram.scaling import ScalingParams
 from tangram.shell.measure.fault_log import FaultLog
 from tangram.shell.measure.metrics import OperatorMetrics, ready_replicas
 from tangram.shell.measure.scaler import Scaler
 from tangram.shell.objects import manifests
-from tangram.shell.objects.kinds import uid_of
 from tangram.shell.process.observation import Observer
 from tangram.shell.process.round_report import llm_deployment_status
 from tangram.shell.report.pool_status import pool_statuses

@@ -3,9 +3,9 @@
 from tangram.catalog import InputError
 from tangram.cli.cluster.access import ClusterAccess
 from tangram.cli.cluster.observed_cluster import with_client
+from tangram.kube.client import UNGUARDED, ApiClient, ApiError
+from tangram.kube.kinds import FLEET_PLANS, Object
 from tangram.repartition import PlanState
-from tangram.shell.api_server.client import UNGUARDED, ApiClient, ApiError
-from tangram.shell.objects.kinds import FLEET_PLANS, Object
 
 MANAGER = "tangram"  # field manager of what this command writes
 _FIELD = "approve"

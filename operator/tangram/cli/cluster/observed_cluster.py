@@ -19,13 +19,10 @@ from tangram.api.llm_deployment.status import ScalingDecisionStatus
 from tangram.catalog import InputError
 from tangram.cli.cluster.access import ClusterAccess
 from tangram.cli.cluster.operator_settings import operator_settings
-from tangram.credentials import AuthError, Credentials
-from tangram.credentials.in_cluster import SERVICE_ACCOUNT
 from tangram.fleet import FleetSnapshot, Intent, ParsedIntent
-from tangram.shell.api_server.auth import find_credentials, load_kubeconfig
-from tangram.shell.api_server.client import ApiClient, ApiError
-from tangram.shell.measure.scaler import Scaler, params_of, provisioned_loads
-from tangram.shell.objects.kinds import (
+from tangram.kube.client import ApiClient, ApiError
+from tangram.kube.credentials import SERVICE_ACCOUNT, AuthError, Credentials
+from tangram.kube.kinds import (
     CLUSTER_QUEUES,
     LLM_DEPLOYMENTS,
     RESOURCE_FLAVORS,
@@ -33,6 +30,8 @@ from tangram.shell.objects.kinds import (
     Object,
     key_of,
 )
+from tangram.kube.kubeconfig import find_credentials, load_kubeconfig
+from tangram.shell.measure.scaler import Scaler, params_of, provisioned_loads
 from tangram.shell.settings import Settings
 from tangram.shell.snapshot.fleet_snapshot import fleet_snapshot
 from tangram.shell.snapshot.intents import parsed_intents

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from tangram.catalog import InputError
-from tangram.shell.api_server.client import ApiClient, ApiError
-from tangram.shell.objects.kinds import CONFIG_MAPS, key_of
+from tangram.kube.client import ApiClient, ApiError
+from tangram.kube.kinds import CONFIG_MAPS, key_of
 from tangram.shell.settings import Settings, SettingsError, load_settings, parse_settings
 
 CONFIG_KEY = "config.yaml"

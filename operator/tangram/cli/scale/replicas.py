@@ -5,8 +5,8 @@ from tangram.catalog import InputError
 from tangram.cli.cluster.access import ClusterAccess
 from tangram.cli.cluster.observed_cluster import context_namespace, with_client
 from tangram.fleet import Intent
-from tangram.shell.api_server.client import UNGUARDED, ApiClient, ApiError
-from tangram.shell.objects.kinds import LLM_DEPLOYMENTS, Object, key_of
+from tangram.kube.client import UNGUARDED, ApiClient, ApiError
+from tangram.kube.kinds import LLM_DEPLOYMENTS, Object, key_of
 
 MANAGER = "tangram"  # field manager of what this command writes
 _FIELD = "scale"

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from tangram.credentials import in_cluster, in_cluster_credentials, ssl_context
+from tangram.kube.credentials import SERVICE_ACCOUNT, in_cluster_credentials, ssl_context
 
 
 class APIAccessError(Exception):
@@ -31,14 +31,14 @@ def find_access(kubeconfig: Path | None) -> APIAccess:
     try:
         return _of_kubeconfig(kubeconfig) if kubeconfig is not None else _of_pod()
     except (OSError, ValueError, KeyError, TypeError, StopIteration, yaml.YAMLError) as error:
-        where = kubeconfig or in_cluster.SERVICE_ACCOUNT
+        where = kubeconfig or SERVICE_ACCOUNT
         raise APIAccessError(f"no access to the API server by {where}: {error!r}") from error
 
 
 def _of_pod() -> APIAccess:
     credentials = in_cluster_credentials()
     if credentials is None:
-        where = f"{in_cluster.SERVICE_ACCOUNT} and $KUBERNETES_SERVICE_HOST"
+        where = f"{SERVICE_ACCOUNT} and $KUBERNETES_SERVICE_HOST"
         raise APIAccessError(f"no access to the API server by {where}: this is no pod with a service account")
     # Read again for each call, of which there are few: the kubelet rotates it.
     return APIAccess(credentials.server, ssl_context(credentials), lambda: credentials.token(fresh=True))

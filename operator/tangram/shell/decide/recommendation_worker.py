@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tangram.fleet import Advice, FleetSnapshot, LayoutChanges, ParsedIntent, PoolUse
+from tangram.kube.kinds import Object
 from tangram.shell.decide.worker import START_S, Worker
-from tangram.shell.objects.kinds import Object
 
 NICENESS = 5  # the reconcile loop and its planner come first
 SOLVE_SHARE = 0.85  # of the deadline: the rest is for work that does not check the clock

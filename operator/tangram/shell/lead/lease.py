@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tangram.fleet.times import rfc3339_micro
-from tangram.shell.api_server.client import UNGUARDED, ApiClient, ApiError
-from tangram.shell.objects.kinds import LEASES, Object
+from tangram.kube.client import UNGUARDED, ApiClient, ApiError
+from tangram.kube.kinds import LEASES, Object
 
 log = logging.getLogger(__name__)
 

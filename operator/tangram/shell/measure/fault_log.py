@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tangram.fleet import Fault, describe
+from tangram.kube.kinds import Object
 from tangram.shell.measure.metrics import OperatorMetrics
-from tangram.shell.objects.kinds import Object
 
 log = logging.getLogger(__name__)
 

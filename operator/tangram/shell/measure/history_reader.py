@@ -13,10 +13,10 @@ from typing import Any
 from pydantic_core import from_json
 
 from tangram.fleet import Intent
+from tangram.kube.retry_delays import RetrySchedule
 from tangram.scaling.outlook.load_history import MOST_BINS, STEP_S, LoadHistory, from_samples
 from tangram.scaling.queries import for_history
 from tangram.scaling.sample import MOST_REQUESTS
-from tangram.shell.api_server.retry_delays import RetrySchedule
 from tangram.shell.measure.prometheus import Prometheus, QueryFailed
 
 log = logging.getLogger(__name__)

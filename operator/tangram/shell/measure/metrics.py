@@ -15,9 +15,9 @@ from prometheus_client import (
 )
 
 from tangram.fleet import Decision, Intent, Node, Workload
+from tangram.kube.kinds import Object
 from tangram.scaling.outlook.load_outlook import ReplicaNeed
 from tangram.shell.decide.recommendation_worker import RecommendationResult
-from tangram.shell.objects.kinds import Object
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _PER_DEPLOYMENT = ("namespace", "llmdeployment")

@@ -10,6 +10,8 @@ from datetime import datetime
 from typing import Any
 
 from tangram.fleet.labels import MANAGED_BY, MANAGED_BY_LABEL
+from tangram.kube.client import ApiClient, Guard
+from tangram.kube.kinds import CLUSTER_POLICIES, CONFIG_MAPS, Object, labels_of
 from tangram.partition.mig_manager.config_entries import (
     ALL_DISABLED,
     CONFIG_KEY,
@@ -21,8 +23,6 @@ from tangram.partition.mig_manager.config_entries import (
 from tangram.partition.mig_manager.node_counts import RETRY, NodeCounts
 from tangram.partition.status.operator_labels import MIG_CONFIG_LABEL, MIG_MANAGER_LABEL
 from tangram.partition.status.times import parse_api_time
-from tangram.shell.api_server.client import ApiClient, Guard
-from tangram.shell.objects.kinds import CLUSTER_POLICIES, CONFIG_MAPS, Object, labels_of
 
 MANAGER = "tangram-mig-manager"  # field manager
 

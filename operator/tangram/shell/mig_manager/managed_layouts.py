@@ -11,18 +11,18 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from tangram.kube.client import ApiClient, ApiError, Guard
+from tangram.kube.kinds import GPU_NODES, NODES, PODS, Object, key_of, labels_of
+from tangram.kube.retry_delays import RetrySchedule
 from tangram.partition.mig_manager.config_entries import ConfigTooLarge, MIGConfig
 from tangram.partition.mig_manager.decision import MIGManagerTimes, SetLabels, WriteEntry
 from tangram.partition.mig_manager.managed_node import gpu_pods, managed_node
 from tangram.partition.mig_manager.step import MIGManagerStep, step
 from tangram.partition.status.operator_labels import MIG_CONFIG_LABEL
-from tangram.shell.api_server.client import ApiClient, ApiError, Guard
-from tangram.shell.api_server.retry_delays import RetrySchedule
 from tangram.shell.lead.lease import NotLeader
 from tangram.shell.lead.round_writes import write_in_turn
 from tangram.shell.measure.fault_log import FaultHandler
 from tangram.shell.mig_manager.config_map import MANAGER, MIGConfigMap
-from tangram.shell.objects.kinds import GPU_NODES, NODES, PODS, Object, key_of, labels_of
 
 log = logging.getLogger(__name__)
 

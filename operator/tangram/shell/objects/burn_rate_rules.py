@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tangram.fleet import Intent, Objective
+from tangram.kube.kinds import Object
 from tangram.scaling.queries import (
     TPOT,
     TPOT_BUCKETS,
@@ -26,7 +27,6 @@ from tangram.scaling.queries import (
     quoted,
     snap,
 )
-from tangram.shell.objects.kinds import Object
 
 ALERT = "TangramErrorBudgetBurn"
 REQUESTS = "llmdeployment:slo_requests:rate5m"  # measured ones, per second

@@ -4,8 +4,9 @@ from tangram.api import ModelSource, model_source
 from tangram.fleet import ACCEPT_AFTER_SIGTERM_S, QUANTISED, ApplyDeployment, Intent, Shape, Spread
 from tangram.fleet.labels import MANAGED_BY, ZONE_LABEL
 from tangram.fleet.quantity import memory_quantity, parse_quantity
-from tangram.shell.objects import kinds, pod_fields
-from tangram.shell.objects.kinds import Object
+from tangram.kube import kinds
+from tangram.kube.kinds import Object
+from tangram.shell.objects import pod_fields
 from tangram.shell.settings import Settings
 
 ENGINE_PORT = 8000

@@ -3,8 +3,8 @@
 from tangram.api import model_source
 from tangram.eligibility.devices.tolerations import inspect_tolerations
 from tangram.fleet import FactsKey, Intent, StartEvaluation
+from tangram.kube.kinds import Object
 from tangram.shell.objects import pod_fields
-from tangram.shell.objects.kinds import Object
 from tangram.shell.settings import Settings
 
 # `tangram-engine inspect` keeps its processes below (MEMORY_LIMIT, LOAD_MEMORY and TEXT_MEMORY there).

@@ -18,9 +18,9 @@ from tangram.fleet import (
     InspectionFailure,
 )
 from tangram.fleet.times import epoch_or
-from tangram.shell.objects import kinds
+from tangram.kube import kinds
+from tangram.kube.kinds import Object, annotations_of, uid_of
 from tangram.shell.objects.job_pods import INSPECT_MEMORY
-from tangram.shell.objects.kinds import Object, annotations_of, uid_of
 from tangram.shell.objects.owned_objects import MAX_ANNOTATION
 from tangram.shell.objects.waiting_pods import waiting_message
 

@@ -7,7 +7,7 @@ are found and reverted. A field that is no longer rendered changes the hash anno
 
 from typing import Any
 
-from tangram.shell.objects.kinds import Object
+from tangram.kube.kinds import Object
 
 # Keys of the lists that the API server merges element by element (listType=map in the OpenAPI schema).
 _MERGE_KEYS = {

@@ -11,12 +11,12 @@ from dataclasses import asdict
 
 from tangram.fleet import ApplyDeployment, EvaluationKey, FactsKey, Intent, Shape, StartEvaluation
 from tangram.fleet.labels import COMPONENT_LABEL, MANAGED_BY, MANAGED_BY_LABEL, OWNER_LABEL
-from tangram.shell.objects import kinds
+from tangram.kube import kinds
+from tangram.kube.kinds import Identity, Kind, Object
 from tangram.shell.objects.burn_rate_rules import rule_group
 from tangram.shell.objects.engine_pod import START_DEADLINE_S, engine_template
 from tangram.shell.objects.job_pods import REJECTED, evaluate_pod, inspect_pod
 from tangram.shell.objects.job_results import evaluation_annotation
-from tangram.shell.objects.kinds import Identity, Kind, Object
 from tangram.shell.settings import PrometheusRuleSettings, Settings
 
 INSPECT_DEADLINE_S = 600

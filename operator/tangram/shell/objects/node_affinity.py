@@ -6,7 +6,7 @@ from typing import Any
 from tangram.eligibility.devices.device_rules import SHARING_STRATEGIES
 from tangram.fleet import ApplyDeployment, NodeSelector, StartEvaluation
 from tangram.fleet.labels import PRODUCT_LABEL
-from tangram.shell.objects.kinds import Object
+from tangram.kube.kinds import Object
 
 _TERMS = ("nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
 

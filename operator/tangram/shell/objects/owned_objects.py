@@ -7,7 +7,7 @@ from tangram.capacity.sizing.candidate_shapes import TENSOR_PARALLEL
 from tangram.catalog import gpu as catalog_gpu
 from tangram.catalog import skus
 from tangram.fleet import QUANTISED, WHOLE_GPU, Shape
-from tangram.shell.objects.kinds import (
+from tangram.kube.kinds import (
     DEPLOYMENTS,
     GENERATION_ANNOTATION,
     SERVICES,

@@ -6,7 +6,7 @@ from tangram.eligibility.devices.tolerations import engine_tolerations
 from tangram.eligibility.host_resources import cpu_cores, memory_bytes
 from tangram.fleet import ApplyDeployment, Intent, Shape, StartEvaluation
 from tangram.fleet.quantity import cpu_quantity, memory_quantity, parse_quantity
-from tangram.shell.objects.kinds import Object
+from tangram.kube.kinds import Object
 from tangram.shell.objects.node_affinity import node_affinity
 from tangram.shell.settings import Settings
 

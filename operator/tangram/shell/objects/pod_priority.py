@@ -7,7 +7,7 @@ Deployment in its class only, the live class stays, and the new one comes with t
 import copy
 from collections.abc import Callable
 
-from tangram.shell.objects.kinds import RENDERED_ANNOTATION, TEMPLATE_ANNOTATION, Object, annotations_of
+from tangram.kube.kinds import RENDERED_ANNOTATION, TEMPLATE_ANNOTATION, Object, annotations_of
 from tangram.shell.objects.manifest_match import contains
 from tangram.shell.objects.manifests import content_hash, with_hash_annotation
 from tangram.shell.objects.owned_objects import priority_class_of

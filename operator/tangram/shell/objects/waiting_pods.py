@@ -1,7 +1,7 @@
 """Why pods of a Deployment or a Job are not running yet, as one sentence for a condition. Pure."""
 
 from tangram.fleet.times import epoch_or
-from tangram.shell.objects.kinds import Object
+from tangram.kube.kinds import Object
 
 MAX_LENGTH = 300
 SLOW_START_S = 120.0  # a container that is created later is waiting for something

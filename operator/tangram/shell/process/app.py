@@ -15,12 +15,13 @@ from typing import Any
 from aiohttp import web
 
 import tangram
-from tangram.credentials import Credentials
 from tangram.fleet import Intent
+from tangram.kube.client import ApiClient
+from tangram.kube.credentials import Credentials
+from tangram.kube.kinds import FLEET_PLANS
+from tangram.kube.retry_delays import RetrySchedule
 from tangram.partition.mig_manager.decision import MIGManagerTimes
 from tangram.repartition import RepartitionLimits
-from tangram.shell.api_server.client import ApiClient
-from tangram.shell.api_server.retry_delays import RetrySchedule
 from tangram.shell.decide.plan_worker import PlanWorker
 from tangram.shell.decide.recommendation_worker import RecommendationWorker
 from tangram.shell.decide.worker import LONGEST_START_S
@@ -31,7 +32,6 @@ from tangram.shell.measure.metrics import OperatorMetrics
 from tangram.shell.measure.metrics_reader import MetricsReader
 from tangram.shell.measure.scaler import Scaler, params_of
 from tangram.shell.mig_manager.managed_layouts import ManagedLayouts
-from tangram.shell.objects.kinds import FLEET_PLANS
 from tangram.shell.process.observation import Observer
 from tangram.shell.process.recommendation_loop import Debounce, RecommendationLoop
 from tangram.shell.process.reconcile_loop import LoopHeartbeat, Reconciler

@@ -6,13 +6,13 @@ import logging
 import sys
 from pathlib import Path
 
-from tangram.credentials import AuthError, Credentials
 from tangram.eligibility.devices.tolerations import HOLD_PREFIX
+from tangram.kube.client import ApiClient, ApiError
+from tangram.kube.credentials import AuthError, Credentials
+from tangram.kube.kinds import LLM_DEPLOYMENTS
+from tangram.kube.kubeconfig import find_credentials
+from tangram.kube.retry_delays import RetryDelays
 from tangram.shell import logs
-from tangram.shell.api_server.auth import find_credentials
-from tangram.shell.api_server.client import ApiClient, ApiError
-from tangram.shell.api_server.retry_delays import RetryDelays
-from tangram.shell.objects.kinds import LLM_DEPLOYMENTS
 from tangram.shell.repartition.lift_holds import lift_holds
 from tangram.shell.settings import Settings, SettingsError, load_settings
 

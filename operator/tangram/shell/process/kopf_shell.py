@@ -15,9 +15,8 @@ from typing import Any
 
 import kopf
 
-from tangram.credentials import Credentials
-from tangram.credentials.in_cluster import TOKEN_REREAD_S
-from tangram.shell.api_server.retry_delays import RetryDelays
+from tangram.kube.credentials import TOKEN_REREAD_S, Credentials
+from tangram.kube.retry_delays import RetryDelays
 from tangram.shell.process.app import Operator
 from tangram.shell.settings import Settings
 

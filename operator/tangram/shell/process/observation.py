@@ -18,12 +18,12 @@ from tangram.fleet import (
     WriteProblem,
     claiming_pools,
 )
+from tangram.kube.kinds import Object
 from tangram.planner.jobs.inspections import key_of
 from tangram.planner.observe.free_capacity import may_use
 from tangram.shell.measure.fault_log import FaultLog, display_name
 from tangram.shell.measure.predicted_capacities import CapacityInputs
 from tangram.shell.measure.scaler import Scaler, ScalingResult, provisioned_loads
-from tangram.shell.objects.kinds import Object
 from tangram.shell.settings import Settings
 from tangram.shell.snapshot.broken_objects import without_broken_objects
 from tangram.shell.snapshot.fleet_snapshot import fleet_snapshot

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tangram.fleet import Advice, FleetSnapshot, Intent, ParsedIntent, PoolUse, RecommendedChange
-from tangram.shell.api_server.client import Guard
-from tangram.shell.api_server.retry_delays import RetryDelays
+from tangram.kube.client import Guard
+from tangram.kube.retry_delays import RetryDelays
 from tangram.shell.decide.recommendation_worker import RecommendationResult, RecommendationWorker
 from tangram.shell.decide.worker import WorkerFailed
 from tangram.shell.lead.lease import NotLeader

@@ -11,15 +11,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
 from tangram.fleet import BackOff, Plan, claiming_pools
-from tangram.shell.api_server.client import ApiError
-from tangram.shell.api_server.retry_delays import RetryDelays, RetrySchedule
+from tangram.kube.client import ApiError
+from tangram.kube.kinds import uid_of
+from tangram.kube.retry_delays import RetryDelays, RetrySchedule
 from tangram.shell.decide.plan_worker import PlanWorker
 from tangram.shell.decide.worker import WorkerFailed
 from tangram.shell.lead.lease import Elector, NotLeader, TermGuard
 from tangram.shell.measure.fault_log import FaultLog
 from tangram.shell.measure.metrics import OperatorMetrics
 from tangram.shell.mig_manager.managed_layouts import ManagedLayouts
-from tangram.shell.objects.kinds import uid_of
 from tangram.shell.process.observation import NO_WARNINGS, Observation, Observer, with_unplanned
 from tangram.shell.process.recommendation_loop import RecommendationLoop
 from tangram.shell.process.round_report import RoundReporter

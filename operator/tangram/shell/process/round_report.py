@@ -7,11 +7,11 @@ from functools import partial
 
 from tangram.eligibility.devices.node_devices import left_out_notes
 from tangram.fleet import Advice, Decision, Intent, ParsedIntent, Plan
+from tangram.kube.kinds import GPU_POOLS, LLM_DEPLOYMENTS, Object, uid_of
 from tangram.planner import render_status, transitions
 from tangram.planner.status.status_block import unrendered_status
 from tangram.shell.measure.fault_log import FaultLog, display_name
 from tangram.shell.measure.metrics import OperatorMetrics, ready_replicas
-from tangram.shell.objects.kinds import GPU_POOLS, LLM_DEPLOYMENTS, Object, uid_of
 from tangram.shell.process.observation import Observation, Observer
 from tangram.shell.process.recommendation_loop import RecommendationLoop
 from tangram.shell.report.events import EventRecorder

@@ -13,6 +13,19 @@ from tangram.eligibility.devices.tolerations import held_resource, hold_taint
 from tangram.fleet import FleetSnapshot, Intent, MIGLayout, PartitionView, id_on_node
 from tangram.fleet.labels import MANAGED_BY, MANAGED_BY_LABEL
 from tangram.fleet.times import rfc3339
+from tangram.kube.client import ApiClient, ApiError, Guard
+from tangram.kube.kinds import (
+    DELETION_COST,
+    FLEET_PLANS,
+    GPU_NODES,
+    NODES,
+    OPERATOR_LABEL,
+    PODS,
+    Object,
+    key_of,
+    uid_of,
+)
+from tangram.kube.retry_delays import RetrySchedule
 from tangram.repartition import (
     HoldNode,
     MarkPod,
@@ -26,19 +39,6 @@ from tangram.repartition import (
     SetLayouts,
     UnmarkPod,
     next_step,
-)
-from tangram.shell.api_server.client import ApiClient, ApiError, Guard
-from tangram.shell.api_server.retry_delays import RetrySchedule
-from tangram.shell.objects.kinds import (
-    DELETION_COST,
-    FLEET_PLANS,
-    GPU_NODES,
-    NODES,
-    OPERATOR_LABEL,
-    PODS,
-    Object,
-    key_of,
-    uid_of,
 )
 from tangram.shell.repartition.plan_objects import layout_fields, plan_object, plan_status
 from tangram.shell.repartition.world import (

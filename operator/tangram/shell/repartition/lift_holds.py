@@ -4,9 +4,9 @@ import asyncio
 import logging
 
 from tangram.eligibility.devices.tolerations import held_resource
-from tangram.shell.api_server.client import UNGUARDED, ApiClient, ApiError
-from tangram.shell.api_server.retry_delays import RetryDelays
-from tangram.shell.objects.kinds import NODES, Object
+from tangram.kube.client import UNGUARDED, ApiClient, ApiError
+from tangram.kube.kinds import NODES, Object
+from tangram.kube.retry_delays import RetryDelays
 from tangram.shell.repartition.world import holds
 
 log = logging.getLogger(__name__)

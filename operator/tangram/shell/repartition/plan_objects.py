@@ -15,8 +15,8 @@ from tangram.fleet import (
     id_on_node,
 )
 from tangram.fleet.times import epoch_or, rfc3339
+from tangram.kube.kinds import FLEET_PLANS, Object
 from tangram.repartition import PlanProgress, PlanRecord, PlanState
-from tangram.shell.objects.kinds import FLEET_PLANS, Object
 
 SUFFIX = "-"  # between the hash of a plan and the number of its recurrence
 

@@ -19,6 +19,7 @@ from tangram.fleet import (
     claiming_pools,
 )
 from tangram.fleet.times import epoch_or
+from tangram.kube.kinds import Object, key_of
 from tangram.packing import board
 from tangram.repartition import (
     RETREAT_S,
@@ -31,7 +32,6 @@ from tangram.repartition import (
     WorldOwner,
     WorldPod,
 )
-from tangram.shell.objects.kinds import Object, key_of
 from tangram.shell.repartition.plan_objects import SUFFIX, fits, hash_of, plan_record
 
 RETRY_S = 900.0  # after a plan that failed or was blocked, before the same changes are tried again

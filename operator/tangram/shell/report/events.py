@@ -9,9 +9,9 @@ from typing import TypeAlias
 
 from tangram.fleet import EventNote
 from tangram.fleet.times import rfc3339_micro
-from tangram.shell.api_server.client import ApiClient, ApiError, Guard
+from tangram.kube.client import ApiClient, ApiError, Guard
+from tangram.kube.kinds import EVENTS, LLM_DEPLOYMENTS, Kind, Object, uid_of
 from tangram.shell.lead.lease import NotLeader
-from tangram.shell.objects.kinds import EVENTS, LLM_DEPLOYMENTS, Kind, Object, uid_of
 
 log = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ from tangram.api.common.labels import LONGEST_LABEL
 from tangram.fleet import EventNote
 from tangram.fleet.labels import MANAGED_BY, MANAGED_BY_LABEL
 from tangram.fleet.times import rfc3339
-from tangram.shell.api_server.client import ApiClient, ApiError, Guard
-from tangram.shell.api_server.retry_delays import RetrySchedule
+from tangram.kube.client import ApiClient, ApiError, Guard
+from tangram.kube.kinds import FLEET_PLANS, OPERATOR_LABEL, Object, key_of, uid_of
+from tangram.kube.retry_delays import RetrySchedule
 from tangram.shell.decide.recommendation_worker import RecommendationResult
-from tangram.shell.objects.kinds import FLEET_PLANS, OPERATOR_LABEL, Object, key_of, uid_of
 from tangram.shell.report.events import EventRecorder
 from tangram.shell.report.status_writer import apply_status
 from tangram.shell.watch.expectations import Expectations

@@ -13,8 +13,8 @@ from tangram.catalog import InputError
 from tangram.eligibility.devices.device_rules import WHOLE
 from tangram.fleet import FleetSnapshot, InvalidPool, Node, Pool, PoolUse, claiming_pools
 from tangram.fleet.times import rfc3339
+from tangram.kube.kinds import Object, uid_of
 from tangram.recommendation.documents.nodes import inferred_gpus as gpus_of
-from tangram.shell.objects.kinds import Object, uid_of
 from tangram.shell.report.pool_conditions import accepted, offers, ready
 
 MAX_MESSAGE = 2000

@@ -5,12 +5,12 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tangram.shell.api_server.client import ApiClient, ApiError, Guard
-from tangram.shell.api_server.retry_delays import RetrySchedule
+from tangram.kube.client import ApiClient, ApiError, Guard
+from tangram.kube.kinds import LLM_DEPLOYMENTS, Kind, Object, key_of, uid_of
+from tangram.kube.retry_delays import RetrySchedule
 from tangram.shell.lead.lease import NotLeader
 from tangram.shell.lead.round_writes import write_in_turn
 from tangram.shell.measure.fault_log import FaultHandler, display_name
-from tangram.shell.objects.kinds import LLM_DEPLOYMENTS, Kind, Object, key_of, uid_of
 from tangram.shell.watch.expectations import Expectations
 
 log = logging.getLogger(__name__)

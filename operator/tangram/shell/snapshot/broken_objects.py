@@ -7,7 +7,7 @@ The API server guarantees the frame; a proxy, a webhook or a bug may break it. T
 from dataclasses import fields, replace
 from typing import Any
 
-from tangram.shell.objects.kinds import DEPLOYMENTS, JOBS, Object
+from tangram.kube.kinds import DEPLOYMENTS, JOBS, Object
 from tangram.shell.snapshot.conversion import SkipHandler
 from tangram.shell.watch.mirror_view import MirrorView
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from tangram.shell.objects.kinds import Object
+from tangram.kube.kinds import Object
 
 T = TypeVar("T")
 

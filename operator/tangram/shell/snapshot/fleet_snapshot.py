@@ -21,7 +21,7 @@ from tangram.fleet import (
     declared_skus,
 )
 from tangram.fleet.quantity import parse_quantity
-from tangram.shell.objects.kinds import SPOT_LABELS, Object, key_of, labels_of
+from tangram.kube.kinds import SPOT_LABELS, Object, key_of, labels_of
 from tangram.shell.settings import Settings
 from tangram.shell.snapshot.conversion import SkipHandler, convert_each, ignore_skipped, living
 from tangram.shell.snapshot.intents import parsed_priority_classes

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from tangram.api import parse, parse_priority_class, priority_classes
 from tangram.fleet import Fault, InvalidIntent, ParsedIntent, PriorityClass
-from tangram.shell.objects.kinds import Object, key_of, uid_of
+from tangram.kube.kinds import Object, key_of, uid_of
 from tangram.shell.snapshot.conversion import (
     SkipHandler,
     convert_each,

@@ -3,6 +3,7 @@
 import itertools
 
 from tangram.fleet import Evaluation, Inspection
+from tangram.kube.kinds import Object, identity_of, key_of
 from tangram.shell.objects.job_results import (
     evaluation,
     evaluation_subject,
@@ -10,7 +11,6 @@ from tangram.shell.objects.job_results import (
     inspection,
     only_runs,
 )
-from tangram.shell.objects.kinds import Object, identity_of, key_of
 from tangram.shell.objects.manifests import evaluate_job_name, inspect_job_name
 from tangram.shell.snapshot.conversion import SkipHandler, convert_each, ignore_skipped
 from tangram.shell.snapshot.ownership import is_owned, pods_by_job

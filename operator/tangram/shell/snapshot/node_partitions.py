@@ -27,9 +27,9 @@ from tangram.fleet import (
     fleet_wide_id,
     resource_name,
 )
+from tangram.kube.kinds import Object, key_of, uid_of
 from tangram.packing import board
 from tangram.packing.geometry.layouts import Placement, creation_order, is_legal
-from tangram.shell.objects.kinds import Object, key_of, uid_of
 from tangram.shell.snapshot.conversion import SkipHandler, convert_each, ignore_skipped, living
 from tangram.shell.watch.mirror_view import MirrorView
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from tangram.shell.objects.kinds import (
+from tangram.kube.kinds import (
     JOBS,
     LLM_DEPLOYMENTS,
     REPLICA_SETS,

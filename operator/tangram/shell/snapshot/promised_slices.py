@@ -2,7 +2,7 @@
 
 from tangram.fleet import PromisedSlices, resource_name
 from tangram.fleet.quantity import parse_quantity
-from tangram.shell.objects.kinds import Object, key_of, labels_of
+from tangram.kube.kinds import Object, key_of, labels_of
 from tangram.shell.snapshot.conversion import SkipHandler, convert_each, ignore_skipped
 from tangram.shell.watch.mirror_view import MirrorView
 

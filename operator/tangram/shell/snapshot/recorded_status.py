@@ -7,8 +7,8 @@ from typing import TypeVar
 from tangram.api import back_offs_from_status, evaluations_from_status, facts_from_status
 from tangram.api.llm_deployment.status import ScalingDecisionStatus, ScalingStatus
 from tangram.fleet import BackOff, CheckpointFacts, EvaluationKey, EvaluationReport, FactsKey
+from tangram.kube.kinds import Object, key_of, uid_of
 from tangram.scaling.record import PREDICTED_TPOT
-from tangram.shell.objects.kinds import Object, key_of, uid_of
 from tangram.shell.snapshot.conversion import SkipHandler, convert_each, ignore_skipped
 from tangram.shell.watch.mirror_view import MirrorView
 

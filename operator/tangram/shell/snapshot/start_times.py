@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from tangram.fleet import Shape
 from tangram.fleet.times import epoch_or
-from tangram.shell.objects.kinds import Object, key_of
+from tangram.kube.kinds import Object, key_of
 from tangram.shell.objects.owned_objects import shape_of
 from tangram.shell.snapshot.conversion import convert_each, ignore_skipped, integer_or_zero
 from tangram.shell.snapshot.ownership import owned_deployments, owner_uid

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tangram.fleet import Claim, Unscheduled, Workload
 from tangram.fleet.pod_requests import FINISHED_PHASES
 from tangram.fleet.times import epoch_or
-from tangram.shell.objects.kinds import Object, key_of, uid_of
+from tangram.kube.kinds import Object, key_of, uid_of
 from tangram.shell.objects.node_affinity import targeted_nodes
 from tangram.shell.objects.owned_objects import generation_of, priority_class_of, shape_of
 from tangram.shell.objects.waiting_pods import pod_creation_failure, waiting_message

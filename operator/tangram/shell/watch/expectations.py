@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tangram.shell.objects.kinds import Key, Kind, Object, key_of, uid_of
+from tangram.kube.kinds import Key, Kind, Object, key_of, uid_of
 from tangram.shell.watch.store import Store, version_of
 
 OWN_WRITE_TIMEOUT_S = 5.0

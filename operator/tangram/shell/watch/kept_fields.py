@@ -11,7 +11,7 @@ from tangram.api.common.priority import PRIORITY_CLASS_LABEL
 from tangram.api.llm_deployment.replicas_set_by import reduced
 from tangram.fleet.labels import COMPONENT_LABEL, MANAGED_BY, MANAGED_BY_LABEL, NVIDIA_PREFIX, OWNER_LABEL
 from tangram.fleet.pod_requests import gpu_requests
-from tangram.shell.objects.kinds import (
+from tangram.kube.kinds import (
     DELETION_COST,
     LLM_DEPLOYMENTS,
     TEMPLATE_LABEL,

@@ -12,7 +12,7 @@ import random
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
-from tangram.shell.api_server.client import (
+from tangram.kube.client import (
     CHANGES,
     WATCH_INACTIVITY_S,
     ApiClient,
@@ -20,8 +20,8 @@ from tangram.shell.api_server.client import (
     Listing,
     WatchEvent,
 )
-from tangram.shell.api_server.retry_delays import RetryDelays
-from tangram.shell.objects.kinds import Kind, Object, key_of
+from tangram.kube.kinds import Kind, Object, key_of
+from tangram.kube.retry_delays import RetryDelays
 from tangram.shell.watch.store import KeepFields, Store, as_version, version_of
 
 log = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tangram.shell.objects.kinds import Identity, Object, identity_of, uid_of
+from tangram.kube.kinds import Identity, Object, identity_of, uid_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Callable, Iterator
 
-from tangram.shell.objects import kinds
-from tangram.shell.objects.kinds import Kind, Object
+from tangram.kube import kinds
+from tangram.kube.kinds import Kind, Object
 from tangram.shell.watch import kept_fields
 from tangram.shell.watch.mirror import Mirror, MirrorSource
 from tangram.shell.watch.mirror_view import MirrorView

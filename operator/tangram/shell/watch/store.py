@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from tangram.shell.objects.kinds import Key, Object, key_of, uid_of
+from tangram.kube.kinds import Key, Object, key_of, uid_of
 
 KeepFields = Callable[[Object], Object | None]
 """Returns an object with the needed fields only, None where the object is not needed."""

@@ -26,13 +26,13 @@ from tangram.fleet import (
     WriteProblem,
     describe,
 )
-from tangram.shell.api_server.client import ApiClient, ApiError, Guard
-from tangram.shell.api_server.retry_delays import RetrySchedule
+from tangram.kube.client import ApiClient, ApiError, Guard
+from tangram.kube.kinds import DEPLOYMENTS, SERVICES, Object
+from tangram.kube.retry_delays import RetrySchedule
 from tangram.shell.lead.lease import NotLeader
 from tangram.shell.lead.round_writes import write_in_turn
 from tangram.shell.measure.fault_log import FaultHandler
 from tangram.shell.objects import manifests
-from tangram.shell.objects.kinds import DEPLOYMENTS, SERVICES, Object
 from tangram.shell.settings import Settings
 from tangram.shell.watch.expectations import Expectations
 from tangram.shell.watch.mirrors import Mirrors

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tangram.fleet import Intent
-from tangram.shell.api_server.client import ApiClient, ApiError, Guard
-from tangram.shell.api_server.retry_delays import RetrySchedule
+from tangram.kube import kinds
+from tangram.kube.client import ApiClient, ApiError, Guard
+from tangram.kube.kinds import Kind, Object, owner_of
+from tangram.kube.retry_delays import RetrySchedule
 from tangram.shell.lead.lease import NotLeader
 from tangram.shell.lead.round_writes import write_in_turn
 from tangram.shell.measure.fault_log import FaultHandler
-from tangram.shell.objects import kinds, manifests
-from tangram.shell.objects.kinds import Kind, Object, owner_of
+from tangram.shell.objects import manifests
 from tangram.shell.settings import PrometheusRuleSettings
 from tangram.shell.watch import kept_fields
 from tangram.shell.watch.expectations import OWN_WRITE_TIMEOUT_S, Expectations

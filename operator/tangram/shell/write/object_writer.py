@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from tangram.api import parse_priority_class
 from tangram.fleet import FinishEvaluation, FinishInspection, RemoveDeployment, ScaleDeployment
-from tangram.shell.api_server.client import ApiClient, ApiError, Guard
-from tangram.shell.objects.kinds import (
+from tangram.kube.client import ApiClient, ApiError, Guard
+from tangram.kube.kinds import (
     DEPLOYMENTS,
     JOBS,
     LLM_DEPLOYMENTS,

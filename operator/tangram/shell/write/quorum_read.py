@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from tangram.fleet import Action, ApplyDeployment, Intent, RemoveDeployment, ScaleDeployment, Workload
 from tangram.fleet.labels import OWNER_LABEL
-from tangram.shell.api_server.client import ApiClient
-from tangram.shell.objects.kinds import (
+from tangram.kube.client import ApiClient
+from tangram.kube.kinds import (
     DEPLOYMENTS,
     LLM_DEPLOYMENTS,
     OURS_SELECTOR,

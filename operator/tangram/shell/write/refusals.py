@@ -1,8 +1,8 @@
 """Refused writes that a user must solve: the problem that a condition of the LLMDeployment reports."""
 
 from tangram.fleet import WriteProblem
-from tangram.shell.api_server.client import ApiError
-from tangram.shell.objects.kinds import Kind, Object
+from tangram.kube.client import ApiError
+from tangram.kube.kinds import Kind, Object
 
 
 class NameTaken(Exception):  # becomes a condition

@@ -3,9 +3,9 @@
 import logging
 
 from tangram.fleet import ResumeRollout
-from tangram.shell.api_server.client import ApiClient, ApiError, Guard
-from tangram.shell.objects import kinds
-from tangram.shell.objects.kinds import Object, annotations_of, controller_of, is_controlled_by
+from tangram.kube import kinds
+from tangram.kube.client import ApiClient, ApiError, Guard
+from tangram.kube.kinds import Object, annotations_of, controller_of, is_controlled_by
 
 log = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import aiohttp
 
-from tangram.credentials import Credentials, ssl_context
-from tangram.shell.api_server.response_body import parse_json, read_limited, watch_lines
-from tangram.shell.api_server.retry_delays import RetryDelays
-from tangram.shell.objects.kinds import Kind, Object, key_of
+from tangram.kube.credentials import Credentials, ssl_context
+from tangram.kube.kinds import Kind, Object, key_of
+from tangram.kube.response_body import parse_json, read_limited, watch_lines
+from tangram.kube.retry_delays import RetryDelays
 
 REQUEST_TIMEOUT_S = 30.0
 CONNECT_TIMEOUT_S = 5.0

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from tangram.credentials import AuthError, Credentials, in_cluster_credentials
+from tangram.kube.credentials import AuthError, Credentials, in_cluster_credentials
 
 
 @dataclass(slots=True)
