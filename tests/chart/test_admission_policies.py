@@ -2,17 +2,21 @@
 
 import json
 import ssl
+import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 import yaml
 
-from tangram.partition.agent.api_access import APIAccess
+from tangram.kube.client import ApiError
+from tangram.partition.agent.api_thread import ApiThread
 from tangram.partition.agent.cluster import Cluster as AgentCluster
-from tangram.partition.agent.cluster import ClusterFailure
+from tangram.partition.agent.watch import NodeWatch
 from tests.support.mig_manager_node import CLUSTER_POLICY_CRD
+from tests.support.plain_credentials import PlainCredentials
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "tangram"
@@ -78,7 +82,8 @@ class Caller:
         bound = () if bound_to is None else ("--bound-object-kind=Pod", f"--bound-object-name={bound_to}")
         self.token = cluster.ok("kubectl", "create", "token", name, "-n", namespace, *bound).strip()
         self.server = cluster.plane.url
-        self.tls = ssl.create_default_context(cafile=str(cluster.plane.authority.certificate))
+        self.authority = str(cluster.plane.authority.certificate)
+        self.tls = ssl.create_default_context(cafile=self.authority)
 
     def call(self, method, path, body=None, content_type="application/json"):
         """Return the message of a refusal; empty: it was accepted."""
@@ -89,11 +94,15 @@ class Caller:
             response = client.request(method, path, params={"dryRun": "All", **apply}, content=content)
         return response.json().get("message", "no message") if response.is_error else ""
 
-    def as_agent_of(self, name):
-        """Return the agent's own calls, with this token; they are carried out."""
-        access = APIAccess(self.server, self.tls, lambda: self.token)
-        selector = ",".join(f"{key}={value}" for key, value in PLUGIN.items())
-        return AgentCluster(access, name, plugin_namespace=OPERANDS, plugin_selector=selector)
+
+@contextmanager
+def agent_thread(caller):
+    """What the agent calls the API server by, with the token of a caller."""
+    api = ApiThread(PlainCredentials(caller.server, caller.authority, tokens=[caller.token] * 2))
+    try:
+        yield api
+    finally:
+        api.close()
 
 
 @pytest.fixture(scope="module")
@@ -171,6 +180,14 @@ def agents(mig):
     return {None: without_node, **found}
 
 
+@pytest.fixture
+def agent_of(agents):
+    """The agent's own calls about a node, with the token of node-a; they are carried out."""
+    selector = ",".join(f"{key}={value}" for key, value in PLUGIN.items())
+    with agent_thread(agents["node-a"]) as api:
+        yield lambda name: AgentCluster(api, name, plugin_namespace=OPERANDS, plugin_selector=selector)
+
+
 def in_force(caller, policy, method, path, body=None, content_type=MERGE):
     """Wait until a policy refuses a request: the API server reads policies a moment after they are made."""
     deadline = time.monotonic() + 30
@@ -186,32 +203,37 @@ MODELS, CONFIG_MAPS = "/api/v1/namespaces/models/pods", f"/api/v1/namespaces/{OP
 CLUSTER_POLICY = "/apis/nvidia.com/v1/clusterpolicies/cluster-policy"
 
 
-def test_an_agent_writes_the_status_of_its_own_node_and_no_other(agents):
-    agent = agents["node-a"].as_agent_of("node-a")
+def test_an_agent_writes_the_status_of_its_own_node_and_no_other(agent_of):
+    agent, other = (agent_of(name) for name in ("node-a", "node-b"))
     version = agent.gpu_node()["metadata"]["resourceVersion"]
     agent.apply_status(version, {"observedGeneration": 1})
     assert agent.gpu_node()["status"] == {"observedGeneration": 1}
 
-    other = agents["node-a"].as_agent_of("node-b")
     version = other.gpu_node()["metadata"]["resourceVersion"]
-    with pytest.raises(ClusterFailure, match="own node alone; its token names the node node-a"):
+    with pytest.raises(ApiError, match="own node alone; its token names the node node-a"):
         other.apply_status(version, {"observedGeneration": 1})
     assert "status" not in other.gpu_node()
 
 
-@pytest.mark.parametrize("kind", ["GPUNode", "Node"])
-def test_an_agent_may_watch_its_objects_and_a_watch_without_a_list_begins_with_them(agents, kind):
-    with agents["node-a"].as_agent_of("node-a").watch(kind, None, lasts_s=5, silence_s=20.0) as lines:
-        event = json.loads(next(lines))
+def test_an_agent_may_watch_its_objects_and_a_watch_without_a_list_begins_with_them(agents):
+    changed = threading.Semaphore(0)
+    with agent_thread(agents["node-a"]) as api:
+        watch = NodeWatch(api.client, "node-a", changed.release)
+        api.begin(watch.follow())
+        assert changed.acquire(timeout=30)
+        assert changed.acquire(timeout=30)
+        copies = watch.copies()
 
-    assert (event["type"], event["object"]["kind"]) == ("ADDED", kind)
-    assert event["object"]["metadata"]["name"] == "node-a"
+    assert [(obj["kind"], obj["metadata"]["name"]) for obj in copies] == [
+        ("GPUNode", "node-a"),
+        ("Node", "node-a"),
+    ]
 
 
-def test_an_agent_restarts_the_device_plugin_of_its_own_node_and_no_other(agents):
-    agent, other = (agents["node-a"].as_agent_of(name) for name in ("node-a", "node-b"))
+def test_an_agent_restarts_the_device_plugin_of_its_own_node_and_no_other(agent_of):
+    agent, other = (agent_of(name) for name in ("node-a", "node-b"))
     (foreign,) = other.device_plugin_pods()
-    with pytest.raises(ClusterFailure, match="own node alone; its token names the node node-a"):
+    with pytest.raises(ApiError, match="own node alone; its token names the node node-a"):
         other.delete_pod(foreign)
     assert other.device_plugin_pods() == [foreign]
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tangram.partition.agent.cluster import DEADLINE_S as API_DEADLINE_S
+from tangram.partition.agent.api_thread import DEADLINE_S as API_DEADLINE_S
 from tangram.partition.agent.command import NODE_NAME
 from tangram.partition.agent.command import _parser as agent_parser
 from tangram.partition.agent.driver_thread import DEADLINE_S as DRIVER_DEADLINE_S

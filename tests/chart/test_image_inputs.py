@@ -77,7 +77,7 @@ def test_images_hold_the_versions_that_the_tests_ran_with(lock):
     ("lock", "forbidden"),
     [
         ("operator.lock", {"torch", "triton", "safetensors", "tokenizers", "transformers"}),
-        ("agent.lock", {"torch", "kopf", "kubernetes", "aiohttp", "ortools", "numpy"}),
+        ("agent.lock", {"torch", "kopf", "kubernetes", "httpx", "ortools", "numpy"}),
         ("engine.lock", {"kopf", "kubernetes", "ortools"}),
         ("e2e.lock", {"torch", "kopf", "ortools"}),
     ],

@@ -1,5 +1,6 @@
 """The agent as a process of its own: real API server, real pynvml, simulated driver, kubelet's socket."""
 
+import base64
 import json
 import os
 import shutil
@@ -24,8 +25,10 @@ from e2e.silicon.nvml.daemon import serving
 from e2e.silicon.nvml.library import environment
 from e2e.silicon.nvml.state import Fault
 from tangram.kube import credentials
-from tangram.partition.agent.api_access import find_access
-from tangram.partition.agent.cluster import Cluster, ClusterFailure
+from tangram.kube.client import ApiError
+from tangram.kube.kubeconfig import find_credentials, load_kubeconfig
+from tangram.partition.agent.api_thread import ApiThread
+from tangram.partition.agent.cluster import Cluster
 from tests.support.api_requests import GPU_NODES, NODES, STRATEGIC, ApiRequests, pods
 from tests.support.node_agent import Kubelet
 from tests.support.nvml_driver import nvml_state
@@ -117,14 +120,15 @@ class ControlledNode:
         return self.processes[-1]
 
     def use_token(self):
-        """Give the next agents the token of a ServiceAccount, as a pod has one, not in a file."""
+        """Give the next agents the token and the authority of a ServiceAccount, as a pod has them."""
         role, account = "--clusterrole=cluster-admin", f"--serviceaccount={OPERANDS}:default"
         self.kubectl("create", "clusterrolebinding", NODE, role, account)
         config = yaml.safe_load(self.kubeconfig.read_text())
         config["users"][0]["user"] = {"token": self.kubectl("create", "token", "default", "-n", OPERANDS)}
         where = config["clusters"][0]["cluster"]
-        if "certificate-authority" in where:
-            where["certificate-authority"] = str(self.kubeconfig.parent / where["certificate-authority"])
+        authority = self.folder / "ca.crt"
+        authority.write_bytes(base64.b64decode(where.pop("certificate-authority-data")))
+        where["certificate-authority"] = str(authority)
         self.kubeconfig = self.folder / "kubeconfig"
         self.kubeconfig.write_text(yaml.safe_dump(config))
 
@@ -330,36 +334,38 @@ def test_a_gpu_node_deleted_in_mid_cut_and_made_anew_leaves_a_node_that_offers_w
     assert node.offered()["status"]["allocatable"]["nvidia.com/mig-4g.40gb"] == "1"
 
 
+@pytest.fixture
 def cluster(node):
     selector = ",".join(f"{name}={value}" for name, value in PLUGIN.items())
-    access = find_access(node.kubeconfig)
-    return Cluster(access, NODE, plugin_namespace=OPERANDS, plugin_selector=selector)
+    api = ApiThread(load_kubeconfig(str(node.kubeconfig)))
+    yield Cluster(api, NODE, plugin_namespace=OPERANDS, plugin_selector=selector)
+    api.close()
 
 
-def test_only_pods_of_the_device_plugin_on_this_node_are_found(node):
+def test_only_pods_of_the_device_plugin_on_this_node_are_found(node, cluster):
     node.make_pod("other-node", PLUGIN, {"nodeName": "node-b"})
     node.make_pod("other-app", {"app": "dcgm"}, {"nodeName": NODE})
 
-    (pod,) = cluster(node).device_plugin_pods()
+    (pod,) = cluster.device_plugin_pods()
 
     assert (pod.name, pod.is_ready, pod.is_ending) == ("plugin-0", True, False)
 
 
-def test_another_pod_of_the_same_name_is_not_deleted(node):
-    (pod,) = cluster(node).device_plugin_pods()
+def test_another_pod_of_the_same_name_is_not_deleted(node, cluster):
+    (pod,) = cluster.device_plugin_pods()
 
-    with pytest.raises(ClusterFailure, match="409"):
-        cluster(node).delete_pod(replace(pod, uid="another"))
+    with pytest.raises(ApiError, match="409"):
+        cluster.delete_pod(replace(pod, uid="another"))
 
     assert node.plugin_pods() == ["plugin-0"]
 
 
-def test_the_status_of_a_gpu_node_that_has_changed_since_is_not_written(node):
+def test_the_status_of_a_gpu_node_that_has_changed_since_is_not_written(node, cluster):
     version = node.gpu_node()["metadata"]["resourceVersion"]
     node.want(FOUR)
 
-    with pytest.raises(ClusterFailure, match="409"):
-        cluster(node).apply_status(version, {"gpuCount": 1})
+    with pytest.raises(ApiError, match="409"):
+        cluster.apply_status(version, {"gpuCount": 1})
 
     assert "status" not in node.gpu_node()
 
@@ -373,8 +379,8 @@ def test_a_pod_has_access_by_its_service_account_and_reads_a_rotated_token_again
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
     (tmp_path / "token").write_text("first\n")
 
-    access = find_access(None)
+    of_pod = find_credentials()
 
-    assert (access.server, access.token()) == ("https://[fd00::1]:6443", "first")
+    assert (of_pod.server, of_pod.token()) == ("https://[fd00::1]:6443", "first")
     (tmp_path / "token").write_text("second\n")
-    assert access.token() == "second"
+    assert of_pod.token(fresh=True) == "second"

@@ -10,8 +10,8 @@ import pytest
 from e2e.silicon.nvml import state as simulated
 from e2e.silicon.nvml.library import installed
 from tangram import __version__
+from tangram.kube.client import ApiError
 from tangram.packing.geometry.layouts import Placement
-from tangram.partition.agent.cluster import ClusterFailure
 from tangram.partition.agent.device_plugin import RESTART_S
 from tangram.partition.agent.driver_thread import DriverHangs
 from tangram.partition.agent.loop import FREED_PAUSE_S, FREED_TRIES, RESTART_ROUND_S
@@ -327,13 +327,13 @@ def test_where_the_api_fails_at_any_write_the_wanted_layout_is_reached_later(nod
     def failing(version, status):
         left[0] -= 1
         if left[0] == -1:
-            raise ClusterFailure("no API server")
+            raise ApiError(0, "Unreachable", "no API server")
         apply_status(version, status)
 
     node.objects.apply_status = failing
     try:
         node.settle()
-    except ClusterFailure:
+    except ApiError:
         node.settle()
 
     assert node.layout() == ["4g.40gb@0"]
@@ -350,7 +350,7 @@ def test_no_operation_of_a_spec_that_has_changed_begins(node):
         return read_node()
 
     node.objects.node = decide_anew  # read after the GPUNode
-    with pytest.raises(ClusterFailure, match="409"):
+    with pytest.raises(ApiError, match="409"):
         node.agent().round()
 
     assert node.changes() == []
@@ -360,7 +360,7 @@ def test_where_the_status_cannot_be_written_no_operation_begins(node):
     node.want(FOUR)
     node.objects.api_fails = True
 
-    with pytest.raises(ClusterFailure):
+    with pytest.raises(ApiError):
         node.agent().round()
 
     assert node.changes() == []

@@ -6,8 +6,8 @@ from e2e.cluster.apiserver import free_port
 from tangram.fleet import Plan
 from tangram.shell.process.app import Operator
 from tangram.shell.settings import LeaderElectionSettings, ProcessSettings, Settings
-from tests.shell.test_client_calls import Plain
 from tests.support.apiserver import eventually
+from tests.support.plain_credentials import PlainCredentials
 from tests.support.stand_in_api import StandInApi
 
 PAGES, PAGE, LIST_S = 50, 20, 4.0
@@ -35,7 +35,7 @@ async def test_a_large_cluster_is_planned_while_the_lease_is_held_and_probes_suc
         operator=ProcessSettings(tick_seconds=0.5),
     )
     async with api.serving():
-        operator = Operator(settings, Plain(api.url))
+        operator = Operator(settings, PlainCredentials(api.url))
         operator.loop.worker = Planner()  # type: ignore[assignment]
         await operator.start()
         try:

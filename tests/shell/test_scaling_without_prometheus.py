@@ -20,10 +20,10 @@ from tangram.shell.settings import (
 )
 from tangram.shell.snapshot.intents import parsed_intents
 from tangram.simulator.metrics import EnginePage
-from tests.shell.test_client_calls import Plain
 from tests.shell.test_large_clusters import Planner
 from tests.support import metrics_pages, views
 from tests.support.apiserver import eventually
+from tests.support.plain_credentials import PlainCredentials
 from tests.support.stand_in_api import StandInApi
 
 CHAT = views.llm_deployment("chat", scaling={"minReplicas": 1, "maxReplicas": 3})
@@ -83,7 +83,7 @@ async def test_the_operator_orders_replicas_for_the_queue_that_a_pod_shows() -> 
     engine, api = Engine(), StandInApi(CLUSTER)
     async with engine.serving(), api.serving():
         operator = Operator(
-            settings(scrape=ScrapeSettings(interval_seconds=0.2, window_seconds=1)), Plain(api.url)
+            settings(scrape=ScrapeSettings(interval_seconds=0.2, window_seconds=1)), PlainCredentials(api.url)
         )
         operator.loop.worker = Planner()  # type: ignore[assignment]
         reader = operator.reader
@@ -132,7 +132,9 @@ async def test_the_operator_orders_replicas_for_the_queue_that_a_pod_shows() -> 
 
 
 async def test_without_any_source_no_pod_is_asked() -> None:
-    operator = Operator(settings(scrape=ScrapeSettings(enabled=False)), Plain("http://127.0.0.1:1"))
+    operator = Operator(
+        settings(scrape=ScrapeSettings(enabled=False)), PlainCredentials("http://127.0.0.1:1")
+    )
 
     assert operator.reader is None
     await operator.client.close()

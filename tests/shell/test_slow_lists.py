@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tangram.kube import client as client_module
 from tangram.kube.client import LIST_CHUNK, PAGE_ATTEMPTS, RESTARTS, ApiError
 from tangram.kube.kinds import DEPLOYMENTS, PODS, Identity
 from tangram.kube.response_body import MAX_BODY_BYTES
@@ -18,7 +17,7 @@ from tangram.shell.objects import manifests
 from tangram.shell.objects.manifest_match import up_to_date
 from tangram.shell.watch import kept_fields
 from tangram.shell.watch.mirror import Mirror, MirrorSource
-from tests.shell.test_client_calls import served
+from tests.kube.test_client_calls import served
 
 
 @pytest.fixture(autouse=True)
@@ -51,14 +50,13 @@ def names(items: list[dict[str, Any]]) -> list[str]:
     return [item["metadata"]["name"] for item in items]
 
 
-async def test_a_list_continues_while_pages_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_list_continues_while_pages_arrive() -> None:
     async def slow(_nth: int, _first: int, _limit: int) -> None:
         await asyncio.sleep(0.1)
 
-    monkeypatch.setattr(client_module, "REQUEST_TIMEOUT_S", 1.0)  # of a page: the whole takes longer
     pages: list[int] = []
     collection = Collection(15 * LIST_CHUNK, fault=slow)
-    async with served(collection.serve) as (client, _):
+    async with served(collection.serve, timeout_s=1.0) as (client, _):  # of a page: the whole takes longer
         began = asyncio.get_running_loop().time()
         listing = await client.list(PODS, on_page=lambda: pages.append(1))
         assert asyncio.get_running_loop().time() - began > 1.0
@@ -66,16 +64,13 @@ async def test_a_list_continues_while_pages_arrive(monkeypatch: pytest.MonkeyPat
     assert len(pages) == len(collection.requests) == 15
 
 
-async def test_a_stalled_page_is_requested_again_with_a_smaller_limit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_stalled_page_is_requested_again_with_a_smaller_limit() -> None:
     async def stalls(_nth: int, first: int, limit: int) -> None:
         if first >= LIST_CHUNK and limit > 200:
             await asyncio.sleep(3600)
 
-    monkeypatch.setattr(client_module, "REQUEST_TIMEOUT_S", 0.2)
     collection = Collection(2 * LIST_CHUNK, fault=stalls)
-    async with served(collection.serve) as (client, _):
+    async with served(collection.serve, timeout_s=0.2) as (client, _):
         listing = await client.list(PODS)
     assert names(listing.items) == [f"o{i}" for i in range(2 * LIST_CHUNK)]
     assert collection.requests[:3] == [(0, 500), (500, 500), (500, 125)]

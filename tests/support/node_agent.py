@@ -21,8 +21,8 @@ from e2e.silicon.nvml.state import Fault
 from e2e.silicon.rpc import podresources_v1_pb2 as messages
 from tangram.api.gpu_node import GPUNodeStatus
 from tangram.fleet.shape import resource_name
+from tangram.kube.client import ApiError
 from tangram.packing.geometry.layouts import Placement
-from tangram.partition.agent.cluster import ClusterFailure
 from tangram.partition.agent.device_plugin import DevicePluginPod
 from tangram.partition.agent.driver_thread import DriverThread
 from tangram.partition.agent.loop import NodeAgent
@@ -138,7 +138,7 @@ class RecordedObjects:
     def gpu_node(self) -> dict[str, Any] | None:
         """Return the GPUNode."""
         if self.api_fails:
-            raise ClusterFailure("no API server")
+            raise ApiError(0, "Unreachable", "no API server")
         return json.loads(json.dumps(self.obj))
 
     def node(self) -> dict[str, Any] | None:
@@ -149,7 +149,7 @@ class RecordedObjects:
         """Keep a status, which has to be a valid one of the newest version."""
         assert self.obj is not None
         if version != self.obj["metadata"]["resourceVersion"]:
-            raise ClusterFailure("409: the object has been modified")
+            raise ApiError(409, "Conflict", "the object has been modified")
         GPUNodeStatus.model_validate(status)
         self.obj["status"] = json.loads(json.dumps(status))
         self._next_version()

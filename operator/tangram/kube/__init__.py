@@ -2,4 +2,6 @@
 
 In: calls of the operator, the command line and the node agents. Out: parsed JSON, bounded in size and time.
 It decides nothing.
+
+HTTP is aiohttp's, which kopf needs as well (docs/adr/0004-one-kubernetes-client.md).
 """

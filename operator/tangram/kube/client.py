@@ -26,8 +26,11 @@ PAGE_BYTES = 8 * 2**20  # pages of larger objects hold fewer of them: bounds mem
 PAGE_ATTEMPTS = 5  # for one page; each page starts with all of them
 RESTARTS = 3  # of a LIST whose continue token expired (the API server keeps versions for five minutes)
 WATCH_INACTIVITY_S = 70.0  # bookmarks arrive about every minute; without any, the connection is dead
+WATCH_S = 300  # until the API server ends a watch, which is then resumed
 MAX_RETRY_AFTER_S = 5.0
+FIRST_REFUSAL = 300  # status; a redirect is none of the API server's, and may lead the token elsewhere
 THROTTLED_ATTEMPTS = 3
+MAX_MESSAGE = 1000  # characters of an error
 
 Guard = Callable[[], float]
 """Returns the seconds for which the caller may still write; raises when it may not."""
@@ -37,8 +40,8 @@ UNGUARDED: Guard = lambda: math.inf  # noqa: E731 - for the Lease itself, and fo
 CallCounter = Callable[[str, str, str], None]
 """Called with (verb, plural, code) after every call; the code is `error` without a response."""
 
-PageListener = Callable[[], None]
-"""Called after every page of a LIST: it makes progress."""
+ProgressListener = Callable[[], None]
+"""Called after every page of a LIST, or once the API server has accepted a watch."""
 
 
 class ApiError(Exception):
@@ -86,14 +89,24 @@ class _Call:
 
 
 class ApiClient:
-    """The API calls of one operator. Create it inside the running event loop; close it at the end."""
+    """The API calls of one process. Create it inside the running event loop; close it at the end.
 
-    def __init__(self, credentials: Credentials, count: CallCounter = lambda *_call: None) -> None:
+    `timeout_s` is the deadline of one call and of one page of a LIST.
+    """
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        count: CallCounter = lambda *_call: None,
+        *,
+        user_agent: str = "tangram-operator",
+        timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> None:
         self.credentials = credentials
-        self._count = count
+        self._count, self._timeout_s = count, timeout_s
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=ssl_context(credentials) or True, limit=64),
-            headers={"Accept": "application/json", "User-Agent": "tangram-operator"},
+            headers={"Accept": "application/json", "User-Agent": user_agent},
             trust_env=False,
         )
 
@@ -117,7 +130,7 @@ class ApiClient:
         namespace: str = "",
         selector: str = "",
         reduce: Callable[[Object], Object | None] | None = None,
-        on_page: PageListener = lambda: None,
+        on_page: ProgressListener = lambda: None,
         field_selector: str = "",
     ) -> Listing:
         """Return a consistent LIST, fetched in pages. `reduce` shortens each object at once (None drops it).
@@ -139,7 +152,7 @@ class ApiClient:
         namespace: str,
         selector: str,
         reduce: Callable[[Object], Object | None] | None,
-        on_page: PageListener,
+        on_page: ProgressListener,
         field_selector: str,
     ) -> Listing:
         items: list[Object] = []
@@ -182,30 +195,38 @@ class ApiClient:
     async def watch(
         self,
         kind: Kind,
-        resource_version: str,
+        resource_version: str | None,
         namespace: str = "",
         selector: str = "",
-        server_timeout_s: int = 300,
+        server_timeout_s: int = WATCH_S,
+        *,
+        field_selector: str = "",
+        on_open: ProgressListener = lambda: None,
     ) -> AsyncGenerator[WatchEvent, None]:
-        """Yield events after `resource_version` until the stream ends; ApiError 0 after a long silence."""
-        params = {
-            "watch": "true",
-            "allowWatchBookmarks": "true",
-            "resourceVersion": resource_version,
-            "timeoutSeconds": str(server_timeout_s),
-        } | ({"labelSelector": selector} if selector else {})
+        """Yield events after `resource_version` until the stream ends; ApiError 0 after a long silence.
+
+        Without a version, the first events are the objects as they are.
+        """
+        named = {
+            "resourceVersion": resource_version or "",
+            "labelSelector": selector,
+            "fieldSelector": field_selector,
+        }
+        params = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(server_timeout_s)}
+        params |= {name: text for name, text in named.items() if text}
         call = _Call("watch", "GET", kind, kind.path(namespace), params)
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=WATCH_INACTIVITY_S
         )
         try:
             async with self._send(call, timeout) as response:
-                if response.status >= 400:
+                if response.status >= FIRST_REFUSAL:
                     raise await self._error(call, response)
                 self._count("watch", kind.plural, str(response.status))
+                on_open()
                 async for line in watch_lines(response.content):
                     yield _event(line)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             self._count("watch", kind.plural, "error")
             raise ApiError(0, "Unreachable", f"watch of {kind.plural}: {_text_of(error)}") from error
 
@@ -296,11 +317,11 @@ class ApiClient:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _once(self, call: _Call, on_bytes: Callable[[int], None], *, fresh_token: bool) -> Object:
-        total_s = min(REQUEST_TIMEOUT_S, call.guard())
+        total_s = min(self._timeout_s, call.guard())
         timeout = aiohttp.ClientTimeout(total=total_s, sock_connect=min(CONNECT_TIMEOUT_S, total_s))
         try:
             async with self._send(call, timeout, fresh_token=fresh_token) as response:
-                if response.status >= 400:
+                if response.status >= FIRST_REFUSAL:
                     raise await self._error(call, response)
                 raw = await read_limited(response.content)
                 on_bytes(len(raw))
@@ -319,6 +340,8 @@ class ApiClient:
     def _send(self, call: _Call, timeout: aiohttp.ClientTimeout, *, fresh_token: bool = False) -> Any:
         token = self.credentials.token(fresh=fresh_token)
         headers = {"Authorization": f"Bearer {token}"} if token else {}
+        if call.verb == "watch":
+            headers["Accept-Encoding"] = "identity"  # a small stream cannot become a large one
         if call.body is not None:
             headers["Content-Type"] = call.content_type
         data = None if call.body is None else json.dumps(call.body, separators=(",", ":")).encode()
@@ -341,7 +364,7 @@ class ApiClient:
             reason, message = str(status.get("reason") or response.reason), str(status.get("message", ""))
         except (ValueError, AttributeError, RecursionError):
             reason, message = str(response.reason), raw[:200].decode("utf-8", "replace")
-        return ApiError(response.status, reason, message[:1000], _retry_after(response))
+        return ApiError(response.status, reason, message[:MAX_MESSAGE], _retry_after(response))
 
 
 @dataclass(slots=True)
@@ -379,6 +402,14 @@ def _retry_after(response: aiohttp.ClientResponse) -> float:
         return max(0.0, float(response.headers.get("Retry-After", "0")))
     except ValueError:
         return 1.0  # an HTTP date: the API server sends seconds, a proxy might not
+
+
+def failure_of(event: WatchEvent) -> ApiError:
+    """Return the error that an event of type ERROR reports; 410: the watch cannot go on from its version."""
+    status = event.object
+    code = status.get("code")
+    message = f"in the watch: {str(status.get('message', ''))[:MAX_MESSAGE]}"
+    return ApiError(code if isinstance(code, int) and code else 500, str(status.get("reason", "")), message)
 
 
 def _event(line: bytes) -> WatchEvent:

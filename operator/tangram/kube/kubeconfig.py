@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+import yaml
+
 from tangram.kube.credentials import AuthError, Credentials, in_cluster_credentials
 
 
@@ -29,18 +31,24 @@ def load_kubeconfig(path: str | None = None, context: str | None = None) -> Kube
     """Parse a kubeconfig (default: $KUBECONFIG, then ~/.kube/config) and take `context` of it (default: the
     current one). Raises AuthError.
     """
-    from kubernetes import (  # noqa: PLC0415 - 20 MiB that a pod with a service account does not need
-        client,
-        config,
-    )
+    try:
+        # 20 MiB that a pod with a service account does not need; the node agent's image lacks it
+        from kubernetes import client, config  # noqa: PLC0415
+    except ImportError as error:
+        raise AuthError(
+            "no service account of a pod, and a kubeconfig needs the package kubernetes, which is not here"
+        ) from error
 
+    where = path or "from $KUBECONFIG or ~/.kube/config"
     configuration = client.Configuration()
     try:
         config.load_kube_config(  # type: ignore[no-untyped-call]
             config_file=path, context=context, client_configuration=configuration
         )
     except (config.ConfigException, OSError) as error:
-        raise AuthError(f"kubeconfig {path or 'from $KUBECONFIG or ~/.kube/config'}: {error}") from error
+        raise AuthError(f"kubeconfig {where}: {error}") from error
+    except (ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError) as error:  # invalid contents
+        raise AuthError(f"kubeconfig {where} is invalid: {' '.join(str(error).split())}") from error
     return KubeconfigCredentials(
         configuration=configuration,
         server=str(configuration.host).rstrip("/"),

@@ -28,16 +28,20 @@ async def watch_lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
     """Split a watch into lines of up to MAX_BODY_BYTES: objects may be larger than aiohttp's line limit."""
     rest = bytearray()
     async for chunk in stream.iter_any():
-        rest += chunk
-        if b"\n" not in chunk:
-            if len(rest) > MAX_BODY_BYTES:
-                raise aiohttp.ClientPayloadError(f"a watch event of more than {MAX_BODY_BYTES} bytes")
-            continue
-        *whole, tail = bytes(rest).split(b"\n")
-        rest = bytearray(tail)
-        for line in whole:
-            if line.strip():
-                yield line
+        *ended, tail = chunk.split(b"\n")
+        for part in ended:
+            rest += part
+            _check_event(rest)
+            if rest.strip():
+                yield bytes(rest)
+            rest.clear()
+        rest += tail
+        _check_event(rest)
+
+
+def _check_event(line: bytearray) -> None:
+    if len(line) > MAX_BODY_BYTES:
+        raise aiohttp.ClientPayloadError(f"a watch event of more than {MAX_BODY_BYTES} bytes")
 
 
 def parse_json(raw: bytes | bytearray) -> Any:

@@ -7,6 +7,6 @@ Nothing that decides is kept between two rounds, and nothing but the status outl
 is computed from the status and from what is there. Each operation is preceded by a status that announces it.
 
 The room, from the bottom: `node_labels`, `layout_work`, `device_plugin` and `node_status` are pure;
-`api_access`, `cluster`, `pod_resources` and `driver_thread` do I/O, `watch` follows the objects; `loop` is
+`api_thread`, `cluster`, `pod_resources` and `driver_thread` do I/O, `watch` follows the objects; `loop` is
 one round, `round_trigger` begins the next one, `metrics` shows the last one, and `command` is the process.
 """

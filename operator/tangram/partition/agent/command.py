@@ -8,8 +8,11 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tangram.partition.agent.api_access import APIAccessError, find_access
-from tangram.partition.agent.cluster import Cluster, ClusterFailure
+from tangram.kube.client import ApiError
+from tangram.kube.credentials import AuthError
+from tangram.kube.kubeconfig import find_credentials
+from tangram.partition.agent.api_thread import ApiThread
+from tangram.partition.agent.cluster import Cluster
 from tangram.partition.agent.driver_thread import DEADLINE_S, DriverHangs, DriverThread
 from tangram.partition.agent.loop import NodeAgent
 from tangram.partition.agent.metrics import PORT, AgentMetrics, MetricsServer
@@ -31,13 +34,20 @@ def main(argv: list[str] | None = None) -> int:
         print(f"tangram-agent: --node-name or ${NODE_NAME} is needed", file=sys.stderr)  # noqa: T201
         return EXIT_USAGE
     try:
-        access = find_access(arguments.kubeconfig)
-    except APIAccessError as error:
+        api = ApiThread(find_credentials(arguments.kubeconfig))
+    except (AuthError, OSError, ValueError) as error:
         print(f"tangram-agent: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_USAGE
     _log_to_stderr()
+    try:
+        return _run_on(api, arguments)
+    finally:
+        api.close()
+
+
+def _run_on(api: ApiThread, arguments: argparse.Namespace) -> int:
     cluster = Cluster(
-        access,
+        api,
         arguments.node_name,
         plugin_namespace=arguments.device_plugin_namespace,
         plugin_selector=arguments.device_plugin_selector,
@@ -47,8 +57,8 @@ def main(argv: list[str] | None = None) -> int:
     trigger = RoundTrigger()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: trigger.stop())
-    watch = NodeWatch(cluster, arguments.node_name, trigger.change)
-    watch.start()
+    watch = NodeWatch(api.client, arguments.node_name, trigger.change)
+    api.begin(watch.follow())
     metrics = AgentMetrics(arguments.node_name)
     if arguments.metrics_port:
         try:
@@ -69,7 +79,7 @@ def run(agent: NodeAgent, interval_s: float, trigger: RoundTrigger) -> int:
     while not trigger.is_stopping:
         try:
             goes_on, has_failed = agent.round(from_copies=from_copies), False
-        except ClusterFailure as error:
+        except ApiError as error:
             log.warning("%s", error)
             goes_on, has_failed = False, True
         except DriverHangs as error:
@@ -92,15 +102,13 @@ def _log_to_stderr() -> None:
         format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
         force=True,
     )
-    for name in ("httpx", "httpcore"):  # they log the URL of each request at INFO
-        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("tangram-agent", description="Partition the GPUs of this node by MIG.")
     add = parser.add_argument
     add("--node-name", default=os.environ.get(NODE_NAME), help=f"name of this node (default: ${NODE_NAME})")
-    add("--kubeconfig", type=Path, help="kubeconfig (default: the pod's service account)")
+    add("--kubeconfig", help="kubeconfig (default: the pod's service account, then $KUBECONFIG)")
     add("--pod-resources-socket", type=Path, default=SOCKET, help="of the kubelet (default: %(default)s)")
     add("--interval-s", type=float, default=15.0, help="seconds between rounds (default: %(default)s)")
     add("--driver-deadline-s", type=float, default=DEADLINE_S, help="seconds (default: %(default)s)")

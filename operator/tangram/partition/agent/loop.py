@@ -16,7 +16,8 @@ import pynvml
 
 from tangram import __version__
 from tangram.api.gpu_node import GPUNodeCondition, InstanceHolder
-from tangram.partition.agent.cluster import ClusterFailure, NodeObjects
+from tangram.kube.client import ApiError
+from tangram.partition.agent.cluster import NodeObjects
 from tangram.partition.agent.device_plugin import (
     APPLYING,
     RESTARTING,
@@ -131,7 +132,7 @@ class NodeAgent:
         """Do one round; return whether the next one may follow at once.
 
         `from_copies`: nothing is known to have changed, so that watched copies may stand in for the objects.
-        Raises `ClusterFailure` where the API fails, and `DriverHangs`, published unless the API fails.
+        Raises `ApiError` where the API fails, and `DriverHangs`, published unless the API fails.
         """
         self.due_s = None
         found = self._unchanged() if from_copies else None
@@ -204,7 +205,7 @@ class NodeAgent:
         """Publish that the driver hangs, if possible, and raise it: only another process calls again."""
         try:
             self._decide(changed, hang)
-        except ClusterFailure as error:
+        except ApiError as error:
             log.warning("%s: not published: %s", hang, error)
         raise hang
 

@@ -1,139 +1,148 @@
 """The GPUNode and the Node of an agent, followed by watches: what begins a round at once.
 
 A watch asks for one object by its name, resumes at the resourceVersion of its last event or bookmark, and
-begins anew where the API server no longer knows that one. One that says nothing for `SILENCE_S` is ended.
+begins anew where the API server no longer knows that one.
 Copies of the objects stand in for reads in rounds in which nothing is due, and for nothing else.
 """
 
-import json
+import asyncio
+import contextlib
 import logging
-import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tangram.partition.agent.cluster import ClusterFailure, WatchExpired
+from tangram.kube.client import WATCH_S, ApiError, ProgressListener, WatchEvent, failure_of
+from tangram.kube.kinds import GPU_NODES, NODES, Kind, Object
+from tangram.kube.retry_delays import RetryDelays
 
-SILENCE_S = 90.0  # the API server sends a bookmark each minute
-LASTS_S = 300  # until the API server ends a watch, which is then resumed
 FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 60.0  # before the next watch, after one that did not last
 STEADY_S = 10.0  # a watch that lasts longer did last
 log = logging.getLogger(__name__)
 
 
 class WatchSource(Protocol):
-    """Where the events of a watch come from."""
+    """Where the events of a watch come from: an `ApiClient`."""
 
     def watch(
-        self, kind: str, version: str | None, *, lasts_s: int, silence_s: float
-    ) -> AbstractContextManager[Iterator[bytes]]:
-        """Return the lines of a watch on this node's object of a kind, after a resourceVersion.
-
-        Raises `WatchExpired` where the version is too old, and `ClusterFailure`.
-        """
+        self,
+        kind: Kind,
+        resource_version: str | None,
+        *,
+        server_timeout_s: int,
+        field_selector: str,
+        on_open: ProgressListener,
+    ) -> AsyncGenerator[WatchEvent, None]:
+        """Yield the events after a version. Raises `ApiError`, 410 where the version is too old."""
 
 
 @dataclass(slots=True)
 class ObjectWatch:
-    """One object as its watch shows it. `follow` runs in a thread of its own."""
+    """One object as its watch shows it."""
 
     source: WatchSource
-    kind: str  # GPUNode or Node
+    kind: Kind
     name: str
     changed: Callable[[], None]
-    wait: Callable[[float], None] = time.sleep
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     clock: Callable[[], float] = time.monotonic
-    silence_s: float = SILENCE_S
-    _copy: dict[str, Any] | None = field(default=None, init=False)
+    _copy: Object | None = field(default=None, init=False)
     _is_current: bool = field(default=False, init=False)  # a stream continues the copy
     _version: str | None = field(default=None, init=False)
     _seen: Any = field(default=None, init=False)  # what a round depends on, in the last event
-    _delay_s: float = field(default=FIRST_DELAY_S, init=False)
+    _delays: RetryDelays = field(
+        default_factory=lambda: RetryDelays(FIRST_DELAY_S, LONGEST_DELAY_S), init=False
+    )
     _has_failed: bool = field(default=False, init=False)
 
     @property
-    def copy(self) -> dict[str, Any] | None:
+    def copy(self) -> Object | None:
         """The object; None where it is not known at the moment."""
         return self._copy if self._is_current else None
 
-    def follow(self) -> None:
+    async def follow(self) -> None:
         """Watch for ever."""
         while True:
-            self.watch_once()
+            await self.watch_once()
 
-    def watch_once(self) -> None:
+    async def watch_once(self) -> None:
         """Watch until the stream ends; after one that did not last, wait before the next one may begin."""
         began = self.clock()
         try:
-            self._watch()
-        except WatchExpired:
-            self._version, self._copy = None, None
-        except ClusterFailure as error:
-            log.log(logging.DEBUG if self._has_failed else logging.WARNING, "%s: watching again", error)
-            self._has_failed = True
-        self._is_current = False
+            await self._watch()
+        except ApiError as error:
+            if error.status == 410:
+                self._version, self._copy = None, None
+            else:
+                log.log(logging.DEBUG if self._has_failed else logging.WARNING, "%s: watching again", error)
+                self._has_failed = True
+        finally:
+            self._is_current = False
         if self.clock() - began >= STEADY_S:
-            self._delay_s = FIRST_DELAY_S
-            return
-        self.wait(self._delay_s * (0.5 + self._spread()))
-        self._delay_s = min(2 * self._delay_s, LONGEST_DELAY_S)
+            self._delays.reset()
+        else:
+            await self.sleep(self._delays.next_s())
 
-    def _watch(self) -> None:
-        lasts_s = LASTS_S + round(60 * self._spread())
-        with self.source.watch(self.kind, self._version, lasts_s=lasts_s, silence_s=self.silence_s) as lines:
-            self._is_current = True
-            for line in lines:
-                self._take(line)
+    async def _watch(self) -> None:
+        events = self.source.watch(
+            self.kind,
+            self._version,
+            server_timeout_s=WATCH_S + self._spread_s(),
+            field_selector=f"metadata.name={self.name}",
+            on_open=self._opened,
+        )
+        async with contextlib.aclosing(events):
+            async for event in events:
+                self._take(event)
 
-    def _take(self, line: bytes) -> None:
+    def _opened(self) -> None:
+        self._is_current = True
+
+    def _take(self, event: WatchEvent) -> None:
+        if event.type == "ERROR":
+            raise failure_of(event)
+        obj = event.object
         try:
-            event = json.loads(line)
-            kind, obj = event["type"], event["object"]
-            if kind == "ERROR":
-                failure = WatchExpired if obj.get("code") == 410 else ClusterFailure
-                raise failure(f"watching the {self.kind}: {obj.get('code')}: {obj.get('message')}")
             meta = obj["metadata"]
-            version = str(meta["resourceVersion"])
-            if kind != "BOOKMARK" and meta["name"] != self.name:
-                raise ClusterFailure(f"watching the {self.kind}: an event of {meta['name']}")
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ClusterFailure(f"watching the {self.kind}: no event: {error!r}") from error
+            version, name = str(meta["resourceVersion"]), meta.get("name")
+            is_deleted = event.type == "DELETED"
+            seen = None if is_deleted or event.type == "BOOKMARK" else _what_rounds_depend_on(obj)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ApiError(0, "Garbled", f"watch of {self.kind.plural}: no event: {error!r}") from error
+        if event.type != "BOOKMARK" and name != self.name:
+            raise ApiError(0, "Garbled", f"watch of {self.kind.plural}: an event of {name}")
         self._version, self._has_failed = version, False
-        if kind == "BOOKMARK":
+        if event.type == "BOOKMARK":
             return
-        is_deleted = kind == "DELETED"
         self._copy = None if is_deleted else _without_ballast(obj)
-        seen = None if is_deleted else _what_rounds_depend_on(obj)
         if seen != self._seen:
             self._seen = seen
             self.changed()
 
-    def _spread(self) -> float:
-        """Return a number from 0 to 1 by the node, so that agents do not call all at once."""
-        return zlib.crc32(f"{self.kind}/{self.name}".encode()) / 2**32
+    def _spread_s(self) -> int:
+        """Return up to a minute by the node, so that watches of agents do not all end at once."""
+        return zlib.crc32(f"{self.kind.kind}/{self.name}".encode()) % 60
 
 
 class NodeWatch:
-    """The watches of the GPUNode and the Node of one node."""
+    """The watches of the GPUNode and the Node of one node. `copies` may be called from another thread."""
 
     def __init__(self, source: WatchSource, name: str, changed: Callable[[], None]) -> None:
-        self._watches = [ObjectWatch(source, kind, name, changed) for kind in ("GPUNode", "Node")]
+        self._watches = [ObjectWatch(source, kind, name, changed) for kind in (GPU_NODES, NODES)]
 
-    def start(self) -> None:
-        """Begin to watch, until the process ends."""
-        for each in self._watches:
-            threading.Thread(target=each.follow, name=f"watch-{each.kind}", daemon=True).start()
+    async def follow(self) -> None:
+        """Watch both for ever."""
+        await asyncio.gather(*(each.follow() for each in self._watches))
 
-    def copies(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    def copies(self) -> tuple[Object, Object] | None:
         """Return the GPUNode and the Node; None where a watch does not know its object at the moment."""
         gpu_node, node = (each.copy for each in self._watches)
         return None if gpu_node is None or node is None else (gpu_node, node)
 
 
-def _what_rounds_depend_on(obj: dict[str, Any]) -> Any:
+def _what_rounds_depend_on(obj: Object) -> Any:
     """Return what makes a round due: neither the agent's own statuses nor a kubelet's heartbeats do."""
     meta, status = obj["metadata"], obj.get("status") or {}
     if obj.get("kind") == "GPUNode":
@@ -142,7 +151,7 @@ def _what_rounds_depend_on(obj: dict[str, Any]) -> Any:
     return meta.get("uid"), meta.get("labels"), status.get("allocatable"), boot_id
 
 
-def _without_ballast(obj: dict[str, Any]) -> dict[str, Any]:
+def _without_ballast(obj: Object) -> Object:
     """Return the object without its largest parts, which the agent does not read."""
     obj["metadata"].pop("managedFields", None)
     if isinstance(obj.get("status"), dict):

@@ -19,6 +19,7 @@ from tangram.kube.client import (
     ApiError,
     Listing,
     WatchEvent,
+    failure_of,
 )
 from tangram.kube.kinds import Kind, Object, key_of
 from tangram.kube.retry_delays import RetryDelays
@@ -28,7 +29,6 @@ log = logging.getLogger(__name__)
 
 UNAVAILABLE_RETRY_S = 30.0  # between LISTs of an optional kind that is not available
 STABLE_S = 10.0  # after a shorter watch, or a shorter time since the LIST, the next one is delayed
-MAX_MESSAGE = 1000
 DRIFT_GRACE_S = 5.0  # a younger difference may still arrive through the watch
 
 
@@ -268,12 +268,11 @@ class Mirror:
             self.store.advance(as_version(str(event.object.get("metadata", {}).get("resourceVersion", ""))))
             return False
         if event.type == "ERROR":
-            code, message = event.object.get("code"), str(event.object.get("message", ""))[:MAX_MESSAGE]
-            if code == 410:
-                log.info("watch of %s: too old to continue: %s", self.source, message)
+            failure = failure_of(event)
+            if failure.status == 410:
+                log.info("watch of %s: too old to continue: %s", self.source, failure.message)
                 raise RelistNeeded
-            code = code if isinstance(code, int) and code else 500
-            raise ApiError(code, str(event.object.get("reason", "")), f"in the watch: {message}")
+            raise failure
         event.object.setdefault("apiVersion", self.source.kind.api_version)
         event.object.setdefault("kind", self.source.kind.kind)
         if event.type not in CHANGES:

@@ -4,37 +4,24 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 
-from tangram.kube.client import ApiClient, ApiError, _event
+from tangram.kube.client import REQUEST_TIMEOUT_S, ApiClient, ApiError, _event
 from tangram.kube.credentials import InClusterCredentials
 from tangram.kube.kinds import DEPLOYMENTS, PODS
 from tangram.shell.lead.lease import NotLeader
+from tests.support.plain_credentials import PlainCredentials
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-@dataclass
-class Plain:
-    """Credentials of a plain HTTP server."""
-
-    server: str
-    ca_path: str | None = None
-    cert_path: str | None = None
-    key_path: str | None = None
-    insecure: bool = False
-    tokens: list[str] = field(default_factory=lambda: ["old", "new"])
-
-    def token(self, *, fresh: bool = False) -> str | None:
-        return self.tokens[1 if fresh else 0]
-
-
 @asynccontextmanager
-async def served(handler: Handler) -> AsyncIterator[tuple[ApiClient, list[tuple[str, str, str]]]]:
+async def served(
+    handler: Handler, timeout_s: float = REQUEST_TIMEOUT_S
+) -> AsyncIterator[tuple[ApiClient, list[tuple[str, str, str]]]]:
     app = web.Application()
     app.router.add_route("*", "/{tail:.*}", handler)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
@@ -42,7 +29,9 @@ async def served(handler: Handler) -> AsyncIterator[tuple[ApiClient, list[tuple[
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     counted: list[tuple[str, str, str]] = []
     client = ApiClient(
-        Plain(f"http://127.0.0.1:{runner.addresses[0][1]}"), lambda *what: counted.append(what)
+        PlainCredentials(f"http://127.0.0.1:{runner.addresses[0][1]}"),
+        lambda *what: counted.append(what),
+        timeout_s=timeout_s,
     )
     try:
         yield client, counted
