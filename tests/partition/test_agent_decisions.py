@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -282,6 +283,22 @@ def test_without_usable_access_the_command_ends_with_the_name_of_the_file(text, 
     assert main(["--node-name", "node-a", "--kubeconfig", str(kubeconfig)]) == 2
 
     assert str(kubeconfig) in capsys.readouterr().err
+
+
+def test_outside_of_a_pod_and_without_a_kubeconfig_the_command_ends(monkeypatch, capsys):
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+
+    assert main(["--node-name", "node-a"]) == 2
+
+    assert "no pod with a service account" in capsys.readouterr().err
+
+
+def test_where_the_official_client_is_not_installed_a_kubeconfig_is_a_usage_error(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "kubernetes", None)
+
+    assert main(["--node-name", "node-a", "--kubeconfig", "any"]) == 2
+
+    assert "needs the package kubernetes" in capsys.readouterr().err
 
 
 def test_without_the_name_of_its_node_the_command_ends(capsys):

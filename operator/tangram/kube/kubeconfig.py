@@ -1,4 +1,7 @@
-"""Credentials for the API server: the service account of the pod, or a kubeconfig."""
+"""Kubeconfigs, read by the official client: it runs credential plug-ins, and renews their tokens.
+
+It takes 20 MiB, and the image of the node agent lacks it: it is loaded where there is a kubeconfig to read.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -29,15 +32,9 @@ class KubeconfigCredentials:
 
 def load_kubeconfig(path: str | None = None, context: str | None = None) -> KubeconfigCredentials:
     """Parse a kubeconfig (default: $KUBECONFIG, then ~/.kube/config) and take `context` of it (default: the
-    current one). Raises AuthError.
+    current one). Raises AuthError, and ModuleNotFoundError without the official client.
     """
-    try:
-        # 20 MiB that a pod with a service account does not need; the node agent's image lacks it
-        from kubernetes import client, config  # noqa: PLC0415
-    except ImportError as error:
-        raise AuthError(
-            "no service account of a pod, and a kubeconfig needs the package kubernetes, which is not here"
-        ) from error
+    from kubernetes import client, config  # noqa: PLC0415 - see the module
 
     where = path or "from $KUBECONFIG or ~/.kube/config"
     configuration = client.Configuration()
@@ -57,6 +54,19 @@ def load_kubeconfig(path: str | None = None, context: str | None = None) -> Kube
         key_path=configuration.key_file,
         insecure=not configuration.verify_ssl,
     )
+
+
+def context_namespace(path: str | None, context: str | None) -> str:
+    """Return the namespace of a context, by default of the current one. Raises AuthError."""
+    from kubernetes import config  # noqa: PLC0415 - see the module
+
+    try:
+        contexts, current = config.list_kube_config_contexts(path)  # type: ignore[no-untyped-call]
+    except (config.ConfigException, OSError) as error:
+        raise AuthError(f"the kubeconfig cannot be read: {error}") from error
+    named = (each for each in contexts if each["name"] == context)
+    chosen = current if context is None else next(named, {})
+    return str((chosen or {}).get("context", {}).get("namespace") or "default")
 
 
 def find_credentials(kubeconfig: str | None = None) -> Credentials:

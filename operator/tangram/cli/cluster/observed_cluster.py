@@ -18,6 +18,7 @@ from tangram.catalog import InputError
 from tangram.cli.cluster.access import ClusterAccess
 from tangram.cli.cluster.operator_settings import operator_settings
 from tangram.fleet import FleetSnapshot, Intent, ParsedIntent
+from tangram.kube import kubeconfig
 from tangram.kube.client import ApiClient, ApiError
 from tangram.kube.credentials import SERVICE_ACCOUNT, AuthError, Credentials
 from tangram.kube.kinds import (
@@ -75,15 +76,10 @@ def context_namespace(access: ClusterAccess) -> str:
     """Return the namespace of the kubeconfig's context; inside a pod without kubeconfig, that of the pod."""
     if access.kubeconfig is None and access.context is None and (SERVICE_ACCOUNT / "namespace").exists():
         return (SERVICE_ACCOUNT / "namespace").read_text(encoding="utf-8").strip()
-    from kubernetes import config  # noqa: PLC0415 - 20 MiB that a pod with a service account does not need
-
     try:
-        contexts, current = config.list_kube_config_contexts(access.kubeconfig)  # type: ignore[no-untyped-call]
-    except (config.ConfigException, OSError) as error:
-        raise InputError(_CLUSTER, f"the kubeconfig cannot be read: {error}") from error
-    named = (context for context in contexts if context["name"] == access.context)
-    chosen = current if access.context is None else next(named, {})
-    return str((chosen or {}).get("context", {}).get("namespace") or "default")
+        return kubeconfig.context_namespace(access.kubeconfig, access.context)
+    except AuthError as error:
+        raise InputError(_CLUSTER, str(error)) from error
 
 
 class _LastErrorLog(logging.Handler):

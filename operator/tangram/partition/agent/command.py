@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tangram.kube.client import ApiError
-from tangram.kube.credentials import AuthError
-from tangram.kube.kubeconfig import find_credentials
+from tangram.kube.credentials import SERVICE_ACCOUNT, AuthError, Credentials, in_cluster_credentials
+from tangram.kube.kubeconfig import load_kubeconfig
 from tangram.partition.agent.api_thread import ApiThread
 from tangram.partition.agent.cluster import Cluster
 from tangram.partition.agent.driver_thread import DEADLINE_S, DriverHangs, DriverThread
@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"tangram-agent: --node-name or ${NODE_NAME} is needed", file=sys.stderr)  # noqa: T201
         return EXIT_USAGE
     try:
-        api = ApiThread(find_credentials(arguments.kubeconfig))
+        api = ApiThread(_credentials(arguments.kubeconfig))
     except (AuthError, OSError, ValueError) as error:
         print(f"tangram-agent: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_USAGE
@@ -43,6 +43,20 @@ def main(argv: list[str] | None = None) -> int:
         return _run_on(api, arguments)
     finally:
         api.close()
+
+
+def _credentials(kubeconfig: str | None) -> Credentials:
+    """Return the credentials of a kubeconfig, else those of the pod. Raises AuthError."""
+    if kubeconfig is not None:
+        try:
+            return load_kubeconfig(kubeconfig)
+        except ModuleNotFoundError as error:
+            raise AuthError(f"--kubeconfig needs the package {error.name}, which is not installed") from error
+    of_pod = in_cluster_credentials()
+    if of_pod is None:
+        where = f"{SERVICE_ACCOUNT} and $KUBERNETES_SERVICE_HOST"
+        raise AuthError(f"no access to the API server by {where}: this is no pod with a service account")
+    return of_pod
 
 
 def _run_on(api: ApiThread, arguments: argparse.Namespace) -> int:
@@ -108,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("tangram-agent", description="Partition the GPUs of this node by MIG.")
     add = parser.add_argument
     add("--node-name", default=os.environ.get(NODE_NAME), help=f"name of this node (default: ${NODE_NAME})")
-    add("--kubeconfig", help="kubeconfig (default: the pod's service account, then $KUBECONFIG)")
+    add("--kubeconfig", help="kubeconfig (default: the pod's service account)")
     add("--pod-resources-socket", type=Path, default=SOCKET, help="of the kubelet (default: %(default)s)")
     add("--interval-s", type=float, default=15.0, help="seconds between rounds (default: %(default)s)")
     add("--driver-deadline-s", type=float, default=DEADLINE_S, help="seconds (default: %(default)s)")

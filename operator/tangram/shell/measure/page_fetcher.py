@@ -1,7 +1,11 @@
 """Fetches metrics pages from pods: bounded in time, bytes, lines and pieces, never redirected or unpacked.
 
-libcurl does it, for a tenth of the processor time of a client in Python. What a pod sends unasked stays in
-its socket, and headers have a limit, those of interim responses among them.
+libcurl does it. What a pod sends unasked stays in its socket, and headers have a limit, those of interim
+responses among them. aiohttp, by which the API server is called, has neither limit. It takes 0.08 CPU seconds
+for 400 pages of 9 KB where libcurl takes 0.06 (benchmarks/engine_scrapes.py); but a pod that sends interim
+responses without end takes 3 CPU seconds of 10, and one that floods a kept connection 40 MiB of memory a
+second. libcurl gives up the first within 0.01 CPU seconds and does not read the second. httpx takes 18 CPU
+seconds for the pages: each request walks the pool of kept connections.
 """
 
 import resource
