@@ -38,7 +38,7 @@ class _Holders:
     ends: EndStates
     on_gpu: dict[str, list[ReplicaPlacement]] = field(default_factory=lambda: defaultdict(list))
     on_node: dict[str, set[ReplicaPlacement]] = field(default_factory=lambda: defaultdict(set))
-    reset_nodes: set[str] = field(default_factory=set)  # mig-manager changes MIG modes there
+    reset_nodes: set[str] = field(init=False)  # mig-manager changes MIG modes there
     _fit: dict[tuple[str, Placement, Placement], bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -47,10 +47,13 @@ class _Holders:
             for gpu in replica.gpus:
                 self.on_gpu[gpu].append(replica)
                 self.on_node[self.ends.gpus[gpu].node].add(replica)
-        for gpu in self.ends.gpus.values():
-            if gpu.backend == "mig-manager" and self._changes_mode(gpu):
-                self.reset_nodes.add(gpu.node)
-        self.reset_nodes = {node for node in self.reset_nodes if not self.on_node[node] & self.ends.unmoved}
+        self.reset_nodes = {
+            gpu.node
+            for gpu in self.ends.gpus.values()
+            if gpu.backend == "mig-manager"
+            and self._changes_mode(gpu)
+            and not self.on_node[gpu.node] & self.ends.unmoved
+        }
 
     def arriving(self, replica: ReplicaPlacement) -> ArrivingReplica:
         """Return one arriving replica with what is in its way."""
