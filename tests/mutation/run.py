@@ -26,7 +26,7 @@ import pytest
 
 from benchmarks.structure import functions
 from tests.mutation.mutants import Mutant, mutated_source
-from tests.support.duration_report import processor_seconds
+from tests.support.process_tree import processor_seconds
 
 _QUIET = ["-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:logging"]
 _QUIET += [

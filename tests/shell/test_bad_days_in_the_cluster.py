@@ -31,12 +31,14 @@ async def node(cluster: LiveCluster) -> AsyncIterator[PartitionedNode]:
         yield made
 
 
-async def being_cut(cluster: LiveCluster, node: PartitionedNode, operator: Callable[..., Any]) -> None:
+async def being_cut(
+    cluster: LiveCluster, node: PartitionedNode, operator: Callable[..., Any], **settings: Any
+) -> None:
     """Begin to cut the GPU for a model; return while its agent creates the first instance, for seconds."""
     with Admin(node.nvml) as admin:
         admin.add_fault(Fault(CREATE, delay_s=4.0, times=1))
     await cluster.apply(pool(node.name), GPU_POOLS)
-    operator(partition=PARTITION)
+    operator(partition=PARTITION | settings)
     await reported(node)
     await cluster.apply(model(cluster, "first"))
 
@@ -71,7 +73,8 @@ async def test_a_gpu_node_deleted_in_mid_cut_costs_no_model(
 async def test_a_node_that_vanishes_in_mid_cut_and_comes_back_as_another_one_costs_no_model(
     cluster: LiveCluster, node: PartitionedNode, operator: Callable[..., Any]
 ) -> None:
-    await being_cut(cluster, node, operator)
+    # The plan fails after its deadline, and its node is held as long again.
+    await being_cut(cluster, node, operator, deadlineSeconds=15)
 
     live = await cluster.client.get(NODES, "", node.name) or {}
     await cluster.client.delete(NODES, "", node.name, uid=live["metadata"]["uid"], guard=UNGUARDED)
@@ -80,7 +83,7 @@ async def test_a_node_that_vanishes_in_mid_cut_and_comes_back_as_another_one_cos
     await add_node(cluster.client, anew, 1)  # it may be held already: it arrives
     await node.restart_plugin()
 
-    # Where the plan was blocked meanwhile, the model waits 90 s for another one, then takes the whole GPU.
+    # Where the plan was blocked meanwhile, the model waits 65 s for another one, then takes the whole GPU.
     await cluster.until("first", "Ready", "True", within_s=180)
     await eventually(lambda: is_at_rest(cluster, node), 60, "all is at rest")
     assert (await node.gpu_node())["status"]["nodeUID"] != live["metadata"]["uid"]

@@ -5,7 +5,6 @@ machine can be compared with one from a quiet machine. A fixture of a module or 
 set up and torn down: at the first and at the last test that uses it.
 """
 
-import os
 import time
 from collections import Counter
 from collections.abc import Generator
@@ -13,7 +12,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from tests.support.operator_forks import forked_processor_seconds
+from tests.support.process_tree import processor_seconds
 
 SLOWEST = 20
 
@@ -69,11 +68,6 @@ class DurationReport:
         write(f"\nThe run took {elapsed:.0f} s, imports and collection included.")
         verdict = "within" if elapsed <= self._budget_s else "ABOVE"
         write(f"That is {verdict} its budget of {self._budget_s:.0f} s on two quiet cores.")
-
-
-def processor_seconds() -> float:
-    """Seconds of this process, of its children and of the operators that it started, once they have ended."""
-    return sum(os.times()[:4]) + forked_processor_seconds()
 
 
 def folder_of(test: str) -> str:
