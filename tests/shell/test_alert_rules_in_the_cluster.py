@@ -16,6 +16,7 @@ from tests.support.fault_proxy import FaultProxy
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(240)]
 
 SETTINGS = {"perLLMDeployment": True, "labels": {"release": "kps"}}
+RELIST = {"relistSeconds": 2}  # a kind that was not served, or forbidden, is listed again after this time
 OBJECTIVES = {"ttft": {"percentile": 99, "milliseconds": 1000}}
 NAME = f"{PROMETHEUS_RULES.plural}.{PROMETHEUS_RULES.group}"
 # The parts of the Prometheus Operator's own that matter here: groups are merged by name.
@@ -97,7 +98,7 @@ async def has_no_rule(cluster: LiveCluster) -> bool:
 
 
 async def test_the_rule_follows_its_llm_deployment_and_the_crd(cluster: LiveCluster, operator: Any) -> None:
-    process = operator(prometheusRule=SETTINGS)
+    process = operator(prometheusRule=SETTINGS, operator=RELIST)
     await cluster.apply(llm("tiny", cluster.namespace, objectives=OBJECTIVES))
     await cluster.until("tiny", "Ready", "True")
 
@@ -152,7 +153,8 @@ async def test_without_rights_all_is_served_and_one_warning_says_what_is_missing
     account = f"system:serviceaccount:{cluster.namespace}:{cluster.namespace}-tangram"
     kubeconfig = plane.kubeconfig_for(account, ["system:authenticated"])
     lease = {"namespace": cluster.namespace, "name": lease_of_the_chart(cluster.namespace)}
-    config = operator_config("unprivileged", leaderElection=lease, prometheusRule=SETTINGS)
+    settings = {"prometheusRule": SETTINGS, "operator": RELIST}
+    config = operator_config("unprivileged", leaderElection=lease, **settings)
     async with FaultProxy(kubeconfig, tmp_path).serving() as proxy:
         process = OperatorProcess(config, proxy.operator_kubeconfig, tmp_path / "operator.log").start()
         try:

@@ -391,6 +391,10 @@ class LiveCluster:
             with contextlib.suppress(ApiError):
                 for obj in await self.all(kind):
                     await self.delete(kind, obj["metadata"]["name"])
+        with contextlib.suppress(ApiError):
+            for pod in await self.all(PODS):
+                if not pod["metadata"].get("ownerReferences"):  # the others end with their owners
+                    await self.delete(PODS, pod["metadata"]["name"])
 
         async def gone() -> bool:
             return not [obj for kind in (PODS, DEPLOYMENTS, JOBS, SERVICES) for obj in await self.all(kind)]

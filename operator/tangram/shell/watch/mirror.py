@@ -27,7 +27,7 @@ from tangram.shell.watch.store import KeepFields, Store, as_version, version_of
 
 log = logging.getLogger(__name__)
 
-UNAVAILABLE_RETRY_S = 30.0  # between LISTs of an optional kind that is not available
+UNAVAILABLE_RETRY_S = 30.0  # longest time between LISTs of an optional kind that is not available
 STABLE_S = 10.0  # after a shorter watch, or a shorter time since the LIST, the next one is delayed
 DRIFT_GRACE_S = 5.0  # a younger difference may still arrive through the watch
 
@@ -154,7 +154,7 @@ class Mirror:
             except KindUnavailable as error:
                 delays.reset()
                 await self._apply_change(self._note_unavailable(error))
-                await self._relist_requested_within(UNAVAILABLE_RETRY_S)
+                await self._relist_requested_within(min(UNAVAILABLE_RETRY_S, self._relist_s))
             except ApiError as error:
                 if self.store.version > listed_version:
                     delays.reset()  # the watch was allowed, too, and sent an event
