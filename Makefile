@@ -78,8 +78,12 @@ explore: setup ## The property tests, on other random examples each time
 
 .PHONY: test
 test: check tools ## All tests: unit, engine, real API server, whole local cluster
-	$(PYTEST) --budget 900 -m "not faults and not cluster and not campaign"
+	$(PYTEST) --budget 900 --processor-budget -m "not faults and not cluster and not campaign"
 	$(MAKE) e2e
+
+.PHONY: test-budget
+test-budget: setup ## Expect of the next `make test` the processor seconds that the last one took
+	$(BIN)/python -m tests.support.processor_budget
 
 .PHONY: e2e
 e2e: setup tools ## What a person lives through, on a real cluster on this machine

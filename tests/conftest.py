@@ -28,16 +28,22 @@ settings.load_profile("same")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--budget`: see DurationReport."""
+    """`--budget` and `--processor-budget`: see DurationReport."""
     parser.addoption(
         "--budget", type=float, metavar="SECONDS", help="wall-clock seconds that the run may take"
+    )
+    parser.addoption(
+        "--processor-budget",
+        action="store_true",
+        help="compare the processor seconds of each file with tests/cpu_seconds.toml",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Report where the time of a run with a budget went."""
     if config.getoption("budget"):
-        config.pluginmanager.register(DurationReport(config.getoption("budget")), "duration_report")
+        report = DurationReport(config.getoption("budget"), compared=config.getoption("processor_budget"))
+        config.pluginmanager.register(report, "duration_report")
 
 
 @pytest.hookimpl(wrapper=True)
