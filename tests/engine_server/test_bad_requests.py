@@ -3,7 +3,6 @@
 import gzip
 import json
 import socket
-import time
 from typing import Any
 
 import pytest
@@ -123,9 +122,9 @@ def refused(response: Any, status: int = 400) -> dict[str, Any]:
 def test_a_bad_field_of_a_completion_is_named(
     fields: dict[str, Any], path: str, server: EngineProcess
 ) -> None:
-    begin = time.monotonic()
+    begin = server.processor_seconds()
     assert refused(server.post("/v1/completions", GOOD | fields))["param"] == path
-    assert time.monotonic() - begin < 2
+    assert server.processor_seconds() - begin < 2
 
 
 @pytest.mark.parametrize(("fields", "path"), CHAT_FIELDS, ids=lambda value: str(value)[:50])

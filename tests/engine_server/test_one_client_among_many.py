@@ -58,12 +58,12 @@ def test_no_text_that_fits_is_said_to_exceed(tools: TextTools, text: str, repeat
 
 
 def test_what_exceeds_is_known_after_a_part_of_the_text(tools: TextTools) -> None:
-    begin = time.perf_counter()
+    begin = time.process_time()
     tools.encode("lorem ipsum " * 50_000)
-    whole = time.perf_counter() - begin
-    begin = time.perf_counter()
+    whole = time.process_time() - begin
+    begin = time.process_time()
     assert tools.exceeds("lorem ipsum " * 50_000, 512)
-    assert time.perf_counter() - begin < whole / 4
+    assert time.process_time() - begin < whole / 4
 
 
 def test_a_text_far_over_the_bound_is_not_counted(server: EngineProcess) -> None:

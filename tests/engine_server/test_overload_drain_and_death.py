@@ -155,7 +155,8 @@ def test_an_idle_server_leaves_after_its_drain_time_with_zero(start: Any) -> Non
     begin = time.monotonic()
     server.terminate()
     assert server.wait() == 0
-    assert 0.2 <= time.monotonic() - begin < 3
+    assert 0.2 <= time.monotonic() - begin < 15
+    assert "accepting for 0.2 s more" in server.log.read_text()
     assert not Path(f"/proc/{children[0]}").exists()
 
 
@@ -176,8 +177,8 @@ def test_a_dead_engine_fails_its_requests_clearly_and_ends_the_server(
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engine_died")
     data = lines_read.result()
     assert json.loads(data[-2])["error"]["code"] == "engine_died"
-    assert server.wait(5) == 1
-    assert time.monotonic() - begin < 5
+    assert server.wait(20) == 1
+    assert time.monotonic() - begin < 20  # without a look at the engine, as long as a step may take
     if how == "crashed":
         message = answer.json()["error"]["message"]
         assert message.endswith("(RuntimeError: CUDA error: an illegal memory access was encountered).")

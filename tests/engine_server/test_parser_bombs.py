@@ -99,6 +99,7 @@ def test_health_answers_while_every_bomb_goes_off(server: EngineProcess) -> None
             done.set()
 
     latencies = []
+    began = time.monotonic()
     with ThreadPoolExecutor(1) as pool:
         statuses = pool.submit(send_all)
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
@@ -108,11 +109,12 @@ def test_health_answers_while_every_bomb_goes_off(server: EngineProcess) -> None
             assert connection.getresponse().read() == b'{"status": "ok"}'
             latencies.append(time.monotonic() - begin)
         connection.close()
+    took_s = time.monotonic() - began
     assert statuses.result() <= {200, 400, 404, 413}
     assert len(latencies) > 100
-    # Wall time, on a machine that does other things: hence the median, and a bound for the worst.
-    assert sorted(latencies)[len(latencies) // 2] < ON_THE_LOOP_S
-    assert max(latencies) < 2
+    # Parts of the whole, because a machine that does other things takes longer for all of it.
+    assert sorted(latencies)[len(latencies) // 2] < max(ON_THE_LOOP_S, took_s / 100)
+    assert max(latencies) < took_s / 4
     eventually(server.quiet, "nothing left")
 
 

@@ -108,13 +108,13 @@ def test_a_missing_socket_is_a_failure(tmp_path):
 
 
 def test_a_kubelet_that_does_not_answer_is_given_up(kubelet):
-    kubelet.delay_s = 2.0
+    kubelet.delay_s = 30.0
     began = time.monotonic()
 
     with pytest.raises(PodResourcesFailure, match="Deadline"):
         held(kubelet, deadline_s=0.2)
 
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < kubelet.delay_s / 2
 
 
 def test_an_answer_that_is_too_long_is_a_failure(kubelet, monkeypatch):

@@ -112,6 +112,11 @@ class EngineProcess:
                     found.append(int(entry.name))
         return found
 
+    def processor_seconds(self) -> float:
+        """Return what the server's own process has taken, without the engine."""
+        stat = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+
     def terminate(self) -> None:
         self.process.send_signal(signal.SIGTERM)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -44,12 +44,13 @@ class Kubelet:
         self.claimed: dict[tuple[str, str], list[tuple[str, list[str]]]] = {}
         self.fails = False
         self.delay_s = 0.0
+        self.over = threading.Event()
         self.calls = 0
 
     def list(self, _request: Any, context: Any) -> Any:
         """Answer List."""
         self.calls += 1
-        time.sleep(self.delay_s)
+        self.over.wait(self.delay_s)
         if self.fails:
             context.abort(grpc.StatusCode.UNAVAILABLE, "the kubelet starts")
         return messages.ListPodResourcesResponse(
@@ -95,6 +96,7 @@ class Kubelet:
         try:
             yield self
         finally:
+            self.over.set()
             server.stop(None).wait()
 
 
