@@ -114,7 +114,7 @@ async def test_where_cutting_fails_the_whole_gpu_serves(
             Fault(call="nvmlDeviceCreateGpuInstanceWithPlacement", code="INSUFFICIENT_RESOURCES", times=0)
         )
     await cluster.apply(pool(node.name), GPU_POOLS)
-    operator(partition=PARTITION | {"deadlineSeconds": 12})
+    operator(partition=PARTITION | {"deadlineSeconds": 8})
     await cluster.apply(model(cluster, "first"))
 
     await cluster.until("first", "Ready", "True", within_s=90)

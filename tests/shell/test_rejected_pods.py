@@ -128,7 +128,7 @@ async def test_a_shape_whose_pods_find_no_node_stays_in_back_off_after_a_restart
     await add_node(cluster.client, cramped)
     await add_node(cluster.client, gpu_node(large, 2, product="NVIDIA-A10"))
     try:
-        quick = {"scheduling": {"deadlineSeconds": 12}, "operator": {"tickSeconds": 2}}
+        quick = {"scheduling": {"deadlineSeconds": 5}, "operator": {"tickSeconds": 1}}
         first = operator("first", **quick)
         await cluster.apply(llm("tiny", cluster.namespace, placement={"allowedSKUs": ["L4", "A10"]}))
         await cluster.until("tiny", "Ready", "True", "AllReplicasReady", within_s=60)
