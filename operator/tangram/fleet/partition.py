@@ -39,9 +39,14 @@ class MIGLayout:
     @property
     def devices(self) -> Counter[str]:
         """How many devices it offers, by resource."""
+        return Counter(self.resources)
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """The resource of each device that it offers."""
         if not self.mig_enabled:
-            return Counter({resource_name(WHOLE_GPU): 1})
-        return Counter(resource_name(part.profile) for part in self.slices)
+            return (resource_name(WHOLE_GPU),)
+        return tuple(resource_name(part.profile) for part in self.slices)
 
 
 def fleet_wide_id(node: str, gpu_id: str) -> str:
@@ -208,7 +213,4 @@ NO_PARTITION = PartitionView()
 
 def offered_devices(layouts: Mapping[str, MIGLayout]) -> Counter[str]:
     """Return the devices that a node with these layouts, by GPU, offers."""
-    devices: Counter[str] = Counter()
-    for layout in layouts.values():
-        devices += layout.devices
-    return devices
+    return Counter(resource for layout in layouts.values() for resource in layout.resources)

@@ -98,10 +98,10 @@ class ObservedChange:
         """
         if not self.gpu.layout == self.wanted == layout:
             return False
-        offered = offered_devices(self._layouts)
-        allocatable = dict(self.node.allocatable)
-        is_offered = all(allocatable.get(resource, 0) >= offered[resource] for resource in layout.devices)
-        return self.node.partition.is_applied or is_offered
+        if self.node.partition.is_applied:
+            return True
+        offered, allocatable = offered_devices(self._layouts), dict(self.node.allocatable)
+        return all(allocatable.get(resource, 0) >= offered[resource] for resource in layout.resources)
 
     def closed(self, layout: MIGLayout) -> frozenset[str]:
         """The resources of the devices that go with a layout of this change, or that are in its way."""
