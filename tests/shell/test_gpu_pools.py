@@ -18,7 +18,7 @@ from tangram.shell.settings import Settings
 from tangram.shell.snapshot.fleet_snapshot import fleet_snapshot
 from tangram.shell.watch import kept_fields
 from tangram.shell.watch import mirror as module
-from tangram.shell.watch.mirror import Mirror, MirrorSource
+from tangram.shell.watch.mirror import UNAVAILABLE_RETRY_S, Mirror, MirrorSource
 from tangram.shell.watch.mirror_view import MirrorView
 from tests.support.fleet import claims, intent, node, shape
 from tests.support.fleet import snapshot as fleet
@@ -205,10 +205,10 @@ NOT_FOUND, FORBIDDEN = ApiError(404, "NotFound", "no"), ApiError(403, "Forbidden
 SOME = Listing([pool("gold", {})], "5")
 
 
-def of(api: Api, optional: bool = True) -> Mirror:
+def of(api: Api, optional: bool = True, **more: Any) -> Mirror:
     kind = GPU_POOLS if optional else LLM_DEPLOYMENTS
     source = MirrorSource(kind, kept_fields.custom_resource, optional=optional)
-    return Mirror(api, source, changed=lambda: None, clock=lambda: 0.0)  # type: ignore[arg-type]
+    return Mirror(api, source, changed=lambda: None, clock=lambda: 0.0, **more)  # type: ignore[arg-type]
 
 
 async def test_a_mirror_of_an_unserved_kind_is_empty_until_the_kind_is_served(
@@ -227,6 +227,16 @@ async def test_a_mirror_of_an_unserved_kind_is_empty_until_the_kind_is_served(
     assert not mirror.unavailable
     messages = [record.getMessage() for record in caplog.records]
     assert len([text for text in messages if "continuing without" in text]) == 1
+
+
+async def test_a_kind_that_is_not_served_is_listed_again_after_the_time_of_any_list() -> None:
+    mirror = of(Api(NOT_FOUND, SOME), relist_s=0.01)
+    task = asyncio.create_task(mirror.run())
+
+    assert await mirror.wait_for(lambda store: len(store) == 1, UNAVAILABLE_RETRY_S / 2)
+
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_a_mirror_keeps_its_objects_when_listing_becomes_forbidden() -> None:
