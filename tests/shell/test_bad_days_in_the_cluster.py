@@ -73,7 +73,7 @@ async def test_a_gpu_node_deleted_in_mid_cut_costs_no_model(
 async def test_a_node_that_vanishes_in_mid_cut_and_comes_back_as_another_one_costs_no_model(
     cluster: LiveCluster, node: PartitionedNode, operator: Callable[..., Any]
 ) -> None:
-    # The plan fails after its deadline, and its node is held as long again.
+    # Until its deadline the plan waits for the node as it was.
     await being_cut(cluster, node, operator, deadlineSeconds=15)
 
     live = await cluster.client.get(NODES, "", node.name) or {}
@@ -86,7 +86,11 @@ async def test_a_node_that_vanishes_in_mid_cut_and_comes_back_as_another_one_cos
     # Where the plan was blocked meanwhile, the model waits 65 s for another one, then takes the whole GPU.
     await cluster.until("first", "Ready", "True", within_s=180)
     await eventually(lambda: is_at_rest(cluster, node), 60, "all is at rest")
-    assert (await node.gpu_node())["status"]["nodeUID"] != live["metadata"]["uid"]
+
+    async def is_known() -> bool:
+        return (await node.gpu_node())["status"]["nodeUID"] != live["metadata"]["uid"]
+
+    await eventually(is_known, what="the agent reports the node that there is now")
     assert node.errors == []
 
 
