@@ -12,9 +12,9 @@ TAG    ?= $(shell sed -n 's/^appVersion: *"\{0,1\}\([^"]*\)"\{0,1\}/\1/p' charts
 REQUESTS ?= 10000
 # Of each stage of `make bench-gpu`.
 GPU_SECONDS ?= 240
-# Test processes side by side, up to 2 GiB each, one more than cores: an eighth of their time is waiting. 0: none but
-# pytest itself, for a debugger.
-WORKERS ?= 3
+# Test processes side by side, up to 2 GiB each, twice as many as cores: half of their time is waiting for an API
+# server. 0: none but pytest itself, for a debugger.
+WORKERS ?= 4
 # Files in their order: by the number of their tests, those with a few long ones would come last, one after another.
 PYTEST = $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 UNIT := not apiserver and not cluster and not faults and not campaign
