@@ -139,6 +139,7 @@ def _run(order: dict[str, Any]) -> None:
     """Become `python -P -m tangram`."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+    os.close(_EVENTS)
     os.chdir(order["folder"])
     log, nothing = (
         os.open(order["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT),
