@@ -62,7 +62,8 @@ class DurationReport:
         """Measure setup, call and teardown."""
         report = yield
         now = processor_seconds()
-        report.processor_s, self._phase_begin = now - self._phase_begin, now
+        # Less where a process has ended and its parent did not wait for it, as those of a pod.
+        report.processor_s, self._phase_begin = max(0.0, now - self._phase_begin), now
         report.session_s, self._session_s = self._session_s, 0.0
         return report
 
