@@ -147,7 +147,8 @@ async def applied(client: ApiClient, name: str, uri: str = "image:///models/tang
     await asyncio.sleep(0.05)  # the watch is open
     await apply(client, name, uri)
     began = time.monotonic()
-    await asyncio.wait_for(seen, 120)
+    async with asyncio.timeout(120):
+        await seen
     return time.monotonic() - began
 
 

@@ -109,7 +109,8 @@ class Agent:
             while not stop.is_set():
                 await self._once()
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(stop.wait(), self._options.poll_s)
+                    async with asyncio.timeout(self._options.poll_s):
+                        await stop.wait()
         finally:
             await self._stop_serving()
             self._source.close()

@@ -166,3 +166,19 @@ async def test_a_forbidden_watch_lists_at_growing_intervals(monkeypatch: pytest.
         await mirror.run()
 
     assert waits[-1] >= 5.0, waits
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_loop_that_is_ended_as_it_is_woken_ends(turns: int) -> None:
+    """`asyncio.wait_for` of Python 3.11 loses a cancellation that comes just after its result."""
+    idle = reconciler()
+    waiting = asyncio.create_task(idle._wait())
+    await asyncio.sleep(0.01)
+
+    idle.mark_dirty()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting], timeout=5)
+
+    assert waiting.cancelled()

@@ -77,7 +77,8 @@ class Lifecycle:
     async def wait_idle(self, limit_s: float) -> None:
         """Return when no request is held any more, or after the limit."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), limit_s)
+            async with asyncio.timeout(limit_s):
+                await self._idle.wait()
 
     async def drain(self, accept_seconds: float) -> None:
         """Not ready at once; refuse after `accept_seconds`; return when the last request has its answer."""

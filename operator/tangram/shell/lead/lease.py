@@ -164,7 +164,8 @@ class Elector:
         while True:
             self._notice()  # our time may have ended while we slept, or the machine did
             try:
-                await asyncio.wait_for(self.step(), self.election.times.renew_deadline_s / 2)
+                async with asyncio.timeout(self.election.times.renew_deadline_s / 2):
+                    await self.step()
             except (ApiError, TimeoutError) as error:
                 problem = str(error) or "no answer in time"
                 log.warning("lease %s/%s: %s", self.election.namespace, self.election.name, problem)
@@ -200,7 +201,8 @@ class Elector:
         if not leading or held is None:
             return
         try:
-            await asyncio.wait_for(self._write(self.election.released(held, self._now())), 2.0)
+            async with asyncio.timeout(2.0):
+                await self._write(self.election.released(held, self._now()))
         except (ApiError, TimeoutError) as error:
             log.warning("lease not released, the next one waits for it to run out: %s", error)
 

@@ -215,7 +215,8 @@ class Operator:
         which take long in a large cluster.
         """
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.elector.looked.wait(), FIRST_ELECTION_S)
+            async with asyncio.timeout(FIRST_ELECTION_S):
+                await self.elector.looked.wait()
         await self.mirrors.run()
 
     async def _read_metrics(self, reader: MetricsReader) -> None:

@@ -215,7 +215,8 @@ class RecommendationLoop:
             instants.append(self._solved_at + self.idle_s)
         due = min((at for at in instants if at is not None), default=None)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._awake.wait(), None if due is None else max(0.05, due - now))
+            async with asyncio.timeout(None if due is None else max(0.05, due - now)):
+                await self._awake.wait()
         self._awake.clear()
 
     def _due_at(self) -> float | None:

@@ -146,7 +146,8 @@ class Reconciler:
         due = self.retries.next_due(self.clock())
         timeout = self.tick_s if due is None else max(0.05, min(self.tick_s, due - self.clock()))
         try:
-            await asyncio.wait_for(self._dirty.wait(), timeout)
+            async with asyncio.timeout(timeout):
+                await self._dirty.wait()
             await asyncio.sleep(DEBOUNCE_S)
         except TimeoutError:
             pass

@@ -109,7 +109,8 @@ class Mirror:
         """Wait until `predicate` holds for the store; False when it does not within `timeout_s`."""
         async with self._advanced:
             try:
-                await asyncio.wait_for(self._advanced.wait_for(lambda: predicate(self.store)), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await self._advanced.wait_for(lambda: predicate(self.store))
             except TimeoutError:
                 return False
             return True
@@ -209,7 +210,8 @@ class Mirror:
     async def _relist_requested_within(self, seconds: float) -> None:
         """Wait until a LIST is requested, at most `seconds`."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._relist_requested.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._relist_requested.wait()
 
     async def _watch_with_drift_check(self) -> None:
         """Watch until a new LIST is needed (RelistNeeded) or the API server reports an error (ApiError)."""

@@ -99,7 +99,8 @@ class AlertRules:
             if self._expectations.open():
                 wait_s = min(wait_s, OWN_WRITE_TIMEOUT_S)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._awake.wait(), wait_s)
+                async with asyncio.timeout(wait_s):
+                    await self._awake.wait()
             self._awake.clear()
             try:
                 await self.write()
