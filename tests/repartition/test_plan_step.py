@@ -828,3 +828,14 @@ def test_mig_manager_changes_a_mode_while_nothing_of_the_node_is_in_use():
 
     assert {action.resource for action in free.actions} == {WHOLE, QUARTER}
     assert verdicts(used) == {"plan": ("Blocked", "InUse")}
+
+
+def test_the_layout_is_written_at_the_instant_that_a_loop_has_to_wake_for():
+    settling = world(uncut(holds=(hold(WHOLE, 0.5),)), plans=(plan(CUT),))
+    settled = settling.next_settled()
+
+    assert settled == NOW - 0.5 + LIMITS.settle_s
+    assert not any(isinstance(action, SetLayouts) for action in next_step(settling).actions)
+    later = replace(settling, now=settled)
+    assert any(isinstance(action, SetLayouts) for action in next_step(later).actions)
+    assert later.next_settled() is None

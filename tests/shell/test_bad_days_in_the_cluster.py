@@ -78,7 +78,7 @@ async def test_a_node_that_vanishes_in_mid_cut_and_comes_back_as_another_one_cos
 
     live = await cluster.client.get(NODES, "", node.name) or {}
     await cluster.client.delete(NODES, "", node.name, uid=live["metadata"]["uid"], guard=UNGUARDED)
-    anew = gpu_node(node.name, gpus=1)
+    anew = gpu_node(node.name, gpus=0)  # a kubelet offers no device before the plugin has come
     anew["metadata"]["labels"] |= {"nvidia.com/gpu.count": "1", "pool": node.name}
     await add_node(cluster.client, anew, 1)  # it may be held already: it arrives
     await node.restart_plugin()

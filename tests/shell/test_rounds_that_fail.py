@@ -182,3 +182,14 @@ async def test_a_loop_that_is_ended_as_it_is_woken_ends(turns: int) -> None:
     await asyncio.wait([waiting], timeout=5)
 
     assert waiting.cancelled()
+
+
+async def test_a_loop_waits_no_longer_than_until_a_layout_can_be_changed() -> None:
+    class Executor:
+        def next_due(self) -> float:
+            return 0.02
+
+    waiting = asyncio.create_task(reconciler(executor=Executor())._wait())
+    await asyncio.wait([waiting], timeout=5)  # a third of a tick
+
+    assert waiting.done()

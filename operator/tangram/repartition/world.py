@@ -139,6 +139,16 @@ class RepartitionWorld:
         """Return one node."""
         return next((node for node in self.nodes if node.name == name), None)
 
+    def next_settled(self) -> float | None:
+        """Return the next instant at which a hold or the state of a plan has lasted for `limits.settle_s`.
+
+        In epoch seconds; None where all have lasted as long. No event tells of it.
+        """
+        begun = [hold.since for node in self.nodes for hold in node.holds]
+        begun += [plan.since for plan in self.plans]
+        settled = (since + self.limits.settle_s for since in begun)
+        return min((instant for instant in settled if instant > self.now), default=None)
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class HoldNode:

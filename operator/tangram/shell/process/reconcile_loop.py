@@ -143,8 +143,11 @@ class Reconciler:
             task.cancel()
 
     async def _wait(self) -> None:
-        due = self.retries.next_due(self.clock())
-        timeout = self.tick_s if due is None else max(0.05, min(self.tick_s, due - self.clock()))
+        now, instants = self.clock(), [self.retries.next_due(self.clock())]
+        if self.executor is not None:
+            instants.append(self.executor.next_due())
+        timeouts = [max(0.05, at - now) for at in instants if at is not None]
+        timeout = min([self.tick_s, *timeouts])
         try:
             async with asyncio.timeout(timeout):
                 await self._dirty.wait()

@@ -93,6 +93,7 @@ class Executor:
     retries: RetrySchedule = field(default_factory=RetrySchedule)
     _plan_expectations: Expectations = field(init=False)
     _logged: dict[str, str] = field(default_factory=dict)  # the last refusal of each write
+    _settled_at: float | None = None  # monotonic: when a hold will have lasted long enough
 
     def __post_init__(self) -> None:
         self._plan_expectations = Expectations(lambda _kind, _namespace: self.plan_mirror.store)
@@ -111,6 +112,8 @@ class Executor:
             snapshot, intents, view.nodes, view.pods, plans, recommended, self.limits, now
         )
         step = next_step(world)
+        settled = world.next_settled()
+        self._settled_at = None if settled is None else self.clock() + settled - now
         partition = PartitionView(
             nodes=snapshot.partition.nodes,
             coming=step.coming,
@@ -155,8 +158,12 @@ class Executor:
                     await self._try(f"gpunode {action.node}", self._set_layouts, action, current)
 
     def next_due(self) -> float | None:
-        """Return the instant on the monotonic clock at which a refused write may be tried again."""
-        return self.retries.next_due(self.clock())
+        """Return the monotonic instant at which there is something to do, although nothing changed.
+
+        A refused write may be tried again, or a hold has lasted long enough.
+        """
+        instants = (self.retries.next_due(self.clock()), self._settled_at)
+        return min((at for at in instants if at is not None), default=None)
 
     async def _try(self, key: str, write: Callable[..., Any], *arguments: Any) -> None:
         if self.retries.blocked(key, self.clock()):
