@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.duration_report import DurationReport
+from tests.support.processor_budget import load_table
 
 # Triton reads this once, when it is imported: kernels of this process are interpreted on the host.
 # The compile gate runs in a process of its own, without it.
@@ -87,6 +88,9 @@ LATE_TLS = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Whole files go to processes in this order: a long one that came last would run alone.
+    seconds = load_table()
+    items.sort(key=lambda item: -seconds.get(item.nodeid.partition("::")[0], 0.0))
     for item in items:
         if item.get_closest_marker("apiserver") or item.get_closest_marker("cluster"):
             item.add_marker(pytest.mark.filterwarnings(LATE_TLS))

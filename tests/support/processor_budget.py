@@ -76,9 +76,13 @@ class ProcessorBudget:
 
 def load_budget() -> ProcessorBudget:
     """Read the table and the last run; either may be missing."""
-    table = tomllib.loads(TABLE.read_text()) if TABLE.exists() else {}
     before = json.loads(last_run().read_text()) if last_run().exists() else {}
-    return ProcessorBudget(table, before)
+    return ProcessorBudget(load_table(), before)
+
+
+def load_table() -> dict[str, float]:
+    """Read the table; it may be missing."""
+    return tomllib.loads(TABLE.read_text()) if TABLE.exists() else {}
 
 
 def record(seconds: Mapping[str, float]) -> None:
