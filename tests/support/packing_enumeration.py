@@ -1,6 +1,7 @@
 """The best packing of a tiny fleet without any solver: every legal state of every node, one after the other.
 
-Checks the integer program of `packing_optimum`. Growing pools and move budgets of pools are not understood.
+Checks the integer program of `packing_optimum`, and what product and program have in common: the solver.
+Growing pools and move budgets of pools are not understood.
 """
 
 import itertools

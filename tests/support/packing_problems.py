@@ -29,33 +29,6 @@ def offers(rng: random.Random, shapes) -> tuple[Offer, ...]:
     return tuple(Offer(*shape, round(usd * rng.uniform(2, 4), 2), usd) for shape, usd in prices.items())
 
 
-def tiny(seed: int) -> Problem:
-    """At most 3 GPUs in MIG mode and 3 demands, some of their replicas running already."""
-    rng = random.Random(seed)
-    gpus = []
-    names = {sku: rng.sample(SIZES[sku], k=min(3, len(SIZES[sku]))) for sku in SIZES}
-    owners = [f"d{i}" for i in range(rng.randint(1, 3))]
-    for i in range(rng.randint(1, 3)):
-        sku = rng.choice((H100, H100, A30))
-        instances = ()
-        if rng.random() < 0.6:
-            layout = rng.choice(layouts(board(sku).only(frozenset(names[sku]))))
-            instances = tuple(
-                Instance(p.profile, p.start, rng.choice([*owners, None]), move_cost=rng.choice((None, 0.5)))
-                for p in layout
-            )
-        gpus.append(GPUState(f"g{i}", f"n{i}", sku, mig_enabled=True, instances=instances))
-    demands = []
-    for owner in owners:
-        sku = rng.choice((H100, H100, A30))
-        found = offers(rng, [(sku, kind, 1) for kind in rng.choices(names[sku], k=rng.randint(1, 3))])
-        rate = rng.choice((0.7, 1.4, 2.5)) * max(offer.rate for offer in found)
-        start = rng.choice((0.02, 0.3))
-        demands.append(Demand(owner, offers=found, rate=rate, priority=rng.choice((0, 0, 1)), start_h=start))
-    budget = rng.choice((None, None, None, 0, 1))
-    return Problem(tuple(gpus), tuple(demands), PRICES, move_budget=budget)
-
-
 def small(seed: int) -> Problem:
     """A few nodes of everything: whole GPUs, gangs, slices, both backends, foreign and pinned pods."""
     rng = random.Random(seed)
