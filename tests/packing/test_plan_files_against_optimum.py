@@ -10,34 +10,18 @@ import sys
 
 import pytest
 
-from tests.support.packing_agreement import worse
-from tests.support.packing_optimum import optimum
-from tests.support.plan_file_oracle import faults, headline_faults, packing_of, problem_of, rates_of
+from tests.support.plan_file_oracle import faults, headline_faults, judged, rates_of
 from tests.support.plan_files import KINDS, documents, inventory_of
 from tests.support.plans import Planner
 
 pytestmark = pytest.mark.slow
 
 MOVED = ("running-short", 1)
-SECONDS = 2  # deterministic, of each stage of the optimiser: without proof its bound counts
 
 
 @pytest.fixture
 def planner(tmp_path):
     return Planner(tmp_path)
-
-
-def judged(planner, kind, seeds):
-    """What is wrong with the plans of some files, and where the optimiser has better, by seed."""
-    wrong, behind = {}, {}
-    for seed in seeds:
-        asked = documents(kind, seed, rates_of)
-        plan, best = planner.plan(*asked), optimum(problem_of(asked), SECONDS)
-        if lines := faults(asked, plan, best):
-            wrong[seed] = lines
-        if line := worse(packing_of(plan), best):
-            behind[seed] = line
-    return wrong, behind
 
 
 @pytest.mark.parametrize("kind", KINDS)

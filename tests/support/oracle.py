@@ -1,7 +1,4 @@
-"""Boards as their makers publish them, and fleets as people write them: what plans are checked against.
-
-Nothing of the product is imported. Only Inventories, SliceRequests and growing GPUPools are understood.
-"""
+"""Boards as makers publish them, which layouts are checked against. Nothing of the product is imported."""
 
 from dataclasses import dataclass, field
 
@@ -135,64 +132,3 @@ BOARDS = {
     "L4": Board(1, 1, {}),
     "L40S": Board(1, 1, {}),
 }
-
-
-class Fleet:
-    """What documents say, with their defaults filled in."""
-
-    def __init__(self, documents):
-        specs = [d["spec"] for d in documents if d["kind"] == "Inventory"]
-        self.gpus = {gpu["id"]: gpu for spec in specs for gpu in spec["gpus"]}
-        self.requests = {d["metadata"]["name"]: d["spec"] for d in documents if d["kind"] == "SliceRequest"}
-        self.pools = {d["metadata"]["name"]: d["spec"] for d in documents if d["kind"] == "GPUPool"}
-        merged = {key: value for spec in specs for key, value in spec.items() if key != "gpus"}
-        self.prices = merged.get("prices", {})
-        self.move_cost = merged.get("moveCost")
-        self.move_budget = merged.get("moveBudget")
-        self.horizon = merged.get("horizonHours", 1)
-        self.headroom = merged.get("headroom", [])
-
-    def price(self, gpu):
-        """USD per hour of a GPU."""
-        pool = self.pools.get(gpu.get("pool"), {})
-        own = gpu.get("pricePerGPUHour", pool.get("pricePerGPUHour"))
-        return self.prices[gpu["sku"]] if own is None else float(own)
-
-    def cost_of_moving(self, gpu, instance):
-        """USD of moving one instance off where it stands."""
-        for said in (instance.get("moveCost"), self.move_cost):
-            if said is not None:
-                return said
-        return self.price(gpu) / 1000
-
-    def held(self):
-        """(gpu, instance) of everything that has an owner."""
-        return [(g, i) for g in self.gpus.values() for i in g.get("instances", ()) if i.get("owner")]
-
-    def clears(self, gpu):
-        """Whether any change of its counts takes everything down."""
-        return gpu.get("backend", "nvml") == "mig-manager"
-
-    def mode(self, gpu):
-        """True: in MIG mode. False: not, and it stays so. None: as you like it."""
-        if not BOARDS[gpu["sku"]].profiles:
-            return False
-        if gpu.get("migEnabled") is not None:
-            return gpu["migEnabled"]
-        slices = [i["profile"] for i in gpu.get("instances", ())]
-        return slices[0] != FULL if slices else None
-
-
-def sites(gpus, key="instances"):
-    """(gpu, profile, start) -> owner of a list of GPUs as Inventories and plans write them."""
-    return {(g["id"], i["profile"], i["start"]): i.get("owner") for g in gpus for i in g.get(key, ())}
-
-
-def board_of(fleet, plan, gpu_id):
-    """The board of a GPU, of one of a new node too."""
-    return BOARDS[fleet.gpus[gpu_id]["sku"] if gpu_id in fleet.gpus else sku_of(plan, gpu_id)]
-
-
-def sku_of(plan, gpu_id):
-    """The SKU that a plan tells of a GPU."""
-    return next(gpu["sku"] for gpu in plan["gpus"] if gpu["id"] == gpu_id)

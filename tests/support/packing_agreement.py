@@ -5,9 +5,9 @@ Shares no code with the product: `Audit` counts from the layouts alone, `optimum
 
 from .oracle import FULL
 from .packing_audit import Audit, improvable, near
-from .packing_facts import UNMET, board
+from .packing_facts import MONEY, UNMET, board
 
-MONEY = ("dollars", "share")  # stages in dollars
+IN_DOLLARS = ("dollars", "share")  # stages
 
 
 def disagreements(problem, packing, best=()):
@@ -16,6 +16,7 @@ def disagreements(problem, packing, best=()):
     room = improvable(problem, packing)
     return [
         *audit.violations(),
+        *_layouts(audit),
         *_stages(audit),
         *_dollars(audit),
         *_demands(audit),
@@ -28,6 +29,18 @@ def disagreements(problem, packing, best=()):
 # ---- the figures of a packing
 
 
+def _layouts(audit):
+    """GPUs that are listed twice, and where the slices of a GPU change although it says otherwise."""
+    if len(audit.layouts) < len(audit.packing.layouts):
+        yield "a GPU is listed twice"
+    for layout in audit.packing.layouts:
+        gpu = audit.facts.gpus.get(layout.id)
+        before = {(i.profile, i.start) for i in (gpu.instances if gpu else ()) if i.profile != FULL}
+        after = {(i.profile, i.start) for i in layout.instances if i.profile != FULL}
+        if layout.recut != (before != after):
+            yield f"{layout.id}: re-cut is {layout.recut}"
+
+
 def _stages(audit):
     packing, values = audit.packing, audit.values()
     names = [stage.name for stage in packing.stages]
@@ -36,7 +49,7 @@ def _stages(audit):
         yield f"stages are {names}"
     values |= dict.fromkeys(foreign, 0)
     for stage in packing.stages:
-        money = stage.name in MONEY
+        money = stage.name in IN_DOLLARS
         # Budgets of pools may leave only dearer replicas to move than the audit assumes.
         dearer = stage.name == "dollars" and audit.problem.move_budgets and stage.value > values["dollars"]
         if stage.name in values and not dearer and not near(stage.value, values[stage.name], money):
@@ -59,8 +72,8 @@ def _foreign(audit):
 
 
 def _in_order(values):
-    yield from sorted((name for name in values if name not in MONEY), key=lambda name: -int(name[6:-1]))
-    yield from MONEY
+    yield from sorted((name for name in values if name not in IN_DOLLARS), key=lambda name: -int(name[6:-1]))
+    yield from IN_DOLLARS
 
 
 def _dollars(audit):
@@ -76,13 +89,14 @@ def _dollars(audit):
     figures = {
         "objective": (packing.objective, dollars.value),
         "bound": (packing.bound, dollars.bound),
-        "gap": (packing.gap, gap),
         "dollars per hour": (packing.cost_per_hour, sum(prices[gpu_id] for gpu_id in paid)),
         "idle dollars": (packing.idle_per_hour, sum(prices[i] * max(0, 1 - shares[i]) for i in paid)),
         "move cost": (packing.move_cost, sum(move.cost for move in packing.moves)),
         "dollars": (packing.cost_per_hour * audit.problem.horizon_h + packing.move_cost, packing.objective),
     }
     yield from (f"{name}: {a}, not {b}" for name, (a, b) in figures.items() if not near(a, b, dollars=True))
+    if abs(packing.gap - gap) > 1e-4 or (packing.status == "OPTIMAL" and packing.gap > 1e-6):
+        yield f"gap: {packing.gap}, not {gap}"
     yield from (f"{g.id}: in use is {g.in_use}" for g in packing.layouts if g.in_use != (g.id in used))
 
 
@@ -96,6 +110,8 @@ def _demands(audit):
     """Choices and what is unmet, against what stands."""
     choices = {choice.demand: choice for choice in audit.packing.choices}
     short = {each.demand: (each.priority, each.share) for each in audit.packing.unmet}
+    if len(short) < len(audit.packing.unmet) or not short.keys() <= audit.facts.named:
+        yield f"unmet are {[each.demand for each in audit.packing.unmet]}"
     if set(choices) != audit.facts.named:
         yield f"choices are of {set(choices)}"
         return
@@ -109,7 +125,7 @@ def _demands(audit):
         share = terms.unmet(counts) / UNMET
         if not near(choice.unmet, share):
             yield f"{terms.id}: {share} is unmet, not {choice.unmet}"
-        if short.get(terms.id, (terms.priority, 0)) != (terms.priority, choice.unmet):
+        if short.get(terms.id) != ((terms.priority, choice.unmet) if choice.unmet else None):
             yield f"{terms.id}: {choice.unmet} is unmet, listed is {short.get(terms.id)}"
         price = sum(audit.facts.hourly(shape) * n for shape, n in counts.items())
         if not near(choice.price_per_hour, price, dollars=True):
@@ -117,20 +133,27 @@ def _demands(audit):
 
 
 def _moves(audit):
-    """Each listed move starts at a replica that does not stay, and ends at one that did not run there."""
+    """Each listed move starts at a replica that does not stay, ends at one that did not run there, and costs
+    what the replica's move costs, or the start of one of another shape.
+    """
     staying = {(r.owner, r.gpus, r.start) for terms in audit.facts.terms for r in audit.stays(terms)}
+    by_owner = {terms.id: terms for terms in audit.facts.terms}
     runs = [r for terms in audit.facts.terms for r in terms.runs]
-    leaves = {(r.owner, r.gpus[0], r.start) for r in runs if (r.owner, r.gpus, r.start) not in staying}
-    arrives = {
-        (r.owner, r.gpus[0], r.start) for r in audit.replicas if (r.owner, r.gpus, r.start) not in staying
-    }
+    leaves, arrives = (
+        {(r.owner, r.gpus[0], r.start): r for r in replicas if (r.owner, r.gpus, r.start) not in staying}
+        for replicas in (runs, audit.replicas)
+    )
     for move in audit.packing.moves:
         source = (move.owner, move.source.gpu, move.source.start)
         target = (move.owner, move.target.gpu, move.target.start)
-        if source not in leaves or target not in arrives:
+        left, new = leaves.pop(source, None), arrives.pop(target, None)
+        if left is None or new is None:
             yield f"{move.owner}: no move from {source} to {target}"
-        leaves.discard(source)
-        arrives.discard(target)
+            continue
+        terms = by_owner[move.owner]
+        cost = left.cost if terms.own_costs or left.shape == new.shape else terms.unit[new.shape]
+        if not near(move.cost, cost / MONEY, dollars=True):
+            yield f"{move.owner}: the move from {source} costs {cost / MONEY}, not {move.cost}"
 
 
 # ---- against the best that is known
@@ -141,7 +164,7 @@ def compared(packing, best):
     stages = {stage.name: stage for stage in packing.stages}
     for known in best:
         ours = stages[known.name]
-        blur = 3e-4 if known.name in MONEY else 2e-6
+        blur = 3e-4 if known.name in IN_DOLLARS else 2e-6
         if ours.value < known.bound - blur:
             yield f"{known.name}: {ours.value} is below what is possible, {known.bound}"
         elif ours.bound > known.value + blur:
@@ -154,7 +177,7 @@ def worse(packing, best):
     """The first stage in which a packing is worse than what the optimiser has, if any."""
     stages = {stage.name: stage for stage in packing.stages}
     for known in best:
-        blur = 3e-4 if known.name in MONEY else 2e-6
+        blur = 3e-4 if known.name in IN_DOLLARS else 2e-6
         if stages[known.name].value > known.value + blur:
             return f"{known.name}: {stages[known.name].value}, where {known.value} is possible"
         if stages[known.name].value < known.value - blur:

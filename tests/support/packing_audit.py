@@ -68,8 +68,8 @@ class Audit:
 
     def recut(self, gpu):
         """Whether the slices of a GPU that mig-manager cuts change: then it is cleared first."""
-        before = Counter(i.profile for i in gpu.instances)
-        after = Counter(i.profile for i in self.layouts[gpu.id].instances)
+        before = {(i.profile, i.start) for i in gpu.instances}
+        after = {(i.profile, i.start) for i in self.layouts[gpu.id].instances}
         return gpu.backend == "mig-manager" and not gpu.convertible and before != after
 
     def stays(self, terms):
@@ -216,11 +216,13 @@ class Audit:
         return moved + changed, cost + sum(costs[:changed])
 
     def _budgets(self):
-        moved = sum(self.moves(terms)[0] for terms in self.facts.terms)
-        if self.problem.move_budget is not None and moved > self.problem.move_budget:
-            yield f"{moved} moves"
-        if len(self.packing.moves) != moved:
-            yield f"{len(self.packing.moves)} moves are listed, {moved} there are"
+        moved = {terms.id: self.moves(terms)[0] for terms in self.facts.terms}
+        listed = Counter(move.owner for move in self.packing.moves)
+        if self.problem.move_budget is not None and sum(moved.values()) > self.problem.move_budget:
+            yield f"{sum(moved.values())} moves"
+        for owner, n in moved.items():
+            if listed[owner] != n:
+                yield f"{owner}: {listed[owner]} moves are listed, {n} there are"
         away = Counter(self.pool(move.source.gpu) for move in self.packing.moves)
         for pool, most in self.problem.move_budgets:
             if away[pool] > most:

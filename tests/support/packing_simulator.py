@@ -1,15 +1,14 @@
 """A fleet that refuses what NVML, mig-manager and a disruption budget would refuse. It plans nothing.
 
-Placement rules come straight from the catalog. Every step is executed strictly (it must not be done already)
-and then once more, when it must change nothing.
+Placement rules are those of the boards in `oracle`. Every step is executed strictly (it must not be done
+already) and then once more, when it must change nothing.
 """
 
-import copy
 import itertools
 from collections import Counter
 from dataclasses import dataclass
 
-from tangram import catalog
+from .oracle import BOARDS
 
 STARTS_PER_NODE = 2
 
@@ -71,8 +70,9 @@ class SimulatedFleet:
             del left[step.number]
 
     def state(self):
-        pods = [(p.owner, p.profile, p.gpus, p.start, p.available) for p in self.pods]
-        return copy.deepcopy((self.mig, self.slices, sorted(pods), sorted(self.gpus)))
+        pods = sorted((p.owner, p.profile, p.gpus, p.start, p.available) for p in self.pods)
+        slices = {gpu: dict(held) for gpu, held in self.slices.items()}
+        return dict(self.mig), slices, pods, sorted(self.gpus)
 
     def refuse_if(self, refused, step, why):
         if refused:
@@ -213,27 +213,13 @@ class SimulatedFleet:
 
 def is_legal(sku, slices):
     """NVML's rules: listed starts, no memory slice twice, engines and compute within the board."""
-    gpu = catalog.gpu(sku)
-    profiles = {p.name: p for p in gpu.profiles}
-    used, compute, engines = set(), 0, Counter()
-    for start, name in slices.items():
-        profile = profiles[name]
-        blocks = set(range(start, start + profile.memory_slices))
-        if start not in profile.starts or used & blocks:
-            return False
-        used |= blocks
-        compute += profile.compute_slices
-        engines.update(dict(profile.engines))
-    return compute <= gpu.compute_slices and all(engines[k] <= cap for k, cap in gpu.engine_caps)
+    return BOARDS[sku].wrong([(profile, start) for start, profile in slices.items()]) is None
 
 
 def by_default(sku, counts):
     """Create `counts` without naming positions: the first order of creation that works, largest first."""
-    gpu = catalog.gpu(sku)
-    profiles = {p.name: p for p in gpu.profiles}
-    names = sorted(
-        counts.elements(), key=lambda n: (profiles[n].memory_slices, profiles[n].compute_slices, n)
-    )
+    profiles = BOARDS[sku].profiles
+    names = sorted(counts.elements(), key=lambda n: (profiles[n].memory, profiles[n].compute, n))
     for order in itertools.permutations(reversed(names)):
         made = {}
         for name in order:

@@ -5,7 +5,7 @@ JSON; `packing_agreement` and `packing_optimum` then compare the two. What one r
 `tangram.capacity`, which knows nothing of plans; prices and NVLink domains are those of `tangram gpus`.
 """
 
-import json
+import random
 import re
 from collections import Counter
 from functools import cache
@@ -29,12 +29,15 @@ from tangram.packing import (
 from tangram.packing.transition import Step
 
 from .oracle import BOARDS, FULL
-from .packing_agreement import disagreements
+from .packing_agreement import disagreements, worse
+from .packing_optimum import optimum
 from .packing_simulator import Refused, SimulatedFleet
+from .plan_files import SLICES, documents
 
 CLASSES = {"tangram-low": 0, "tangram-standard": 1000, "tangram-high": 10_000}
 MOVE_SHARE = 1e-3  # of its GPU's price per hour: what moving an instance without an LLMDeployment costs
 UNLOADED = 1e-3  # requests per second
+SECONDS = 2  # deterministic, of each stage of the optimiser: without proof its bound counts
 
 
 # ---- documents
@@ -331,7 +334,7 @@ def packing_of(plan):
 
 
 def _layout(gpu):
-    held = [_placed(i) for i in [*gpu["instances"], *gpu["free"]]]
+    held = [_placed(i) for i in gpu["instances"]] + [_placed(i | {"owner": None}) for i in gpu["free"]]
     held.sort(key=lambda each: each.start)
     return SimpleNamespace(id=gpu["id"], instances=tuple(held), in_use=gpu["inUse"], recut=gpu["recut"])
 
@@ -382,9 +385,28 @@ def steps_of(plan):
 # ---- what is wrong
 
 
-def faults(documents, plan, best=()):
+def judged(planner, kind, seeds):
+    """What is wrong with the plans of some files, and where the optimiser has better, by seed.
+
+    A plan of slices alone is proved: nothing of a few GPUs takes the solver long.
+    """
+    wrong, behind = {}, {}
+    for seed in seeds:
+        asked = documents(kind, seed, rates_of)
+        plan, best = planner.plan(*asked), optimum(problem_of(asked), SECONDS)
+        lines = faults(asked, plan, best)
+        if kind == SLICES and plan["status"] != "OPTIMAL":
+            lines.append(f"is {plan['status']}")
+        if lines:
+            wrong[seed] = lines
+        if line := worse(packing_of(plan), best):
+            behind[seed] = line
+    return wrong, behind
+
+
+def faults(asked, plan, best=()):
     """What is wrong with a plan, one line each. `best`: the stages of `packing_optimum.optimum`."""
-    problem, packing = problem_of(documents), packing_of(plan)
+    problem, packing = problem_of(asked), packing_of(plan)
     named = {choice.demand for choice in packing.choices}
     silent = named - {demand.id for demand in problem.demands}
     lines = [
@@ -394,17 +416,23 @@ def faults(documents, plan, best=()):
     ]
     packing.choices = [c for c in packing.choices if c.demand not in silent]
     lines += _requests(problem, packing, plan)
+    in_use = sum(layout.in_use for layout in packing.layouts)
+    if plan["gpusInUse"] != in_use:
+        lines.append(f"{in_use} GPUs are in use, listed are {plan['gpusInUse']}")
     return [
         *lines,
         *disagreements(problem, packing, best),
-        *_rates(documents, plan),
-        *_steps(documents, problem, packing, plan),
+        *_rates(asked, plan),
+        *_steps(problem, packing, plan),
     ]
 
 
 def _requests(problem, packing, plan):
     """Requests tell counts only: what stands is completed into choices, so that all of them are compared."""
     listed = {each["name"]: each for each in plan["requests"]}
+    asked = [demand.id for demand in problem.demands if demand.slices]
+    if sorted(each["name"] for each in plan["requests"]) != asked:
+        yield f"requests are {asked}, listed are {plan['requests']}"
     hourly = _Prices(problem)
     short = {u["name"]: u for u in plan["unmet"]}
     for demand in problem.demands:
@@ -452,14 +480,18 @@ def _rates(documents, plan):
                 yield f"{name}: {part} carries {rate}"
 
 
-def _steps(documents, problem, packing, plan):
+def _steps(problem, packing, plan):
     """What the fleet refuses when the steps are done one by one, in their order and in two others."""
-    import random
-
     steps = list(steps_of(plan))
     if [step.number for step in steps] != list(range(1, len(steps) + 1)):
         yield "steps are not numbered"
         return
+    stated = {gpu.id for gpu in problem.gpus if not gpu.convertible}
+    for step in steps:
+        if max(step.after, default=0) >= step.number:
+            yield f"step {step.number} is after {step.after}"
+        if step.kind == "set-mode" and not stated.isdisjoint(step.gpus):
+            yield f"step {step.number} sets the MIG mode of {step.gpus}"
     now, then = Counter(_owners(problem.gpus)), Counter(_owners(packing.layouts))
     owners = {*now, *then}
     minimum = {owner: min(now[owner], then[owner]) for owner in owners}
@@ -508,8 +540,3 @@ def headline_faults(plan, text):
             and "could be served" not in text
         ):
             yield f"{stage} is not told: {text}"
-
-
-def dumped(plan):
-    """A plan as text that two runs must share."""
-    return json.dumps(plan, sort_keys=True)

@@ -1,6 +1,7 @@
 """Random documents for `tangram plan`: fleets, pools, LLMDeployments, slice requests.
 
 Equal seeds, equal documents. Nothing of the product is imported; layouts are legal by the published boards.
+Files of the kind `slices` have SliceRequests alone, on GPUs of any board that no two of a node need share.
 """
 
 import random
@@ -12,12 +13,17 @@ from .packing_problems import linked_gpus
 VERSION = "tangram.dev/v1alpha1"
 PRICES = {
     "A100-40GB-SXM": 1.3,
+    "A100-80GB-SXM": 1.6,
     "A30": 0.7,
+    "B200-180GB-SXM": 7.5,
     "H100-80GB-SXM": 3.07,
+    "H100-94GB-NVL": 3.6,
     "H200-141GB-SXM": 3.9,
     "L4": 0.55,
     "L40S": 1.1,
+    "RTX-PRO-6000-SERVER": 1.2,
 }
+MODEL_SKUS = ("A100-40GB-SXM", "A30", "H100-80GB-SXM", "H200-141GB-SXM", "L4", "L40S")  # of files with models
 MODELS = {  # name -> (TTFT and TPOT objectives to choose from, ms)
     "llama-3.1-8b": ((400, 900, 2000), (25, 40, 60)),
     "qwen2.5-7b": ((400, 900, 2000), (25, 40, 80)),
@@ -65,6 +71,7 @@ RUNNING = (
     "replicas",
 )
 SHORT = ("shortage", "precisions", "running-short", "growing", "pinned")
+SLICES = "slices"  # none of KINDS: a plan of slices alone takes a fraction of the time
 
 
 def documents(kind, seed, rates, gpus=4):
@@ -73,6 +80,8 @@ def documents(kind, seed, rates, gpus=4):
     `several` combines several kinds and has up to two GPUs more.
     """
     rng = random.Random(f"files/{kind}/{seed}")
+    if kind == SLICES:
+        return _Slices(rng, gpus).documents()
     if kind == "several":
         return _Draw(rng.sample(KINDS[:-1], rng.randint(3, 6)), rng, rates, gpus + 2).documents()
     return _Draw([kind], rng, rates, gpus).documents()
@@ -83,12 +92,16 @@ def inventory_of(documents):
     return next(document["spec"] for document in documents if document["kind"] == "Inventory")
 
 
+def _document(kind, name, spec):
+    return {"apiVersion": VERSION, "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
 class _Draw:
     def __init__(self, kinds, rng, rates, most):
         self.kinds, self.rng, self.rates = {*kinds}, rng, rates
-        self.skus = rng.sample(sorted(PRICES), rng.choice((1, 1, 2, 2, 3)))
+        self.skus = rng.sample(MODEL_SKUS, rng.choice((1, 1, 2, 2, 3)))
         if self.kinds & {"mig-manager", "spread", "policies", "requests"} and not self._cut():
-            self.skus[0] = rng.choice([sku for sku in sorted(PRICES) if BOARDS[sku].profiles])
+            self.skus[0] = rng.choice([sku for sku in MODEL_SKUS if BOARDS[sku].profiles])
         self.count = 0 if "growing-empty" in self.kinds else rng.randint(1, most)
         self.load = (
             1.6
@@ -121,12 +134,8 @@ class _Draw:
         if self.kinds & {*RUNNING} or rng.random() < 0.35:
             self._occupy(gpus, models)
         self._terms(spec)
-        written = [{"apiVersion": VERSION, "kind": "Inventory", "metadata": {"name": "fleet"}, "spec": spec}]
-        written += models
-        written += [
-            {"apiVersion": VERSION, "kind": "GPUPool", "metadata": {"name": name}, "spec": pool}
-            for name, pool in self.pools.items()
-        ]
+        written = [_document("Inventory", "fleet", spec), *models]
+        written += [_document("GPUPool", name, pool) for name, pool in self.pools.items()]
         return [*written, *self._classes(models)]
 
     # ---- the fleet
@@ -219,7 +228,7 @@ class _Draw:
             spec["engine"]["precision"] = rng.choice(("Any", "Any", "int8", "fp8"))
         if rng.random() < 0.2:
             spec["engine"]["maxRunningRequests"] = rng.choice((8, 32, 256))
-        body = {"apiVersion": VERSION, "kind": "LLMDeployment", "metadata": {"name": name}, "spec": spec}
+        body = _document("LLMDeployment", name, spec)
         if rng.random() < 0.15:
             body["metadata"]["namespace"] = rng.choice(("default", "team"))
         placement = self._placement()
@@ -285,7 +294,7 @@ class _Draw:
             spec["sku"] = sku
         if rng.random() < 0.6:
             spec["priority"] = rng.choice((0, 1000, 1000, 5000))
-        return {"apiVersion": VERSION, "kind": "SliceRequest", "metadata": {"name": name}, "spec": spec}
+        return _document("SliceRequest", name, spec)
 
     def _classes(self, models):
         if not any(model["spec"].get("priorityClassName") == "urgent" for model in models):
@@ -378,3 +387,101 @@ class _Draw:
                 for gpu in gpus[i : i + size]:
                     gpu["instances"] = [{"profile": FULL, "start": 0} | held | gang]
             i += size
+
+
+class _Slices:
+    """Documents of SliceRequests, and of GPUs each with a board, a backend and a MIG mode of its own."""
+
+    def __init__(self, rng, most):
+        self.rng, self.count = rng, rng.randint(1, most)
+        self.skus = rng.sample(sorted(PRICES), rng.choice((1, 1, 2)))
+        self.fill = rng.choice((0, 0.3, 0.6, 0.9))
+        self.pinned = rng.choice((0, 0, 0.2))
+        self.backends = rng.choice((["nvml"], ["nvml"], ["mig-manager"], ["nvml", "mig-manager"]))
+        self.own_price, self.uncut = (0.5 * (rng.random() < 0.15), 0.6 * (rng.random() < 0.15))
+        self.mode_stated = 0.6 * (rng.random() < 0.3)
+        self.requests = {f"r{i}": self._request() for i in range(rng.randint(0, 6))}
+
+    def documents(self):
+        rng = self.rng
+        spec = {"gpus": [self._gpu(f"g{i}") for i in range(self.count)], "prices": PRICES}
+        for key, values, often in (
+            ("moveCost", (0, 0.1, 0.6, 3), 0.4),
+            ("moveBudget", (0, 1, 2, 3), 0.3),
+            ("horizonHours", (0.1, 2, 24), 0.2),
+        ):
+            if rng.random() < often:
+                spec[key] = rng.choice(values)
+        cut = [sku for sku in self.skus if BOARDS[sku].profiles]
+        if cut and rng.random() < 0.15:
+            sku = rng.choice(cut)
+            spec["headroom"] = [{"sku": sku, "profile": self._profile(sku), "count": rng.randint(1, 3)}]
+        written = [_document("Inventory", "fleet", spec)]
+        written += [_document("SliceRequest", name, wanted) for name, wanted in self.requests.items()]
+        return [*written, self._pool()] if rng.random() < 0.1 else written
+
+    def _profile(self, sku):
+        names = list(BOARDS[sku].profiles)
+        plain = [name for name in names if "+" not in name and "-" not in name]
+        return self.rng.choice(names if self.rng.random() < 0.2 else plain)
+
+    def _request(self):
+        rng, sku = self.rng, self.rng.choice(self.skus)
+        whole = not BOARDS[sku].profiles or rng.random() < 0.15
+        spec = {"profile": FULL if whole else self._profile(sku)}
+        spec["count"] = rng.choice((0, 1, 1, 1, 2, 2, 4, 5, 8))
+        if rng.random() < 0.7:
+            spec["sku"] = sku
+        if rng.random() < 0.3:
+            spec["priority"] = rng.choice((-1, 1, 5))
+        return spec
+
+    def _gpu(self, name):
+        rng, sku = self.rng, self.rng.choice(self.skus)
+        gpu, board = {"id": name, "node": f"n{rng.randint(0, 1)}", "sku": sku}, BOARDS[sku]
+        if rng.random() < self.own_price:
+            gpu["pricePerGPUHour"] = rng.choice((0.25, 1, 2, 5))
+        held = self._instances(sku)
+        if held:
+            gpu["instances"] = held
+        if rng.random() < self.uncut:
+            gpu["cuttable"] = False
+        if board.profiles:
+            gpu["backend"] = rng.choice(self.backends)
+            if gpu["backend"] == "mig-manager" or rng.random() < self.mode_stated:
+                free = gpu["backend"] == "mig-manager" or rng.random() < 0.5  # of an empty one
+                gpu["migEnabled"] = held[0]["profile"] != FULL if held else free
+        return gpu
+
+    def _instances(self, sku):
+        rng, board, held = self.rng, BOARDS[sku], []
+        whole = not board.profiles or rng.random() < 0.15
+        for _ in range(0 if rng.random() > self.fill else rng.randint(1, 7)):
+            profile = FULL if whole else self._profile(sku)
+            one = {"profile": profile, "start": 0 if whole else rng.choice(board.profiles[profile].starts)}
+            if board.wrong([(i["profile"], i["start"]) for i in [*held, one]]) is None:
+                held.append(one | self._owner(sku, profile))
+        return held
+
+    def _owner(self, sku, profile):
+        """The name of a request for such a slice, a name that no request has, or none."""
+        rng, wanted = self.rng, (profile, sku)
+        if rng.random() < 0.25 and profile != FULL:
+            return {}
+        fits = [name for name, spec in self.requests.items() if (spec["profile"], spec.get("sku")) == wanted]
+        if fits and rng.random() < 0.7:
+            held = {"owner": rng.choice(fits)}
+        else:
+            held = {"owner": f"s{rng.randint(0, 5)}"}
+            if rng.random() < self.pinned:
+                held["movable"] = False
+        return held | ({"moveCost": rng.choice((0.05, 1))} if rng.random() < 0.05 else {})
+
+    def _pool(self):
+        rng, sku = self.rng, self.rng.choice(self.skus)
+        nodes = {"max": rng.randint(1, 2), "gpusPerNode": rng.randint(1, 2)}
+        if BOARDS[sku].profiles:
+            nodes["migEnabled"] = rng.random() < 0.5
+        spec = {"nodeSelector": {"pool": "elastic"}, "sku": sku, "nodes": nodes, "backend": "NVML"}
+        spec["pricePerGPUHour"] = rng.choice(("0.4", 2, 6))
+        return _document("GPUPool", "elastic", spec)
