@@ -1,7 +1,7 @@
 """Whether some order of direct moves leads to the wanted layout: every order is tried.
 
-Placement rules are those of the published boards (`packing_simulator.is_legal`). Replicas from before and
-those that arrive are told apart, so that one that returns to its slice has to stop first.
+Placement rules are those of the published boards (`packing_simulator.is_legal`). A leaving replica and an
+arriving one are two replicas, also on the same slice: the first has to stop before the second starts.
 """
 
 from collections import Counter

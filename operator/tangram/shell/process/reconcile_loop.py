@@ -143,11 +143,10 @@ class Reconciler:
             task.cancel()
 
     async def _wait(self) -> None:
-        now, instants = self.clock(), [self.retries.next_due(self.clock())]
-        if self.executor is not None:
-            instants.append(self.executor.next_due())
-        timeouts = [max(0.05, at - now) for at in instants if at is not None]
-        timeout = min([self.tick_s, *timeouts])
+        now = self.clock()
+        layouts_due = self.executor.next_due() if self.executor is not None else None
+        due = min((at for at in (self.retries.next_due(now), layouts_due) if at is not None), default=None)
+        timeout = self.tick_s if due is None else max(0.05, min(self.tick_s, due - now))
         try:
             async with asyncio.timeout(timeout):
                 await self._dirty.wait()
