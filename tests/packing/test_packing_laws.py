@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 from collections import Counter
 from dataclasses import replace
 
@@ -157,6 +158,32 @@ def test_the_same_problem_gives_the_same_bytes_even_after_a_trip_through_json(se
     assert again == problem
     assert json.dumps(to_json(solve(again))) == json.dumps(to_json(packing))
     assert from_json(Packing, json.loads(json.dumps(to_json(packing)))) == packing
+
+
+@pytest.mark.parametrize("seed", SEEDS[:40])
+def test_a_fleet_of_other_names_is_packed_as_well(seed):
+    problem, packing = packed(seed)
+
+    other = solve(renamed(problem, random.Random(seed)))
+
+    assert [stage.name for stage in other.stages] == [stage.name for stage in packing.stages]
+    for ours, theirs in zip(packing.stages, other.stages, strict=True):
+        if not (ours.proved and theirs.proved):
+            assert max(ours.bound, theirs.bound) <= min(ours.value, theirs.value) + 1e-6
+            return  # what follows is the best for the values of this stage, which may differ
+        assert theirs.value == pytest.approx(ours.value, abs=1e-6)
+
+
+def renamed(problem: Problem, rng: random.Random) -> Problem:
+    """The same fleet, with other names for GPUs and nodes, in another order."""
+    nodes = sorted({gpu.node for gpu in problem.gpus})
+    new_nodes = dict(zip(nodes, rng.sample(range(100), len(nodes)), strict=True))
+    numbers = rng.sample(range(100), len(problem.gpus))
+    gpus = (
+        replace(gpu, id=f"g{number:02}", node=f"m{new_nodes[gpu.node]:02}")
+        for gpu, number in zip(problem.gpus, numbers, strict=True)
+    )
+    return replace(problem, gpus=tuple(sorted(gpus, key=lambda gpu: gpu.id)))
 
 
 @pytest.mark.parametrize("seed", SEEDS[:30])

@@ -525,3 +525,73 @@ def test_pinned_replicas_beyond_the_maximum_serve_what_they_serve():
 
     stage = packed.stages[0]
     assert (packed.choices[0].unmet, stage.value, stage.bound) == (0.25, 0.25, 0.25)
+
+
+# ---- MIG modes
+
+
+def free_slices(count: int) -> tuple[Instance, ...]:
+    """Free slices of the smallest profile, from the high end of a GPU."""
+    return tuple(Instance("1g.10gb", start) for start in range(7 - count, 7))
+
+
+@pytest.mark.parametrize("backend", ["nvml", "mig-manager"])
+@pytest.mark.parametrize("slices", [3, 7])
+@pytest.mark.parametrize("cut_first", [True, False])
+@pytest.mark.parametrize("gangs", [False, True])
+def test_a_free_slice_is_taken_before_an_idle_gpu_is_cut(backend, slices, cut_first, gangs):
+    more = {"node": "n", "convertible": True, "backend": backend}
+    number = 0 if cut_first else 1
+    gpus = (
+        cut(number, *free_slices(slices), **more),
+        whole(1 - number, **more),
+        whole(2, **more),
+        whole(3, "n", "gang" if gangs else "pair", "gang"),
+        whole(4, "n", "gang" if gangs else "pair", "gang"),
+    )
+    demands = [ask("new", "1g.10gb", 1, 1)]
+    if gangs:  # GPUs are then looked at node by node
+        demands = [ask("gang", WHOLE_GPU, 2, 1), *demands]
+
+    packed = solve(Problem(tuple(sorted(gpus)), tuple(demands), PRICES))
+
+    assert owners(packed, f"g{number}")[-1] == ("1g.10gb", 6, "new")
+    assert not any(layout.recut for layout in packed.layouts)
+    assert next(stage for stage in packed.stages if stage.name == "disruption").value == 0
+
+
+def test_a_gpu_out_of_mig_mode_serves_a_whole_gpu_before_a_mode_is_changed():
+    for slices in (0, 3):
+        for order in ((0, 1), (1, 0)):
+            in_mig, out_of_it = order
+            gpus = (
+                cut(in_mig, *free_slices(slices), node="n", convertible=True),
+                whole(out_of_it, "n", convertible=True),
+            )
+
+            packed = solve(Problem(tuple(sorted(gpus)), (ask("new", WHOLE_GPU, 1, 1),), PRICES))
+
+            assert owners(packed, f"g{out_of_it}") == [(WHOLE_GPU, 0, "new")]
+            assert not any(layout.recut for layout in packed.layouts)
+
+
+@pytest.mark.parametrize("slices", [0, 3])
+def test_a_gpu_that_leaves_mig_mode_is_a_change_of_its_layout(slices):
+    gpu = cut(0, *free_slices(slices), convertible=True)
+
+    packed = solve(Problem((gpu,), (ask("new", WHOLE_GPU, 1, 1),), PRICES))
+
+    assert owners(packed, "g0") == [(WHOLE_GPU, 0, "new")]
+    assert [layout.recut for layout in packed.layouts] == [True]
+    assert next(stage for stage in packed.stages if stage.name == "disruption").value == 1
+
+
+def test_free_slices_count_as_not_there_where_the_layouts_of_a_node_differ_too_much():
+    profiles = ("1g.10gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb")
+    layouts = [(Instance(profile, 0),) for profile in profiles] + [free_slices(2), free_slices(3)]
+    gpus = tuple(cut(n, *some, node="n", convertible=True) for n, some in enumerate(layouts))
+    demands = (ask("pair", WHOLE_GPU, 2, 2), ask("slices", "3g.40gb", 1, 5))
+
+    packed = solve(Problem(gpus, demands, PRICES))
+
+    assert (packed.unmet, packed.gpus_in_use) == ((), 7)

@@ -2,7 +2,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from tangram import catalog
@@ -48,6 +48,7 @@ def perform(problem, packing, steps, rng=None):
 
 @FEW
 @given(SEEDS, st.sampled_from([0.5, 0.9, 1.0]))
+@example(2048, 0.5)  # mig-manager resets a node, one GPU of which NVML cuts
 def test_no_step_is_refused_in_any_order_and_the_last_leaves_what_was_wanted(seed, full):
     problem, packing = random_ends(seed, full=full)
 

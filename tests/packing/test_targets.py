@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tangram.fleet import ShapeKey
 from tangram.packing.geometry.board import board
 from tangram.packing.geometry.count_vectors import guards, maximal, pack, within
-from tangram.packing.geometry.layouts import creation_order, layouts, multiset
-from tangram.packing.model.targets import Rules, Slot, gpu_targets, node_targets
+from tangram.packing.geometry.layouts import Placement, creation_order, layouts, multiset
+from tangram.packing.model.targets import Origin, Rules, Slot, gpu_targets, node_targets
 
 BOARDS = [board("A30"), board("H100-80GB-SXM").only(frozenset({"1g.10gb", "2g.20gb", "3g.40gb", "4g.40gb"}))]
 COUNTS = st.lists(st.integers(0, 9), min_size=3, max_size=3)
@@ -92,10 +92,18 @@ def test_each_choice_of_gangs_that_stay_is_a_target_of_their_node():
     pair, single = ShapeKey("SKU", "gpu", 2), ShapeKey("SKU", "gpu", 1)
     gangs = ((("a",), pair), (("b",), single), (("b",), single))
 
-    found = node_targets(8, 1, 1, gangs)
+    whole, empty = Origin("nvml", mig_enabled=False), Origin("nvml", mig_enabled=True)
+    cut = Origin("nvml", mig_enabled=True, slots=(Slot(Placement(4, "3g.40gb")),))
 
-    assert len(found) == 2 * 3 * 2  # the pair or not, none to both of the equal ones, one GPU to MIG or not
+    found = node_targets(8, ((whole, 1), (empty, 1), (cut, 1)), 1, gangs)
+
+    # the pair or not, none to both of the equal ones, each of three free GPUs in MIG mode or not
+    assert len(set(found)) == len(found) == 2 * 3 * 2**3
+    assert found[0].in_mig == ((empty, 1), (cut, 1))
+    assert (found[0].used, found[0].recut) == (5, 0)
     for target in found:
         taken = sum(shape.tensor_parallel * n for shape, n in target.supply)
+        in_mig = dict(target.in_mig)
         assert target.used == taken + 1
-        assert target.used + target.free + target.cut == 8
+        assert target.used + target.free + sum(in_mig.values()) == 8
+        assert target.recut == 2 - in_mig.get(empty, 0) - in_mig.get(cut, 0)

@@ -64,7 +64,7 @@ def test_a_replica_makes_room_on_its_own_gpu():
     assert changes.moves == (("ns/b", ShapeKey("H100-80GB-SXM", "1g.10gb")),)
     (change,) = changes.changes
     assert change.before == SLICES
-    assert str(change.after) == "1g.10gb@0 1g.10gb@3 3g.40gb@4"
+    assert str(change.after) == "1g.10gb@0 1g.10gb@1 3g.40gb@4"
 
 
 @pytest.mark.parametrize("policy", [PoolPolicy.IDLE_ONLY, PoolPolicy.IGNORE])

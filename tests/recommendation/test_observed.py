@@ -8,6 +8,7 @@ import pytest
 
 from tangram.catalog import InputError
 from tangram.fleet import (
+    FactsKey,
     Fault,
     FieldManager,
     InvalidIntent,
@@ -26,7 +27,7 @@ from tangram.recommendation.observed.snapshot_input import snapshot_input
 from tangram.recommendation.problem.pack import PlanTimeLimit
 from tangram.recommendation.problem.packing_problem import fleet_problem
 from tangram.recommendation.recommend import recommend
-from tests.support.fleet import claims, intent, node, shape, snapshot, tpot, workload
+from tests.support.fleet import FACTS_8B, IMAGE, claims, intent, node, shape, snapshot, tpot, workload
 
 H100 = "H100-80GB-SXM"
 SLICE, BIG, WHOLE = shape("1g.10gb"), shape("3g.40gb"), shape()
@@ -519,6 +520,17 @@ def test_a_snapshot_that_was_cut_off_between_two_lines_is_refused():
         read_snapshot(document, "file")
     del document["spec"]["holds"]
     assert len(read_snapshot(document, "file")[1]) == 1
+
+
+def test_a_snapshot_of_an_operator_that_reported_fewer_facts_is_read():
+    a, key = intent("a"), FactsKey("ns", "image:///m/8b", IMAGE)
+    seen = snapshot(node("n0", gpu=1), facts=((key, FACTS_8B),))
+    document = snapshot_document(seen, (a,))
+    (_, facts) = document["spec"]["fleet"]["facts"][0]
+    for later in ("attentionBias", "qkNorm"):
+        facts.pop(later, None)
+
+    assert read_snapshot(document, "file") == (seen, (a,))
 
 
 def test_counts_that_fit_no_layout_are_refused_without_trying_them_all():

@@ -37,7 +37,9 @@ def _layouts(audit):
         gpu = audit.facts.gpus.get(layout.id)
         before = {(i.profile, i.start) for i in (gpu.instances if gpu else ()) if i.profile != FULL}
         after = {(i.profile, i.start) for i in layout.instances if i.profile != FULL}
-        if layout.recut != (before != after):
+        whole = any(i.profile == FULL for i in layout.instances)
+        leaves_mig = whole and gpu is not None and gpu.mig_enabled
+        if layout.recut != (before != after or leaves_mig):
             yield f"{layout.id}: re-cut is {layout.recut}"
 
 

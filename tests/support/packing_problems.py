@@ -66,8 +66,19 @@ def _node(rng: random.Random, n: int, owners: list[str]) -> list[GPUState]:
     if style == "cut":
         return [_sliced(rng, replace(g, mig_enabled=True, backend=backend), who) for g in found]
     if style == "both":
-        return [replace(g, convertible=True, mig_enabled=rng.random() < 0.5) for g in found]
+        return [_free(rng, g) for g in found]
     return _taken(rng, found, owners)
+
+
+def _free(rng: random.Random, gpu: GPUState) -> GPUState:
+    """Out of MIG mode, or in it with nothing or with free slices."""
+    if rng.random() >= 0.5:
+        return replace(gpu, convertible=True)
+    aside = random.Random()  # what is drawn after this GPU does not depend on its slices
+    aside.setstate(rng.getstate())
+    layout = aside.choice(layouts(board(gpu.sku).only(frozenset(SIZES[gpu.sku]))))
+    slices = tuple(Instance(p.profile, p.start) for p in layout if aside.random() < 0.5)
+    return replace(gpu, convertible=True, mig_enabled=True, instances=slices)
 
 
 def _sliced(rng: random.Random, gpu: GPUState, who: list) -> GPUState:

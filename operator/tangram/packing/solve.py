@@ -68,7 +68,8 @@ def _attempt(fleet: PreparedFleet, solver_time: SolverTime, most: int) -> Packin
     if first.solution is None:
         return report.nothing_changes()
     if exact:
-        _fix(first)
+        if not first.whole:
+            _fix(first)
         _tidy(first, fleet)
         packing = report.packing(first)
     else:
@@ -149,7 +150,6 @@ def _choose(fleet: PreparedFleet, solver_time: SolverTime, most: int) -> tuple[R
         whole = chooser.everything()
         run = run if whole.solution is None else whole
     _share(run, len(model.cp.proto.variables))
-    run.whole = True  # from here on mixes are settled
     return run, exact
 
 
@@ -165,7 +165,8 @@ def _share(run: Run, variables: int) -> None:
 
 
 def _fix(run: Run) -> None:
-    """Settle the mixes that were chosen, on the same model."""
+    """Settle the mixes that were chosen, on the same model: what it proves from here on holds for these."""
+    run.whole = True
     solution, model = run.solution or [], run.model
     for variables in model.chosen.values():
         for variable in variables:

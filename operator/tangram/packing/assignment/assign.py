@@ -7,7 +7,7 @@ the high end first, where they spoil least.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 
 from tangram.fleet import WHOLE_GPU, ShapeKey
@@ -26,9 +26,9 @@ from tangram.packing.assignment.sites import (
     shapes_at,
     spot_of,
 )
-from tangram.packing.geometry.layouts import Placement, creation_order, is_legal, multiset
-from tangram.packing.model.gpu_classes import GPUClasses, GPUKind, Namer, PreparedFleet, in_turn
-from tangram.packing.model.targets import OwnerTag, Target
+from tangram.packing.geometry.layouts import Placement, is_legal
+from tangram.packing.model.gpu_classes import GPUClasses, GPUKind, Namer, PreparedFleet, in_turn, origins
+from tangram.packing.model.targets import Origin, OwnerTag, Target
 from tangram.packing.problem.mix import MixLimits
 from tangram.packing.problem.prepared import PreparedDemand, RunningReplica
 from tangram.packing.problem.result import GPULayout, Placed
@@ -114,33 +114,26 @@ def _repeat(targets: Iterable[Target], counts: Iterable[int]) -> list[Target]:
 
 def _whole(work: AssignmentState, classes: GPUClasses, counts: SolutionCounts) -> list[Unit]:
     units = []
-    free_by_kind: dict[GPUKind, list[str]] = {}
+    in_mig: dict[tuple[GPUKind, Origin], list[str]] = {}
     for group, n in zip(classes.existing, counts.classes, strict=True):
         if not group.is_node:
             continue
         for ids, target in zip(group.members, _repeat(group.targets, n), strict=True):
             free = _keep_gangs(work, ids, target, classes)
-            cut = [gpu for gpu in reversed(free) if work.gpus[gpu].convertible][: target.cut]
             kind = GPUKind(group.kind.sku, group.kind.place, group.kind.price)
-            free_by_kind.setdefault(kind, []).extend(sorted(cut))
-            left = [gpu for gpu in free if gpu not in cut]
-            units.append(Unit(group.kind, left))
+            origin_of = origins(work.fleet, (work.gpus[gpu] for gpu in ids))
+            given = list[str]()
+            for origin, count in target.in_mig:
+                alike = [gpu for gpu in reversed(free) if origin_of.get(gpu) == origin][:count]
+                in_mig.setdefault((kind, origin), []).extend(sorted(alike))
+                given += alike
+            units.append(Unit(group.kind, [gpu for gpu in free if gpu not in given]))
     for converted, n in zip(classes.converted, counts.converted, strict=True):
-        free_gpus = ((gpu,) for gpu in free_by_kind.get(converted.kind, []))
-        members = in_turn(work.fleet, converted.kind.sku, free_gpus)
+        alike_gpus = ((gpu,) for gpu in in_mig.get((converted.kind, converted.origin), []))
+        members = in_turn(work.fleet, converted.kind.sku, alike_gpus)
         for (gpu,), target in zip(members, _repeat(converted.targets, n), strict=True):
-            work.targets[gpu] = _as_made(work, gpu, target)
+            work.targets[gpu] = target
     return units
-
-
-def _as_made(work: AssignmentState, gpu: str, target: Target) -> Target:
-    """Return the same slices where they will be: mig-manager knows counts only, the driver the places."""
-    state = work.gpus[gpu]
-    board = work.fleet.problem.board(state.sku)
-    if board is None or state.backend != "mig-manager":
-        return target
-    order = creation_order(board, multiset(target.layout))
-    return target if order is None else replace(target, layout=tuple(sorted(order)))
 
 
 def _keep_gangs(
@@ -286,7 +279,7 @@ def _layout(work: AssignmentState, gpu: GPUState, owned: Mapping[int, InstanceOw
         else Placed(p.start, p.profile)
         for p in sorted(placements)
     )
-    recut = bool(now) if whole else placements != now
+    recut = gpu.mig_enabled if whole else placements != now
     return GPULayout(gpu.id, instances, in_use=bool(owned), recut=recut)
 
 

@@ -8,7 +8,7 @@ from tangram.packing.model.gpu_classes import GPUClasses, GPUKind
 from tangram.packing.model.targets import OwnerTag
 from tangram.packing.model.variables import Model
 from tangram.packing.problem.prepared import MixColumn
-from tangram.packing.search.hints import as_it_is
+from tangram.packing.search.hints import as_it_is, converted_as_they_are
 from tangram.packing.search.stages import Run
 
 
@@ -56,7 +56,7 @@ def nothing_changes(grouped: GPUClasses, chosen: Mapping[str, MixColumn]) -> Sol
             tuple(len(group.members) * (t == as_it_is(group)) for t in range(len(group.targets)))
             for group in grouped.existing
         ),
-        converted=tuple((0,) * len(added.targets) for added in grouped.converted),
+        converted=tuple(converted_as_they_are(grouped)),
         gangs={},
         grown=tuple((0, (0,) * len(added.targets)) for added in grouped.grown),
         taken={demand: dict(column.parts) for demand, column in chosen.items()},

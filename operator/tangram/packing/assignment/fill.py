@@ -236,15 +236,27 @@ def _open(
                 unit.take(shape.tensor_parallel)
                 room.take(spot)
                 sites.append(spot)
+    for gpu_id, start in _slice_starts(work, shape, idle.get(shape.sku, ())):
+        spot = spot_of(work, shape, (gpu_id,), start, exists=False)
+        if len(sites) == missing:
+            break
+        if room.has(spot):
+            _recut(work, gpu_id, Placement(start, shape.profile))
+            room.take(spot)
+            sites.append(spot)
+    work.free[shape] = [*work.free.get(shape, []), *sites]
+
+
+def _slice_starts(work: AssignmentState, shape: ShapeKey, gpu_ids: Sequence[str]) -> list[tuple[str, int]]:
+    """Return where idle GPUs would have a slice, those first that have it now: they need no cut."""
     board = work.fleet.problem.board(shape.sku)
     start = board.last_start(shape.profile) if board else None
-    if start is not None:
-        for gpu_id in list(idle.get(shape.sku, ())):
-            spot = spot_of(work, shape, (gpu_id,), start, exists=False)
-            if len(sites) == missing:
-                break
-            if room.has(spot):
-                _recut(work, gpu_id, Placement(start, shape.profile))
-                room.take(spot)
-                sites.append(spot)
-    work.free[shape] = [*work.free.get(shape, []), *sites]
+    if start is None:
+        return []
+    present = {
+        gpu_id: instance.start
+        for gpu_id in gpu_ids
+        for instance in work.gpus[gpu_id].instances
+        if instance.profile == shape.profile
+    }
+    return [*present.items(), *((gpu_id, start) for gpu_id in gpu_ids if gpu_id not in present)]

@@ -92,7 +92,7 @@ def _headroom(model: Model, fleet: PreparedFleet) -> None:
     for item in fleet.problem.headroom:
         required.setdefault(item.sku, []).append((item.profile, item.count))
     for sku, items in sorted(required.items()):
-        spare = _spare(model, fleet, sku, frozenset(name for name, _ in items if name != WHOLE_GPU))
+        spare = _spare(model, fleet, sku, frozenset(name for name, _ in items))
         for name, count in sorted(items):
             shape = ShapeKey(sku, name)
             missing = model.cp.new_int_var(0, count, f"headroom.{shape}")
@@ -111,15 +111,21 @@ def _headroom(model: Model, fleet: PreparedFleet) -> None:
 
 
 def _spare(model: Model, fleet: PreparedFleet, sku: str, names: frozenset[str]) -> dict[str, Terms]:
-    """Return the free slices of a SKU, by profile, if its idle GPUs in MIG mode were cut for headroom."""
+    """Return what idle GPUs in MIG mode could offer, by profile: cut anew, or whole where they may be."""
     idle = model.idle.get(sku)
-    if idle is None or not names:
+    if idle is None:
         return {}
-    targets = fresh_targets(fleet.problem, sku, names)
+    slices = names - {WHOLE_GPU}
+    targets = fresh_targets(fleet.problem, sku, slices) if slices else ()
     parts = [model.cp.new_int_var(0, 1_000_000, "spare") for _ in targets]
-    model.cp.add(cp_model.LinearExpr.sum(parts) <= idle.expression)
     spare: dict[str, Terms] = {}
     for variable, target in zip(parts, targets, strict=True):
         for shape, count in target.supply:
             spare.setdefault(shape.profile, Terms()).add(variable, count)
+    if WHOLE_GPU in names and sku in model.may_leave_mig:
+        whole = model.cp.new_int_var(0, 1_000_000, "spare")
+        model.cp.add(whole <= model.may_leave_mig[sku].expression)
+        spare.setdefault(WHOLE_GPU, Terms()).add(whole)
+        parts.append(whole)
+    model.cp.add(cp_model.LinearExpr.sum(parts) <= idle.expression)
     return spare

@@ -9,15 +9,27 @@ play, else one by one.
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 
 from tangram.catalog.prices import Prices
 from tangram.catalog.records import NODE_GPUS
 from tangram.fleet import WHOLE_GPU
 from tangram.packing.geometry.gangs import gangs_that_fit
 from tangram.packing.geometry.layouts import Placement
-from tangram.packing.model.targets import Gang, OwnerTag, Rules, Slot, Target, gpu_targets, node_targets
+from tangram.packing.model.targets import (
+    Gang,
+    Origin,
+    OwnerTag,
+    Rules,
+    Slot,
+    Target,
+    gpu_targets,
+    node_targets,
+)
 from tangram.packing.problem.prepared import PreparedDemand, RunningReplica, units
 from tangram.packing.problem.statement import Backend, GPUState, GrowablePool, Problem
+
+_MOST_CHOICES = 64  # of the GPUs of one node that are in MIG mode or not: eight GPUs of six layouts
 
 Namer = Callable[[RunningReplica], OwnerTag]
 
@@ -49,9 +61,10 @@ class StateClass:
 
 @dataclass(frozen=True, slots=True)
 class ConvertedClass:
-    """Empty GPUs that nodes give to MIG; how many, the nodes' targets decide."""
+    """Free GPUs that are in MIG mode if the nodes' targets say so: how many, those decide."""
 
     kind: GPUKind
+    origin: Origin
     targets: tuple[Target, ...]
 
 
@@ -115,7 +128,7 @@ class _Whole:
 
     kind: GPUKind
     count: int
-    convertible: int
+    convertible: tuple[tuple[Origin, int], ...]
     foreign: int
     gangs: tuple[Gang, ...]
 
@@ -220,9 +233,30 @@ def _whole(fleet: PreparedFleet, kind: GPUKind, gpus: list[GPUState], name: Name
             gangs[held.gpus] = held
         else:
             foreign += any(instance.owner is not None for instance in gpu.instances)
-    convertible = sum(gpu.convertible for gpu in gpus) if fleet.profiles.get(kind.sku) else 0
+    convertible = tuple(sorted(Counter(origins(fleet, gpus).values()).items()))
     named = tuple(sorted((name(held), held.shape) for held in gangs.values()))
     return _Whole(kind, len(gpus), convertible, foreign, named)
+
+
+def origins(fleet: PreparedFleet, gpus: Iterable[GPUState]) -> dict[str, Origin]:
+    """Return what the convertible GPUs of a node are now, by id: those that may be in MIG mode afterwards.
+
+    Where layouts differ so much that the node had too many targets, free slices count as not there: plans
+    stay possible and their dollars exact, but may cut a GPU anew that has the slices already.
+    """
+    found = {
+        gpu.id: Origin(gpu.backend, gpu.mig_enabled, tuple(Slot(p) for p in _placements(gpu)))
+        for gpu in gpus
+        if gpu.convertible and (gpu.mig_enabled or fleet.profiles.get(gpu.sku))
+    }
+    choices = prod(n + 1 for n in Counter(found.values()).values())
+    if choices <= _MOST_CHOICES:
+        return found
+    return {gpu: origin._replace(slots=()) for gpu, origin in found.items()}
+
+
+def _placements(gpu: GPUState) -> list[Placement]:
+    return sorted(Placement(i.start, i.profile) for i in gpu.instances)
 
 
 def _cut_class(fleet: PreparedFleet, state: _MIGState, gpus: list[GPUState]) -> StateClass:
@@ -260,15 +294,21 @@ def in_turn(
 
 def _converted(fleet: PreparedFleet, classes: Iterable[StateClass]) -> tuple[ConvertedClass, ...]:
     kinds = {
-        GPUKind(c.kind.sku, c.kind.place, c.kind.price) for c in classes if any(t.cut for t in c.targets)
+        (GPUKind(c.kind.sku, c.kind.place, c.kind.price), origin)
+        for c in classes
+        for target in c.targets
+        for origin, _ in target.in_mig
     }
     converted = []
-    for kind in sorted(kinds):
+    for kind, origin in sorted(kinds):
         board = fleet.problem.board(kind.sku)
         if board is not None:
-            rules = Rules(board, kind.sku, fleet.profiles[kind.sku])
-            targets = tuple(t for t in gpu_targets(rules, ()) if t.kind != "same")
-            converted.append(ConvertedClass(kind, targets))
+            profiles = fleet.profiles.get(kind.sku, frozenset())
+            rules = Rules(board, kind.sku, profiles, origin.backend)
+            targets = gpu_targets(rules, origin.slots)
+            if not origin.slots:  # nothing to be left as it is
+                targets = tuple(target for target in targets if target.kind != "same")
+            converted.append(ConvertedClass(kind, origin, targets))
     return tuple(converted)
 
 

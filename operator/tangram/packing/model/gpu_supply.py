@@ -3,14 +3,14 @@
 from tangram.fleet import WHOLE_GPU, ShapeKey
 from tangram.packing.model import cp_model
 from tangram.packing.model.gpu_classes import GPUKind, PreparedFleet
-from tangram.packing.model.targets import Target
+from tangram.packing.model.targets import Origin, Target
 from tangram.packing.model.variables import Grown, Model, Terms
 
 
 def add_gpus(model: Model, fleet: PreparedFleet) -> None:
     """Add how many GPUs and nodes of each class become what."""
     hours = fleet.problem.horizon_h
-    cut: dict[GPUKind, Terms] = {}
+    in_mig: dict[tuple[GPUKind, Origin], Terms] = {}
     for number, group in enumerate(model.classes.existing):
         n, kind = len(group.members), group.kind
         counts = [model.cp.new_int_var(0, n, f"z{number}.{t}") for t in range(len(group.targets))]
@@ -18,23 +18,26 @@ def add_gpus(model: Model, fleet: PreparedFleet) -> None:
         model.counts.append(counts)
         for variable, target in zip(counts, group.targets, strict=True):
             _offer(model, kind, variable, target, hours)
-            if target.cut:
-                place = GPUKind(kind.sku, kind.place, kind.price)
-                cut.setdefault(place, Terms()).add(variable, target.cut)
+            place = GPUKind(kind.sku, kind.place, kind.price)
+            for origin, count in target.in_mig:
+                in_mig.setdefault((place, origin), Terms()).add(variable, count)
     for number, added in enumerate(model.classes.converted):
         most = sum(len(ids) for c in model.classes.existing if c.is_node for ids in c.members)
         counts = [model.cp.new_int_var(0, most, f"v{number}.{t}") for t in range(len(added.targets))]
-        model.cp.add(cp_model.LinearExpr.sum(counts) == cut.get(added.kind, Terms()).expression)
+        given = in_mig.get((added.kind, added.origin), Terms())
+        model.cp.add(cp_model.LinearExpr.sum(counts) == given.expression)
         model.converted.append(counts)
         for variable, target in zip(counts, added.targets, strict=True):
             _offer(model, added.kind, variable, target, hours)
+            if added.origin.mig_enabled and target.kind == "idle":
+                model.may_leave_mig.setdefault(added.kind.sku, Terms()).add(variable)
 
 
 def _offer(model: Model, kind: GPUKind, variable: cp_model.IntVar, target: Target, hours: float) -> None:
     for shape, count in target.supply:
         model.supply.setdefault((shape, kind.place), Terms()).add(variable, count)
     model.dollars.add(variable, round(target.used * kind.price * hours))
-    model.recut.add(variable, int(target.kind == "cut"))
+    model.recut.add(variable, target.recut)
     model.stranded.add(variable, target.stranded)
     if target.kind == "idle":
         model.idle.setdefault(kind.sku, Terms()).add(variable)

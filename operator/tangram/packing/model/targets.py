@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from typing import NamedTuple
 
 from tangram.fleet import ShapeKey
@@ -36,6 +37,14 @@ class Slot(NamedTuple):
     foreign: bool = False  # taken by a pod that is not part of the problem
 
 
+class Origin(NamedTuple):
+    """What a free GPU is before a plan that may change its MIG mode."""
+
+    backend: Backend
+    mig_enabled: bool
+    slots: tuple[Slot, ...] = ()  # all free
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """One thing that a GPU in MIG mode, or a node's whole GPUs, may become."""
@@ -47,7 +56,13 @@ class Target:
     stranded: int = 0  # compute slices that no demand can reach
     layout: Layout = ()  # kind cut: where the slices are
     free: int = 0  # kind node: whole GPUs that new gangs may take
-    cut: int = 0  # kind node: convertible GPUs that change to MIG mode
+    in_mig: tuple[tuple[Origin, int], ...] = ()  # kind node: convertible GPUs that are in MIG mode then
+    switched_off: int = 0  # kind node: GPUs whose MIG mode ends
+
+    @property
+    def recut(self) -> int:
+        """How many GPUs get another layout or leave MIG mode."""
+        return self.switched_off + (self.kind == "cut")
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,28 +231,37 @@ def _supply(rules: Rules, placements: Iterable[Placement]) -> Supply:
 
 
 @cache
-def node_targets(count: int, convertible: int, foreign: int, gangs: tuple[Gang, ...]) -> tuple[Target, ...]:
-    """Return what the whole GPUs of a node may become.
+def node_targets(
+    count: int, convertible: tuple[tuple[Origin, int], ...], foreign: int, gangs: tuple[Gang, ...]
+) -> tuple[Target, ...]:
+    """Return what the whole GPUs of a node may become, the node as it is first.
 
-    Every choice of gangs that stay, and of convertible GPUs that change to MIG mode; the rest is free for new
-    gangs. `count`: GPUs in all, `foreign` of them taken by pods that are not part of the problem.
+    Every choice of gangs that stay, and of convertible GPUs that are in MIG mode then, by what they are now;
+    the rest is free for new gangs. `count`: GPUs in all, `foreign` of them taken by pods that are not part of
+    the problem.
     """
     targets = []
     for stay in _subsets(gangs):
         used = sum(shape.tensor_parallel for _, shape in stay)
-        left = count - foreign - used
-        targets += [
-            Target(
-                kind="node",
-                supply=tuple(sorted(Counter(shape for _, shape in stay).items())),
-                kept=tuple(sorted(Counter(tag for tag, _ in stay).items())),
-                used=used + foreign,
-                free=left - cut,
-                cut=cut,
+        for in_mig in product(*(_as_now_first(origin, n) for origin, n in convertible)):
+            pairs = [(origin, n, now) for (origin, now), n in zip(convertible, in_mig, strict=True)]
+            targets.append(
+                Target(
+                    kind="node",
+                    supply=tuple(sorted(Counter(shape for _, shape in stay).items())),
+                    kept=tuple(sorted(Counter(tag for tag, _ in stay).items())),
+                    used=used + foreign,
+                    free=count - foreign - used - sum(in_mig),
+                    in_mig=tuple((origin, n) for origin, n, _ in pairs if n),
+                    switched_off=sum(now - n for origin, n, now in pairs if origin.mig_enabled),
+                )
             )
-            for cut in range(min(convertible, left) + 1)
-        ]
     return tuple(targets)
+
+
+def _as_now_first(origin: Origin, count: int) -> range:
+    """Return how many of `count` GPUs may be in MIG mode; first, as many as are now."""
+    return range(count, -1, -1) if origin.mig_enabled else range(count + 1)
 
 
 def _subsets(gangs: Sequence[Gang]) -> list[tuple[Gang, ...]]:

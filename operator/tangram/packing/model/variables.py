@@ -93,6 +93,7 @@ class Model:
     spots: dict[tuple[str, ShapeKey, Place], cp_model.IntVar] = field(default_factory=dict)  # spread demands
     supply: dict[tuple[ShapeKey, Place], Terms] = field(default_factory=dict)
     idle: dict[str, Terms] = field(default_factory=dict)  # free whole GPUs and uncut MIG GPUs, by SKU
+    may_leave_mig: dict[str, Terms] = field(default_factory=dict)  # idle GPUs in MIG mode, by SKU
     unmet: dict[int, Terms] = field(default_factory=dict)  # by priority
     drained: dict[int, Terms] = field(default_factory=dict)  # replicas that run, are wanted and stop
     dollars: Terms = field(default_factory=Terms)

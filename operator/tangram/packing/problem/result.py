@@ -27,7 +27,7 @@ class GPULayout:
     id: str
     instances: tuple[Placed, ...]  # sorted by start
     in_use: bool  # a replica is on it: it is paid for
-    recut: bool  # instances are destroyed or created on it
+    recut: bool  # instances are destroyed or created on it, or its MIG mode ends
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from itertools import chain, repeat
 
 from tangram.fleet import ShapeKey
-from tangram.packing.model.gpu_classes import StateClass
-from tangram.packing.model.targets import Target
+from tangram.packing.model.gpu_classes import GPUClasses, GPUKind, StateClass
+from tangram.packing.model.targets import Origin, Target
 from tangram.packing.model.variables import Model
 from tangram.packing.problem.prepared import PreparedDemand
 
@@ -28,6 +28,19 @@ def as_it_is(group: StateClass) -> int:
     return kinds.index("same") if held or "idle" not in kinds else kinds.index("idle")
 
 
+def converted_as_they_are(classes: GPUClasses) -> list[tuple[int, ...]]:
+    """Return how many GPUs of each converted class become what if nothing changes: all of them idle."""
+    now: Counter[tuple[GPUKind, Origin]] = Counter()
+    for group in classes.existing:
+        place = GPUKind(group.kind.sku, group.kind.place, group.kind.price)
+        for origin, n in group.targets[as_it_is(group)].in_mig:
+            now[place, origin] += n * len(group.members)
+    return [
+        tuple(now[c.kind, c.origin] * (target.kind == "idle") for target in c.targets)
+        for c in classes.converted
+    ]
+
+
 def first_guess(model: Model) -> dict[int, int]:
     """Return values of variables, by index: GPUs and replicas as they are."""
     if not any(demand.held if demand.is_request else stays(demand) for demand in model.demands):
@@ -36,6 +49,8 @@ def first_guess(model: Model) -> dict[int, int]:
     for group, counts in zip(model.classes.existing, model.counts, strict=True):
         same = as_it_is(group)
         guess |= {v.index: len(group.members) * (t == same) for t, v in enumerate(counts)}
+    for counts, numbers in zip(model.converted, converted_as_they_are(model.classes), strict=True):
+        guess |= {v.index: n for v, n in zip(counts, numbers, strict=True)}
     for demand in model.demands:
         if demand.is_request:
             pieces = pieces_as_they_run(demand)
@@ -103,7 +118,14 @@ def _targets(old: Model, solution: list[int], new: Model) -> dict[int, int]:
 
 
 def _offered(target: Target) -> tuple[object, ...]:
-    return target.kind, target.supply, target.layout, target.free, target.cut, sum(n for _, n in target.kept)
+    return (
+        target.kind,
+        target.supply,
+        target.layout,
+        target.free,
+        target.in_mig,
+        sum(n for _, n in target.kept),
+    )
 
 
 def _parts(model: Model, demand: PreparedDemand, solution: list[int]) -> Iterable[tuple[ShapeKey, int]]:

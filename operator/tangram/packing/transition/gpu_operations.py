@@ -117,7 +117,8 @@ class GPUOperations:
         if by_counts:  # it clears every GPU of the node that is in MIG mode
             for other in self.by_node[self.ends.gpus[gpu].node]:
                 self.slices[other] = set()
-                if self.ends.mig_on[other] and self.ends.slices[other]:
+                made_by_counts = self.ends.gpus[other].backend == "mig-manager"
+                if made_by_counts and self.ends.mig_on[other] and self.ends.slices[other]:
                     self.uncleared.add(other)
 
     def _set_geometry(self, gpu: str) -> None:

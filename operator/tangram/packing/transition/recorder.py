@@ -45,11 +45,14 @@ class StepRecorder:
         """Record the MIG mode of `gpu`, which is empty; under mig-manager its node is."""
         state = self.gpus[gpu]
         after = [*self._operation(gpu), *self._left([gpu])]
+        cleared = []  # of the node: slices that NVML made are made again afterwards
         if state.backend == "mig-manager":
             after += self._left(self.by_node[state.node])
             after += self._quiet(state.node)
+            cleared = [member for member in self.by_node[state.node] if self.gpus[member].backend == "nvml"]
+            after += [step for member in cleared for step in self._operation(member)]
         number = self._record("set-mode", state.node, (gpu,), after, mig_enabled=on)
-        self.operated[gpu] = number
+        self.operated |= dict.fromkeys((gpu, *cleared), number)
         if state.backend == "mig-manager":
             self.node_geometry[state.node] = number
 

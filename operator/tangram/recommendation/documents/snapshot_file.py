@@ -16,6 +16,8 @@ KIND = "Snapshot"
 API_VERSION = f"{GROUP}/{VERSION}"
 LARGEST = 2**53  # above, other JSON readers round
 _MOST_REPLICAS = 100_000
+_FACTS = frozenset(("architecture", "digest", "tiedEmbeddings"))  # by which facts of a checkpoint are known
+_LATER_FACTS = {"attentionBias": False, "qkNorm": False}
 _SIGNED = ("priority", "value")  # of LLMDeployments, and of PriorityClasses
 
 _EITHER: Any = ParsedIntent  # the decoder selects the class by its keys
@@ -62,7 +64,7 @@ def read_snapshot(document: Mapping[str, Any], where: str) -> tuple[FleetSnapsho
         listed = rest.get("intents")
         rest = {key: value for key, value in rest.items() if key != "intents"}
     _numbers(rest, where)
-    spec = from_json(_Spec, rest, where, camel)
+    spec = from_json(_Spec, _with_later_facts(rest), where, camel)
     if listed is not None and not isinstance(listed, list | tuple):
         raise InputError(f"{where}.intents", "must be a list")
     intents = tuple(_intent(item, f"{where}.intents[{i}]") for i, item in enumerate(listed or ()))
@@ -86,6 +88,16 @@ def _refuse_truncated(spec: _Spec, where: str) -> None:
         f"{where}.{name}",
         f"is {stated}, but there are {counted}: the document is truncated; after an edit, remove `holds`",
     )
+
+
+def _with_later_facts(value: Any) -> Any:
+    """Add to facts of checkpoints what former versions did not report: a per mille of the weights at most."""
+    if isinstance(value, Mapping):
+        later = _LATER_FACTS if value.keys() >= _FACTS else {}
+        return {**later, **{key: _with_later_facts(inner) for key, inner in value.items()}}
+    if isinstance(value, list | tuple):
+        return [_with_later_facts(inner) for inner in value]
+    return value
 
 
 def _numbers(value: object, where: str) -> None:
