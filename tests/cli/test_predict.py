@@ -269,7 +269,7 @@ def test_without_matplotlib_only_the_picture_is_refused(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert document(capsys, str(points))
-    assert "pip install 'tangram-operator[cli]'" in refusal(capsys, str(points), "--plot", "scatter.png")
+    assert "pip install '.[cli]'" in refusal(capsys, str(points), "--plot", "scatter.png")
 
 
 @pytest.mark.parametrize("argv", [[], ["--rows"], ["-o", "json"]])

@@ -303,7 +303,7 @@ def test_without_matplotlib_only_the_plot_is_refused(refused, monkeypatch, tmp_p
 
     err = refused("--plot", tmp_path / "run.png")
 
-    assert err == "--plot: needs matplotlib: pip install 'tangram-operator[cli]'"
+    assert err == "--plot: needs matplotlib: in the folder of Tangram's source, pip install '.[cli]'"
 
 
 # -- fleets --------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import sys
 import click
 
 from tangram.catalog import InputError
+from tangram.cli.installation import installation
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -92,8 +93,8 @@ def _install_hint(error: ModuleNotFoundError) -> str:
     package = (error.name or "").partition(".")[0]
     if package in {"", "tangram"}:
         raise error
-    extras = "operator,cli" if package in _CLUSTER_PACKAGES else "cli"
-    return f"this needs the package {package}: pip install 'tangram-operator[{extras}]'"
+    extras = "cli,cluster" if package in _CLUSTER_PACKAGES else "cli"
+    return f"this needs the package {package}: {installation(extras)}"
 
 
 def _print_error(problem: str) -> int:

@@ -6,7 +6,6 @@ import click
 
 from tangram.api.common.labels import DNS_SUBDOMAIN
 from tangram.catalog import InputError
-from tangram.cli.approve.consent import give_consent
 from tangram.cli.cluster.access import ClusterAccess, cluster_options
 
 # With the kind before it, as kubectl prints names.
@@ -32,4 +31,6 @@ def approve(name: str, reject: bool, **access: str | None) -> None:
     named = _NAME.fullmatch(name)
     if not named:
         raise InputError("approve", f"{name!r} is not the name of a FleetPlan")
+    from tangram.cli.approve.consent import give_consent  # noqa: PLC0415 - `--help` needs no client
+
     click.echo(give_consent(ClusterAccess(**access), named["name"], approved=not reject))

@@ -8,10 +8,10 @@ from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
 from tangram.catalog import InputError
+from tangram.cli.installation import installation
 from tangram.cli.plan.gpu_strips import GPUStrip, StripBlock, owners, strips
 
 FORMATS = (".svg", ".png")
-EXTRA = "tangram-operator[cli]"
 _PER_ROW = 8
 _BAR, _GAP, _LINE, _TOP, _LEFT = 220, 14, 62, 58, 16
 _INK, _MUTED, _EDGE, _FREE, _UNCUT = "#1a1a19", "#5f5e5b", "#8a8984", "#efeeea", "#ffffff"
@@ -64,7 +64,7 @@ def check_picture(path: Path) -> None:
         try:
             import_module("matplotlib")
         except ImportError:
-            problem = f"a PNG needs matplotlib: pip install '{EXTRA}'; an .svg needs no package"
+            problem = f"a PNG needs matplotlib: {installation()}; an .svg needs no package"
             raise InputError("--picture", problem) from None
 
 

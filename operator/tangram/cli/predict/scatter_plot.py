@@ -9,6 +9,7 @@ from typing import Any
 
 from tangram.capacity.accuracy.score import Errors, Scores
 from tangram.catalog import InputError
+from tangram.cli.installation import installation
 
 BAND = 0.2
 FORMATS = (".png", ".svg", ".pdf")
@@ -60,7 +61,7 @@ def draw(path: Path, panels: Sequence[ScatterPanel], title: str) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - half a second
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError:
-        raise InputError("--plot", "needs matplotlib: pip install 'tangram-operator[cli]'") from None
+        raise InputError("--plot", f"needs matplotlib: {installation()}") from None
     if path.suffix.lower() not in FORMATS:
         raise InputError("--plot", f"{path}: must end in one of {', '.join(FORMATS)}")
     keys = _legend(panels)

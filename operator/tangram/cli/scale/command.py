@@ -8,7 +8,6 @@ from tangram.api.common.labels import DNS_SUBDOMAIN
 from tangram.api.common.values import MAX_REPLICAS
 from tangram.catalog import InputError
 from tangram.cli.cluster.access import ClusterAccess, cluster_options
-from tangram.cli.scale.replicas import scale_deployment
 
 # With the kind before it, as kubectl prints names.
 _NAME = re.compile(rf"((llmdep|llmdeployments?)([.]tangram[.]dev)?/)?(?P<name>{DNS_SUBDOMAIN})")
@@ -48,4 +47,6 @@ def scale(name: str, namespace: str | None, auto: bool, replicas: int | None, **
         raise InputError("scale", f"{name!r} is not the name of an LLMDeployment")
     if namespace is not None and not _NAMESPACE.fullmatch(namespace):
         raise InputError("scale", f"{namespace!r} is not the name of a namespace")
+    from tangram.cli.scale.replicas import scale_deployment  # noqa: PLC0415 - `--help` needs no client
+
     click.echo(scale_deployment(ClusterAccess(**access), named["name"], namespace, replicas))

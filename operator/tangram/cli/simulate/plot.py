@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tangram.catalog import InputError
+from tangram.cli.installation import installation
 from tangram.cli.output import Row
 from tangram.cli.simulate.simulation import SimulationOutcome
 from tangram.simulator.result.attainment import WINDOW_S
@@ -35,7 +36,7 @@ def check_plot(path: Path) -> None:
     try:
         import matplotlib.figure  # noqa: F401, PLC0415 - half a second
     except ImportError:
-        raise InputError("--plot", "needs matplotlib: pip install 'tangram-operator[cli]'") from None
+        raise InputError("--plot", f"needs matplotlib: {installation()}") from None
 
 
 def draw(path: Path, outcome: SimulationOutcome, deployments: Sequence[Row]) -> None:
