@@ -182,12 +182,15 @@ class _Reading:
         pool, cuttable = self.pools.get(gpu.get("pool"), {}), gpu.get("cuttable", True)
         policy = pool.get("migPolicy", "IdleOnly") if gpu.get("pool") in self.pools else "Full"
         busy = any(i.get("owner") for i in gpu.get("instances", ()))
-        frozen = policy == "Ignore" or (policy == "IdleOnly" and busy)
-        if frozen:
-            held = [each if each.owner is None else _still(each) for each in held]
-        backend = {"NVML": "nvml", "MIGManager": "mig-manager", None: gpu.get("backend", "nvml")}
         told = gpu.get("migEnabled")
         slices = any(i["profile"] != FULL for i in gpu.get("instances", ()))
+        in_mig = slices if told is None else told
+        backends = {"NVML": "nvml", "MIGManager": "mig-manager", None: gpu.get("backend", "nvml")}
+        backend = backends[pool.get("backend")]
+        in_use = policy == "IdleOnly" and busy  # NVML may cut what is idle of a GPU in MIG mode
+        frozen = policy == "Ignore" or (in_use and not (in_mig and backend == "nvml"))
+        if frozen or in_use:
+            held = [each if each.owner is None else _still(each) for each in held]
         price = gpu.get("pricePerGPUHour", pool.get("pricePerGPUHour"))
         return GPUState(
             gpu["id"],
@@ -196,11 +199,11 @@ class _Reading:
             gpu.get("zone", ""),
             gpu.get("pool", ""),
             cuttable and not frozen,
-            slices if told is None else told,
+            in_mig,
             bool(
                 told is None and not gpu.get("instances") and cuttable and BOARDS[sku].profiles and not frozen
             ),
-            backend[pool.get("backend")],
+            backend,
             gpu.get("nvlinkGPUs", _linked_gpus(sku)),
             None if price is None else float(price),
             tuple(sorted(held, key=lambda each: each.start)),
