@@ -316,7 +316,8 @@ def test_while_every_connection_sends_a_body_probes_answer_and_requests_are_refu
         assert refusal.headers["Retry-After"]
         assert refusal.headers["Connection"] == "close"
         assert server.metric("tangram:requests_rejected_total", reason="too_many_connections") == 1
-        assert server.metric("tangram:requests_received_total") == 1 + 5
+        # The bodies that have not come are no load; the request that found no connection is.
+        assert server.metric("tangram:requests_received_total") == 1
     eventually(lambda: server.complete("the", max_tokens=1).status_code == 200, "free again")
 
 

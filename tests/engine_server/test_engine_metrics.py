@@ -1,19 +1,25 @@
 """Metrics have vLLM's names and their counts can be predicted from the requests that were made."""
 
 import json
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tangram_engine.serve.http.errors import unavailable
 from tangram_engine.serve.metrics import (
     ITL_BUCKETS,
     LATENCY_BUCKETS,
     REFUSALS,
+    REFUSED_BY_REPLICA,
     TTFT_BUCKETS,
+    CountedRequest,
+    EngineMetrics,
     length_buckets,
 )
 from tests.support.engine_process import EngineProcess, eventually
@@ -131,15 +137,18 @@ def test_cached_and_computed_prompt_tokens_add_up(fresh: EngineProcess) -> None:
 
 
 def arrivals(server: EngineProcess) -> tuple[float, dict[str, float]]:
-    """Requests received, and those rejected by reason where there are any."""
-    page = server.get("/metrics").text
+    """Requests that count as load, and those rejected by reason where there are any."""
+    return arrivals_of(server.get("/metrics").text)
+
+
+def arrivals_of(page: str) -> tuple[float, dict[str, float]]:
     families = {f.name: f for f in text_string_to_metric_families(page)}
     (received,) = families["tangram:requests_received"].samples
     rejected = {s.labels["reason"]: s.value for s in families["tangram:requests_rejected"].samples if s.value}
     return received.value, rejected
 
 
-def test_every_request_for_tokens_is_received_and_those_refused_are_rejected_with_a_reason(
+def test_requests_that_no_replica_would_serve_are_rejected_with_a_reason_and_are_no_load(
     fresh: EngineProcess,
 ) -> None:
     assert fresh.complete("the quick", n=3, max_tokens=2).status_code == 200
@@ -150,9 +159,47 @@ def test_every_request_for_tokens_is_received_and_those_refused_are_rejected_wit
     assert fresh.post("/v1/completions", content=b"{").status_code == 415
     assert fresh.complete("x" * (5 << 20)).status_code == 413
 
+    assert fresh.complete("the", n=[1]).status_code == 400
+    assert fresh.post("/v1/completions", {"prompt": [10**6]}).status_code == 400
     assert arrivals(fresh) == (
-        7, {"context_length_exceeded": 1, "invalid_request": 3, "body_too_large": 1}
+        2, {"context_length_exceeded": 1, "invalid_request": 5, "body_too_large": 1}
     )  # fmt: skip
+
+
+def test_a_request_whose_body_never_comes_or_ends_is_no_load(fresh: EngineProcess) -> None:
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    for sent in (b"", head, head + b"Content-Length: 100\r\n\r\n{", head + b"Content-Length: 2\r\n\r\n{}"):
+        with socket.create_connection(("127.0.0.1", fresh.port), 5) as connection:
+            connection.sendall(sent)
+            if sent.endswith(b"{}"):
+                assert connection.recv(100).startswith(b"HTTP/1.1 400 ")
+
+    eventually(lambda: fresh.metric("tangram_engine_connections") <= 1, "the others have left")
+    assert arrivals(fresh) == (0, {"invalid_request": 1})
+
+
+def test_more_sequences_than_an_idle_replica_holds_are_no_load(start: Any) -> None:
+    server = start("--max-num-seqs", "1", "--max-queued-requests", "1")
+
+    refusal = server.complete("the", n=3, max_tokens=1)
+
+    assert (refusal.status_code, refusal.json()["error"]["code"]) == (429, "too_many_sequences")
+    assert refusal.headers["x-should-retry"] == "false"
+    assert "Retry-After" not in refusal.headers
+    assert arrivals(server) == (0, {"too_many_sequences": 1})
+
+
+@pytest.mark.parametrize("code", REFUSED_BY_REPLICA)
+def test_what_a_replica_refused_for_want_of_capacity_is_load_once(code: str) -> None:
+    metrics = EngineMetrics("tiny")
+    refused, ended = CountedRequest(metrics), CountedRequest(metrics)
+
+    refused.refused(unavailable("full", code))
+    ended.accepted()
+    ended.refused(unavailable("it ended what was accepted", code))
+
+    counted = arrivals_of(generate_latest(metrics.registry).decode())
+    assert counted == (2, {code: 1})
 
 
 def test_a_request_is_received_before_its_first_token(start: Any) -> None:

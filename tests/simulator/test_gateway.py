@@ -94,9 +94,11 @@ def test_what_waits_when_the_run_ends_has_timed_out() -> None:
 @pytest.mark.parametrize("answer", [1600, 3960])
 def test_requests_too_long_for_the_cache_or_the_model_reach_no_engine(answer: int) -> None:
     pod = _pod(0)
-    gateway = _gateway([pod])
+    arrived: list[SimulatedPod] = []
+    gateway = Gateway([pod], arrived.append, 4000, Router.RANDOM, 30.0, seed=3)
 
     gateway.accept(_request(0.0, answer), 0.0)
 
+    assert arrived == []  # it is no load
     assert gateway.sent[0].failure is SendFailure.TOO_LONG
     assert pod.outstanding == 0

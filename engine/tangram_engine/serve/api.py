@@ -35,7 +35,7 @@ from tangram_engine.serve.text.tokenizer import TokenizerError
 from .client import EngineClient
 from .generation import Delta, Generation, Hold
 from .lifecycle import Lifecycle
-from .metrics import EngineMetrics
+from .metrics import CountedRequest, EngineMetrics
 from .prepare_requests import RequestPreparer
 
 logger = logging.getLogger(__name__)
@@ -156,17 +156,20 @@ class Endpoints:
     async def _timed(
         self, request: web.Request, model: type[CompletionRequest | ChatRequest]
     ) -> web.StreamResponse:
-        """Answer, and count the request: at its headers, for demand must not depend on what is served."""
-        metrics = self._backend.metrics
-        metrics.received()
+        """Answer, and count the request once: as accepted, before its first token, or as refused."""
+        counted = CountedRequest(self._backend.metrics)
         try:
-            return await self._within_time(request, model, time.monotonic())
+            return await self._within_time(request, model, time.monotonic(), counted)
         except APIError as error:
-            metrics.rejected(error.status, error.code)
+            counted.refused(error)
             raise
 
     async def _within_time(
-        self, request: web.Request, model: type[CompletionRequest | ChatRequest], arrival: float
+        self,
+        request: web.Request,
+        model: type[CompletionRequest | ChatRequest],
+        arrival: float,
+        counted: CountedRequest,
     ) -> web.StreamResponse:
         """Answer within the time limit. An error after the first event becomes the last event."""
         backend = self._backend
@@ -175,7 +178,7 @@ class Endpoints:
             events = EventStream(request, headers, close=backend.lifecycle.leaving)
             try:
                 async with _time_limit(backend.max_request_seconds):
-                    response = await self._answer(request, model, events, arrival, held)
+                    response = await self._answer(request, model, events, arrival, held, counted)
                     if not response.prepared:
                         await self._deliver(request, response)
                     return response
@@ -196,6 +199,7 @@ class Endpoints:
         events: EventStream,
         arrival: float,
         held: HeldBytes,
+        counted: CountedRequest,
     ) -> web.StreamResponse:
         backend = self._backend
         body = await backend.read(request, model, held)
@@ -208,6 +212,7 @@ class Endpoints:
             places = backend.lifecycle.sequences(count)
             with places:
                 requests = await backend.in_text_thread(lambda: preparer.requests(body, arrival))
+                counted.accepted()
                 generation = Generation(
                     engine,
                     backend.metrics,
@@ -224,7 +229,7 @@ class Endpoints:
                     return await _stream(generation, dialect, events, body)
                 return await _whole(generation, dialect, body, backend.executor)
         except APIError as error:
-            if error.status == 429:
+            if error.code == "queue_full":
                 backend.metrics.refused("max_num_queued_reqs")
             raise
 

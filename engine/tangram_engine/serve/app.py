@@ -178,7 +178,6 @@ def count_early_refusal(metrics: EngineMetrics, api_keys: APIKeys | None) -> Ear
             return
         # Without this, clients without a key could make the operator add replicas.
         if _has_key(request, api_keys):
-            metrics.received()
             metrics.rejected(error.status, error.code)
 
     return count

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from enum import Enum
 
-from tangram_engine.serve.http.errors import overloaded, unavailable
+from tangram_engine.serve.http.errors import overloaded, too_many_sequences, unavailable
 
 
 class State(Enum):
@@ -66,6 +66,8 @@ class Lifecycle:
     @contextmanager
     def sequences(self, count: int) -> Iterator[None]:
         """Hold places for `count` sequences. Raises APIError (429) when there are not so many."""
+        if count > self._sequence_limit:
+            raise too_many_sequences(self._sequence_limit)
         if self._sequences + count > self._sequence_limit:
             raise overloaded(self._sequence_limit)
         self._sequences += count

@@ -5,19 +5,23 @@ from collections.abc import Sequence
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics
 
 from tangram_engine.messages import EngineInfo, StepStats
+from tangram_engine.serve.http.errors import APIError
 
 from .local_metrics import LocalCounter, LocalHistogram
 
 _REJECTIONS = ("max_connections", "max_body_bytes", "max_num_queued_reqs")
-# Codes of error objects that refuse a request for tokens before any is computed. Every other 4xx counts as
-# INVALID: a mistake of the client. Other 5xx end a request that was accepted.
-INVALID = "invalid_request"
-REFUSALS = (
+# Codes of error objects that refuse a request for tokens before any is computed. The replica is full or cannot
+# serve now: another one would have served the request, so it is load.
+REFUSED_BY_REPLICA = (
     *("queue_full", "too_many_connections", "too_many_body_bytes"),
     *("text_workers_busy", "text_process_unavailable"),
-    *("not_ready", "draining", "engine_hung"),
-    *("context_length_exceeded", "body_too_large", INVALID),
+    *("not_ready", "draining", "engine_hung", "engine_died"),
 )
+# No number of replicas would serve the request, so it is no load. Every other 4xx counts as INVALID: a mistake
+# of the client.
+INVALID = "invalid_request"
+REFUSED_FOR_ITSELF = ("context_length_exceeded", "body_too_large", "too_many_sequences", INVALID)
+REFUSALS = (*REFUSED_BY_REPLICA, *REFUSED_FOR_ITSELF)
 TTFT_BUCKETS = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0,
     80.0, 160.0, 640.0, 2560.0,
@@ -83,7 +87,7 @@ class EngineMetrics:
             self._rejections.labels(**self._labels, reason=reason)
         self._received = LocalCounter(
             "tangram:requests_received",
-            "Requests for tokens, counted when their headers arrived, whether they are served or refused",
+            "Requests for tokens that were accepted, or refused by a replica that was full or could not serve",
             self._labels,
             self.registry,
         )
@@ -207,12 +211,14 @@ class EngineMetrics:
         family = self._rejections if reason in _REJECTIONS else self._closed
         family.labels(**self._labels, reason=reason).inc()
 
-    def received(self) -> None:
-        """Count a request for tokens when its headers have arrived."""
+    def accepted(self) -> None:
+        """Count a request for tokens once it is valid and has its places in the queue."""
         self._received.value += 1
 
     def rejected(self, status: int, code: str | None) -> None:
-        """Count a request for tokens that ends with this error, if the error refuses it."""
+        """Count a request for tokens that was not accepted and ends with this error, if the error refuses it."""
+        if code in REFUSED_BY_REPLICA:
+            self._received.value += 1
         if code in REFUSALS or 400 <= status < 500:
             self._rejected.labels(**self._labels, reason=code if code in REFUSALS else INVALID).inc()
 
@@ -232,3 +238,27 @@ class EngineMetrics:
 
     def _histogram(self, name: str, text: str, buckets: Sequence[float] = LATENCY_BUCKETS) -> LocalHistogram:
         return LocalHistogram(name, text, self._labels, buckets, self.registry)
+
+
+class CountedRequest:
+    """A request for tokens, counted once: as accepted, or by the error that refuses it.
+
+    It counts as load when a replica has accepted it or has refused it for want of capacity, never at its
+    headers: a client could otherwise make the operator add replicas by requests that none would serve, or by
+    bodies that it never ends.
+    """
+
+    __slots__ = ("_is_accepted", "_metrics")
+
+    def __init__(self, metrics: EngineMetrics) -> None:
+        self._metrics, self._is_accepted = metrics, False
+
+    def accepted(self) -> None:
+        """Count the request as load: it is valid and has its places in the queue."""
+        self._is_accepted = True
+        self._metrics.accepted()
+
+    def refused(self, error: APIError) -> None:
+        """Count the error as a refusal; one that ends an accepted request is none."""
+        if not self._is_accepted:
+            self._metrics.rejected(error.status, error.code)

@@ -67,6 +67,17 @@ def overloaded(limit: int) -> APIError:
     )
 
 
+def too_many_sequences(limit: int) -> APIError:
+    """429 for a request that an idle server could not hold either: to repeat it is of no use."""
+    return APIError(
+        429,
+        f"The request has more sequences than the {limit} that the server holds at once.",
+        kind="rate_limit_error",
+        code="too_many_sequences",
+        headers={"x-should-retry": "false"},
+    )
+
+
 def unavailable(message: str, code: str, *, close: bool = False) -> APIError:
     """503: loading, draining, failed or full; another replica may answer. `close` ends the connection."""
     headers = {"Retry-After": str(RETRY_SECONDS)} | ({"Connection": "close"} if close else {})

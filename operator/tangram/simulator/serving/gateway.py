@@ -89,13 +89,13 @@ class Gateway:
         pod = self._pick(at)
         if pod.replica is None:
             raise ValueError(f"pod {pod.name} is an endpoint without an engine")
-        self.arrived(pod)
         try:
             sent.number = pod.replica.send(sent.request, at)
         except ValueError:
             sent.failure = SendFailure.TOO_LONG
         else:
             sent.pod = pod
+            self.arrived(pod)  # a request that is too long for the replica is no load
 
     def _pick(self, at: float) -> SimulatedPod:
         endpoints = self.endpoints
