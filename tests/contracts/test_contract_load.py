@@ -1,7 +1,7 @@
 """What an engine counts as load is what the scaling law orders replicas for.
 
-Requests that no number of replicas would serve order none, however many a client sends; requests that a replica
-refused because it was full do. The pages are those of the engine's own metrics.
+Requests that no number of replicas would serve order none, however many a client sends; requests that a
+replica refused because it was full do. The pages are those of the engine's own metrics.
 """
 
 import ast

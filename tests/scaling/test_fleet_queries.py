@@ -134,11 +134,11 @@ def test_a_share_needs_observations(values, attainment):
 
 
 def test_a_counter_that_not_every_engine_exports_is_not_known():
-    exported = [("arrived", "5"), ("rejected", "1"), ("arrived@300", "9")]
+    exported = [("arrived", "5"), ("arrived@300", "9")]
 
     assert answered(exported)["arrived"] == 5
     partly = answered([*exported, ("pods_without_arrived", "1")])
-    assert (partly["arrived"], partly["rejected"], partly["arrived@300"]) == (None, None, 9)
+    assert (partly["arrived"], partly["arrived@300"]) == (None, 9)
 
 
 def test_rows_of_other_models_and_pods_count_for_none():
@@ -177,7 +177,7 @@ VALUE = st.floats(allow_nan=True).map(str) | st.sampled_from(["+Inf", "NaN", "ma
 FIELD = st.sampled_from(
     [
         *("running", "targets", "scraped_at", "waiting", "kv_usage", "requests", "ttft_good", "arrived"),
-        *("rejected", "pods_without_arrived", "prompt_tokens_sum", "prompt_tokens_count", "requests@300"),
+        *("pods_without_arrived", "prompt_tokens_sum", "prompt_tokens_count", "requests@300"),
         *("ttft_good@300", "tpot_count", "tpot_good", "itl_good", "itl_count", "ttft_s", "running_mean@1500"),
     ]
 )

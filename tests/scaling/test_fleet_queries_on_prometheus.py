@@ -57,8 +57,6 @@ def page(rng, labels, *, decimal=False, counts_arrivals=True, begin=0, end=END_S
     put(queries.KV_USAGE, "", [rng.random() for _ in times])
     if counts_arrivals:
         put(queries.RECEIVED, "", growing(20))
-        for reason in ("queue_full", "draining"):
-            put(queries.REJECTED, f',reason="{reason}"', growing(3))
     for name in (queries.PROMPT_LENGTH, queries.ANSWER_LENGTH):
         put(f"{name}_count", "", growing(15))
         put(f"{name}_sum", "", growing(9000))

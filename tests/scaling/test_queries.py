@@ -44,7 +44,6 @@ def test_without_objectives_nothing_is_asked_about_latency():
         "running_mean",
         "requests",
         "arrived",
-        "rejected",
         "prompt_tokens_mean",
         "answer_tokens_mean",
     }

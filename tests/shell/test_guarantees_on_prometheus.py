@@ -68,7 +68,6 @@ class Engine:
         }
         if self.counts_arrivals:
             page[queries.RECEIVED, ""] = count
-            page[queries.REJECTED, ""] = 0.0
         for name, edge, met in (
             (queries.TTFT, "1.0", self.met),
             (queries.TPOT, "0.05", self.met),

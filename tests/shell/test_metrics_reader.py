@@ -508,13 +508,12 @@ async def test_a_prometheus_that_is_down_is_asked_once() -> None:
     await metrics_reader.close()
 
 
-async def test_arrivals_rejections_and_lengths_are_read_for_each_window() -> None:
+async def test_arrivals_and_lengths_are_read_for_each_window() -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         if asked(request) == "time()":
             return vector_of_one("100")
         values = {
             "arrived": "40",
-            "rejected": "3",
             "arrived@300": "150",
             "pods_without_arrived@1500": "1",
             "prompt_tokens_sum": "900",
@@ -522,7 +521,6 @@ async def test_arrivals_rejections_and_lengths_are_read_for_each_window() -> Non
             "answer_tokens_sum@300": "80",
             "answer_tokens_count@300": "4",
             "arrived@1500": "7",
-            "rejected@1500": "1",
         }
         result = grouped_answers.rows(asked(request), NAMES, lambda field, _model: values.get(field))
         return httpx.Response(200, json=grouped_answers.answer(result))
@@ -535,7 +533,7 @@ async def test_arrivals_rejections_and_lengths_are_read_for_each_window() -> Non
     sample = metrics_reader.reading(INTENT).sample
     assert sample is not None
     narrow, wide, widest = sample.windows(60)
-    assert (narrow.arrived, narrow.rejected, narrow.prompt_tokens_mean) == (40, 3, 300)
-    assert (wide.arrived, wide.rejected, wide.answer_tokens_mean) == (150, None, 20)
-    assert (widest.arrived, widest.rejected) == (None, None)  # not every engine counts them
+    assert (narrow.arrived, narrow.prompt_tokens_mean) == (40, 300)
+    assert (wide.arrived, wide.answer_tokens_mean) == (150, 20)
+    assert widest.arrived is None  # not every engine counts them
     await metrics_reader.close()

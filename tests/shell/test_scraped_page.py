@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from tangram.scaling.queries import KV_USAGE, RECEIVED, REJECTED, RUNNING, TTFT, WAITING
-from tangram.scaling.scrapes.page_layout import MOST_REASONS, READ_BY_OPERATOR
+from tangram.scaling.queries import KV_USAGE, RECEIVED, RUNNING, TTFT, WAITING
+from tangram.scaling.scrapes.page_layout import READ_BY_OPERATOR
 from tangram.shell.measure.scraped_page import MOST_ENGINES, PageParser, PageProblem, PodPages, is_wanted
 from tangram.simulator.metrics import EnginePage
 from tests.support import metrics_pages
@@ -23,7 +23,7 @@ def parsed(*lines, parser=None, pages=None):
 
 
 def value(engine, name):
-    return engine.row[READ_BY_OPERATOR.column(name)]
+    return engine.row[READ_BY_OPERATOR.columns[name]]
 
 
 def test_a_page_gives_the_values_of_its_engine():
@@ -45,10 +45,10 @@ def test_a_page_gives_the_values_of_its_engine():
 def test_a_series_that_the_page_lacks_is_absent_and_not_zero():
     engine = parsed(line(RUNNING, 1))["0"]
 
-    column = READ_BY_OPERATOR.column(WAITING)
+    column = READ_BY_OPERATOR.columns[WAITING]
     assert column in engine.absent
     assert math.isnan(engine.row[column])
-    assert READ_BY_OPERATOR.column(RUNNING) not in engine.absent
+    assert READ_BY_OPERATOR.columns[RUNNING] not in engine.absent
 
 
 def test_each_engine_of_a_page_has_its_values():
@@ -66,17 +66,6 @@ def test_series_of_another_model_do_not_count():
 
     assert value(engines["0"], RUNNING) == 1
     assert math.isnan(value(engines["0"], WAITING))
-
-
-def test_a_reason_of_rejections_keeps_its_column():
-    pages, identity = PodPages(), f'engine="0",model_name="{MODEL}"'
-    first = parsed(line(REJECTED, 5, f'{identity},reason="a"'), pages=pages)["0"]
-
-    page = (line(REJECTED, 2, f'{identity},reason="b"'), line(REJECTED, 6, f'{identity},reason="a"'))
-    second = parsed(*page, pages=pages)["0"]
-
-    columns = READ_BY_OPERATOR.columns[REJECTED]
-    assert (first.row[columns[0]], second.row[columns[0]], second.row[columns[1]]) == (5, 6, 2)
 
 
 def test_a_current_name_has_precedence_over_a_previous_one():
@@ -153,14 +142,6 @@ def test_a_page_with_too_many_engines_is_refused():
         parsed(*lines)
 
 
-def test_a_page_with_too_many_reasons_is_refused():
-    identity = f'engine="0",model_name="{MODEL}"'
-    lines = [line(REJECTED, 1, f'{identity},reason="{number}"') for number in range(MOST_REASONS + 1)]
-
-    with pytest.raises(PageProblem, match="reasons"):
-        parsed(*lines)
-
-
 def test_labels_that_change_with_each_page_do_not_fill_the_memory(monkeypatch):
     monkeypatch.setattr("tangram.shell.measure.scraped_page._MOST_KNOWN", 100)
     parser = PageParser()
@@ -173,8 +154,8 @@ def test_labels_that_change_with_each_page_do_not_fill_the_memory(monkeypatch):
 
 def test_a_large_page_is_not_remembered():
     pages = PodPages()
-    labels = [f'engine="0",model_name="{MODEL}",reason="a",note="{"x" * 3000}{n}"' for n in range(30)]
-    lines = [line(REJECTED, 1, label.replace("model_name", "other")) for label in labels]
+    labels = [f'engine="0",model_name="{MODEL}",note="{"x" * 3000}{n}"' for n in range(30)]
+    lines = [line(RECEIVED, 1, label.replace("model_name", "other")) for label in labels]
 
     for _ in range(2):
         assert value(parsed(*lines, line(RUNNING, 4), pages=pages)["0"], RUNNING) == 4

@@ -1,13 +1,12 @@
 """What is remembered of a pod's pages changes no reading: pages of any series, orders and defects."""
 
 import math
-from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from tangram.scaling.queries import KV_USAGE, PREVIOUS_NAMES, REJECTED, RUNNING
+from tangram.scaling.queries import KV_USAGE, PREVIOUS_NAMES, RECEIVED, RUNNING
 from tangram.scaling.scrapes.page_layout import READ_BY_OPERATOR
 from tangram.shell.measure.scraped_page import PageParser, PageProblem, PodPages, is_wanted, wanted_lines
 from tangram.simulator.metrics import EnginePage
@@ -42,7 +41,7 @@ def shown(numbers):
         page.first_token(number / 1000, 500)
         page.finished(number / 20_000, 100, 10 + number, 3.0)
     page.running, page.kv_usage = len(numbers), 0.25
-    values = metrics_pages.series(page, MODEL) | metrics_pages.rejections(MODEL, "0", {"a": 1.0, "b": 2.0})
+    values = metrics_pages.series(page, MODEL) | metrics_pages.rejections(MODEL, "0", {"a": 1.0})
     values |= metrics_pages.series(page, OTHER, "1", without=("bucket",))
     return metrics_pages.text(values).split(b"\n")
 
@@ -66,7 +65,7 @@ changes = st.one_of(
             [
                 f'{PREVIOUS_NAMES[KV_USAGE]}{{engine="0",model_name="{MODEL}"}} 0.75'.encode(),
                 f'{PREVIOUS_NAMES[KV_USAGE]}{{engine="2",model_name="{MODEL}"}} 0.75'.encode(),
-                f'{REJECTED}{{engine="0",model_name="{MODEL}",reason="c"}} 3'.encode(),
+                f'{RECEIVED}{{engine="0",model_name="{MODEL}",reason="c"}} 3'.encode(),
                 f"{RUNNING}{{".encode(),
                 RUNNING.encode(),
                 b"process_cpu_seconds_total 3.5",
@@ -117,10 +116,8 @@ def test_a_page_gives_the_same_whatever_the_pages_before_it_were(scrapes):
         for defect in defects:
             lines = changed(lines, defect)
         text = b"\n".join(lines)
-        first = replace(pages, reasons=dict(pages.reasons), layout=None)
 
-        assert outcome(remembering, text, pages) == outcome(PageParser(), text, first)
-        assert pages.reasons == first.reasons
+        assert outcome(remembering, text, pages) == outcome(PageParser(), text, PodPages())
 
 
 @given(
@@ -142,15 +139,13 @@ def test_a_page_gives_the_values_that_the_client_library_reads(before, counts, d
         return
     assert found.keys() == expected.keys()
     for engine, (row, absent) in found.items():
-        columns = {**expected[engine]}
-        for reason, value in columns.pop("reasons", {}).items():
-            columns[READ_BY_OPERATOR.columns[REJECTED][pages.reasons[reason]]] = value
+        columns = expected[engine]
         assert {column: value for column, value in enumerate(row) if value is not None} == columns
         assert absent == frozenset(range(READ_BY_OPERATOR.width)) - columns.keys()
 
 
 def read_by_the_client_library(text):
-    """The values of the model by engine and column; those of rejections by reason."""
+    """The values of the model by engine and column."""
     engines = {}
     for family in text_string_to_metric_families(text + "\n"):
         for sample in family.samples:
@@ -159,10 +154,8 @@ def read_by_the_client_library(text):
                 continue
             histogram, edge = name.removesuffix("_bucket"), labels.get("le")
             values = engines.get(labels["engine"], {})
-            if name == REJECTED:
-                values.setdefault("reasons", {})[labels["reason"]] = sample.value
-            elif name in READ_BY_OPERATOR.columns:
-                values[READ_BY_OPERATOR.column(name)] = sample.value
+            if name in READ_BY_OPERATOR.columns:
+                values[READ_BY_OPERATOR.columns[name]] = sample.value
             elif histogram in READ_BY_OPERATOR.edges and float(edge) in READ_BY_OPERATOR.edges[histogram]:
                 values[READ_BY_OPERATOR.bucket_column(histogram, float(edge))] = sample.value
             else:

@@ -74,15 +74,17 @@ def previous_name(name):
 
 
 def page_of(pod, engines, second):
-    """The series of a pod: two engines, reasons that appear one after the other, missing series."""
+    """The series of a pod: two engines, series that appear late, missing series."""
     values = {}
     for number, page in enumerate(engines):
         values |= metrics_pages.series(page, MODEL, f"{number}", without=VLLM_LACKS if pod == "older" else ())
     if pod == "older":
         values = {(previous_name(name), labels): value for (name, labels), value in values.items()}
-    if pod == "steady":
-        reasons = {"queue_full": second // 40} | ({"draining": second // 90} if second > 400 else {})
-        values |= metrics_pages.rejections(MODEL, "0", reasons)
+    if pod == "steady" and second <= 400:
+        late = (queries.TPOT, queries.RECEIVED)
+        values = {
+            (name, labels): value for (name, labels), value in values.items() if not name.startswith(late)
+        }
     return values
 
 

@@ -177,7 +177,6 @@ def test_a_page_counts_tokens_and_latencies_where_the_engine_does(prometheus):
     page = EnginePage()
     prometheus.scrape("a", page, 0)
     page.arrived(3)
-    page.rejected()
     page.first_token(0.25, 700)  # at an edge
     page.first_token(0.26, 300)
     page.token_gaps(9, 0.03)

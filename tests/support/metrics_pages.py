@@ -1,11 +1,13 @@
 """Metrics pages in the text format, from what simulated engines count."""
 
-from tangram.scaling.queries import RECEIVED, REJECTED
+from tangram.scaling.queries import RECEIVED
 from tangram.simulator.metrics import EnginePage
 from tangram.simulator.metrics.page_layout import series_labels
 
 Series = dict[tuple[str, str], float]
 """Values by name and labels, without those that a scrape adds."""
+
+REJECTED = "tangram:requests_rejected_total"  # the operator does not read it
 
 
 def series(page: EnginePage, model: str, engine: str | None = "0", without: tuple[str, ...] = ()) -> Series:
@@ -13,8 +15,6 @@ def series(page: EnginePage, model: str, engine: str | None = "0", without: tupl
     identity = f'model_name="{model}"' + ("" if engine is None else f',engine="{engine}"')
     values: Series = {}
     for (name, le), value in zip(series_labels(), page.scrape(), strict=True):
-        if name == REJECTED:
-            continue  # it has a series for each reason
         values[name, f'{identity},le="{le}"' if le else identity] = value
         if le == "+Inf":
             values[f"{name.removesuffix('_bucket')}_count", identity] = value

@@ -10,15 +10,15 @@ from tangram_engine.serve.http.errors import APIError
 from .local_metrics import LocalCounter, LocalHistogram
 
 _REJECTIONS = ("max_connections", "max_body_bytes", "max_num_queued_reqs")
-# Codes of error objects that refuse a request for tokens before any is computed. The replica is full or cannot
-# serve now: another one would have served the request, so it is load.
+# Codes of error objects that refuse a request for tokens before any is computed.
+# The replica is full or cannot serve now: another one would have served the request, so it is load.
 REFUSED_BY_REPLICA = (
     *("queue_full", "too_many_connections", "too_many_body_bytes"),
     *("text_workers_busy", "text_process_unavailable"),
     *("not_ready", "draining", "engine_hung", "engine_died"),
 )
-# No number of replicas would serve the request, so it is no load. Every other 4xx counts as INVALID: a mistake
-# of the client.
+# No number of replicas would serve the request, so it is no load. Every other 4xx counts as INVALID: a
+# mistake of the client.
 INVALID = "invalid_request"
 REFUSED_FOR_ITSELF = ("context_length_exceeded", "body_too_large", "too_many_sequences", INVALID)
 REFUSALS = (*REFUSED_BY_REPLICA, *REFUSED_FOR_ITSELF)
@@ -87,7 +87,7 @@ class EngineMetrics:
             self._rejections.labels(**self._labels, reason=reason)
         self._received = LocalCounter(
             "tangram:requests_received",
-            "Requests for tokens that were accepted, or refused by a replica that was full or could not serve",
+            "Requests for tokens that were accepted, or that the replica had no capacity for",
             self._labels,
             self.registry,
         )
@@ -216,7 +216,7 @@ class EngineMetrics:
         self._received.value += 1
 
     def rejected(self, status: int, code: str | None) -> None:
-        """Count a request for tokens that was not accepted and ends with this error, if the error refuses it."""
+        """Count a request for tokens that was not accepted, if this error, with which it ends, refuses it."""
         if code in REFUSED_BY_REPLICA:
             self._received.value += 1
         if code in REFUSALS or 400 <= status < 500:

@@ -80,7 +80,6 @@ def _over_window(values: _Values, subject: MetricsSubject, suffix: str) -> dict[
         "running_mean": _sum(values, f"running_mean{suffix}"),
         "requests": _sum(values, f"requests{suffix}"),
         "arrived": _sum(values, f"arrived{suffix}") if counted else None,
-        "rejected": _sum(values, f"rejected{suffix}") if counted else None,
         "prompt_tokens_mean": _ratio(values, f"prompt_tokens_sum{suffix}", f"prompt_tokens_count{suffix}"),
         "answer_tokens_mean": _ratio(values, f"answer_tokens_sum{suffix}", f"answer_tokens_count{suffix}"),
     }

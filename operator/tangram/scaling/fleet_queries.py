@@ -21,7 +21,6 @@ from tangram.scaling.queries import (
     KV_USAGE,
     PROMPT_LENGTH,
     RECEIVED,
-    REJECTED,
     RUNNING,
     TPOT,
     TPOT_BUCKETS,
@@ -176,7 +175,6 @@ def _terms_over_window(suffix: str, select: _Selection, window_s: float) -> Iter
     for field, metric in (
         ("requests", first_tokens),
         ("arrived", arrived),
-        ("rejected", _Counter(REJECTED)),
         ("prompt_tokens_sum", _Counter(PROMPT_LENGTH, "_sum")),
         ("prompt_tokens_count", _Counter(PROMPT_LENGTH, "_count")),
         ("answer_tokens_sum", _Counter(ANSWER_LENGTH, "_sum")),
@@ -202,12 +200,7 @@ def _mean(field: str, metric: str, pods: tuple[str, ...], window_s: float) -> _T
 
 
 def _increase(field: str, counter: _Counter, pods: tuple[str, ...], window_s: float) -> _Term:
-    within_page = ("reason",) if counter.metric == REJECTED else ()
-    return _Term(
-        field,
-        lambda pods: _by_group("sum", _page(_increases(counter, pods, window_s), *within_page)),
-        pods,
-    )
+    return _Term(field, lambda pods: _by_group("sum", _page(_increases(counter, pods, window_s))), pods)
 
 
 def _without(field: str, counter: _Counter, other: _Counter, pods: tuple[str, ...], window_s: float) -> _Term:
@@ -227,9 +220,9 @@ def _increases(counter: _Counter, pods: str, window_s: float) -> str:
     )
 
 
-def _page(expression: str, *within_page: str) -> str:
-    """Return the value of each engine, and of each further label: once, however often it is scraped."""
-    return f"max by ({', '.join((_POD, 'engine', *within_page))}) ({expression})"
+def _page(expression: str) -> str:
+    """Return the value of each engine: once, however often it is scraped."""
+    return f"max by ({_POD}, engine) ({expression})"
 
 
 def _by_group(aggregation: str, expression: str) -> str:

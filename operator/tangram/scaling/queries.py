@@ -28,8 +28,7 @@ ITL = "vllm:inter_token_latency_seconds"  # one observation per token
 RUNNING = "vllm:num_requests_running"
 WAITING = "vllm:num_requests_waiting"
 KV_USAGE = "vllm:kv_cache_usage_perc"  # share of KV blocks in use, 0 to 1
-RECEIVED = "tangram:requests_received_total"  # counted when the headers of a request arrive
-REJECTED = "tangram:requests_rejected_total"  # before any token, by reason
+RECEIVED = "tangram:requests_received_total"  # load: accepted, or refused by a replica that was full
 PROMPT_LENGTH = "vllm:request_prompt_tokens"  # one observation per finished request
 ANSWER_LENGTH = "vllm:request_generation_tokens"
 
@@ -118,7 +117,6 @@ def _over_window(labels: str, objectives: Objectives, window_s: float) -> dict[s
     # A sum without the pods that do not export the counter would be too low.
     pods_without = f"max by (pod) ({first_tokens}) unless on (pod) max by (pod) ({increase(RECEIVED)})"
     queries["arrived"] = f"{_sum(increase(RECEIVED))} unless on () ({pods_without})"
-    queries["rejected"] = f"{_sum(increase(REJECTED), 'reason')} unless on () ({pods_without})"
     for field, metric in (("prompt_tokens_mean", PROMPT_LENGTH), ("answer_tokens_mean", ANSWER_LENGTH)):
         queries[field] = f"{_sum(increase(f'{metric}_sum'))} / ({_sum(increase(f'{metric}_count'))} > 0)"
     if objectives.ttft:
@@ -180,9 +178,9 @@ def observed_rates(metric: str, labels: str, edge_s: float, window: str) -> tupl
     return rates("_bucket", f',le=~"{le_pattern(edge_s)}"'), rates("_count")
 
 
-def _sum(expression: str, *more: str) -> str:
-    """Sum over pods, each counted once however many series its page became; `more`: labels within a page."""
-    return f"sum(max by ({', '.join((_ONE_PAGE, *more))}) ({expression}))"
+def _sum(expression: str) -> str:
+    """Sum over pods, each counted once however many series its page became."""
+    return f"sum(max by ({_ONE_PAGE}) ({expression}))"
 
 
 def _attainment(metric: str, labels: str, edge_s: float, window: str) -> str:

@@ -24,7 +24,6 @@ PLAUSIBLE: Mapping[str, tuple[float, float]] = {
     "running_mean": (0, MOST_REQUESTS),
     "requests": (0, MOST_REQUESTS),
     "arrived": (0, MOST_REQUESTS),
-    "rejected": (0, MOST_REQUESTS),
     "prompt_tokens_mean": (0, _MOST_TOKENS),
     "answer_tokens_mean": (0, _MOST_TOKENS),
     "kv_usage": (0, _MOST_REPLICAS),
@@ -52,8 +51,7 @@ class Window:
     tpot_attainment: float | None = None  # per request, known when it ends
     itl_attainment: float | None = None  # per token, known at once
     is_widest: bool = False  # no more requests can be had by waiting
-    arrived: float | None = None  # requests that reached the engines; None: not every engine counts them
-    rejected: float | None = None  # those refused before any token
+    arrived: float | None = None  # requests that are load; None: not every engine counts them
     prompt_tokens_mean: float | None = None  # of finished requests
     answer_tokens_mean: float | None = None
 
@@ -74,7 +72,7 @@ class Sample:
     running: float | None = None  # requests being computed, now
     running_mean: float | None = None  # the same, mean over the window
     requests: float | None = None  # requests that got their first token within the window
-    arrived: float | None = None  # requests that reached the engines within the window
+    arrived: float | None = None  # requests that are load: accepted, or refused by a full replica
     ttft_attainment: float | None = None
     tpot_attainment: float | None = None  # per request, known when it ends
     itl_attainment: float | None = None  # per token, known at once
@@ -82,7 +80,6 @@ class Sample:
     tpot_s: float | None = None
     kv_usage: float | None = None  # KV blocks in use, mean over the window, in caches of one replica
     wider: tuple[Window, ...] = ()  # the same over longer windows, ascending
-    rejected: float | None = None  # those refused before any token
     prompt_tokens_mean: float | None = None  # of requests that finished within the window
     answer_tokens_mean: float | None = None
 
@@ -96,7 +93,6 @@ class Sample:
             self.tpot_attainment,
             self.itl_attainment,
             arrived=self.arrived,
-            rejected=self.rejected,
             prompt_tokens_mean=self.prompt_tokens_mean,
             answer_tokens_mean=self.answer_tokens_mean,
         )

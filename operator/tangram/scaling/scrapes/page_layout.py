@@ -8,7 +8,6 @@ from tangram.scaling.queries import (
     KV_USAGE,
     PROMPT_LENGTH,
     RECEIVED,
-    REJECTED,
     RUNNING,
     TPOT,
     TPOT_BUCKETS,
@@ -22,7 +21,7 @@ Row = Sequence[float]
 
 
 class PageLayout:
-    """The columns of a row. A metric whose series differ in a label of the page has a column for each.
+    """The columns of a row.
 
     A histogram has a column for each edge, one for +Inf, which is its count, and one for its sum. Without
     edges it has a count and a sum.
@@ -35,29 +34,22 @@ class PageLayout:
         gauges: Sequence[str],
         counters: Sequence[str],
         edges: Mapping[str, tuple[float, ...]],
-        series_of: Mapping[str, int] | None = None,
     ) -> None:
-        """`edges`: the upper bounds of each histogram; `series_of`: columns of a counter, where not one."""
+        """`edges`: the upper bounds of each histogram."""
         self.edges = edges
         self.gauges = len(gauges)  # they have the first columns
-        self.columns: dict[str, tuple[int, ...]] = {}  # of each plain series
+        self.columns: dict[str, int] = {}  # of each plain series
         self.first_bucket: dict[str, int] = {}  # the column of the first bucket of each histogram
         column = 0
         for name in (*gauges, *counters):
-            series = (series_of or {}).get(name, 1)
-            self.columns[name] = tuple(range(column, column + series))
-            column += series
+            self.columns[name] = column
+            column += 1
         for name, bounds in edges.items():
             self.first_bucket[name] = column
-            self.columns[f"{name}_count"] = (column + len(bounds),)
-            self.columns[f"{name}_sum"] = (column + len(bounds) + 1,)
+            self.columns[f"{name}_count"] = column + len(bounds)
+            self.columns[f"{name}_sum"] = column + len(bounds) + 1
             column += len(bounds) + 2
         self.width = column
-
-    def column(self, name: str) -> int:
-        """Return the column of a metric with one series. Raises KeyError if there is none."""
-        (column,) = self.columns[name]
-        return column
 
     def bucket_column(self, histogram: str, edge: float) -> int:
         """Return the column of the bucket that ends at `edge`; raise `ValueError` if there is none."""
@@ -69,13 +61,11 @@ class PageLayout:
         return range(first, first + len(self.edges[histogram]) + 1)
 
 
-MOST_REASONS = 16  # for which an engine refuses requests: ours has eleven
 GAUGES = (RUNNING, WAITING, KV_USAGE)
 
 READ_BY_OPERATOR = PageLayout(
     gauges=GAUGES,
-    counters=(RECEIVED, REJECTED),
+    counters=(RECEIVED,),
     edges={TTFT: TTFT_BUCKETS, ITL: TPOT_BUCKETS, TPOT: TPOT_BUCKETS, PROMPT_LENGTH: (), ANSWER_LENGTH: ()},
-    series_of={REJECTED: MOST_REASONS},
 )
 """What the operator's queries ask for."""

@@ -98,10 +98,7 @@ class RangeSelection:
         self._shared: dict[str, SampledInterval | None] = {}  # of sparse targets, by key
 
     def increase(self, metric: str) -> dict[str, float]:
-        """Return the increase of a counter over the window, of targets with two scrapes or more.
-
-        It is summed over the series of the metric that a target has.
-        """
+        """Return the increase of a counter over the window, of targets with two scrapes or more."""
         return self.increases(((metric, None),))[0]
 
     def increases(self, counters: tuple[CounterName, ...]) -> list[dict[str, float]]:
@@ -111,18 +108,15 @@ class RangeSelection:
         for interval in self._sampled():
             if interval.absent is not absent:  # most targets lack the same
                 absent = interval.absent
-                select, spans = _selection(self._layout, counters, absent)
-            values = interval.increases(select)
-            for place, begin, end in spans:
-                total = values[begin]
-                for value in values[begin + 1 : end]:
-                    total += value
-                results[place][interval.key] = total
+                select, places = _selection(self._layout, counters, absent)
+            for place, value in zip(places, interval.increases(select), strict=True):
+                results[place][interval.key] = value
         for sparse in self._sparse:
             for result, counter in zip(results, counters, strict=True):
-                increase = self._sparse_increase(*sparse, _series_of(self._layout, counter))
-                if increase is not None:
-                    result[sparse[0]] = increase
+                column = _column(self._layout, counter)
+                series = self._series_interval(*sparse, column)
+                if series is not None:
+                    result[sparse[0]] = series.increase(column)
         return results
 
     def rate(self, metric: str) -> dict[str, float]:
@@ -159,19 +153,8 @@ class RangeSelection:
         """Return the largest value of a gauge, of targets with one scrape or more."""
         return {key: max(values) for key, values in self._values(metric)}
 
-    def _sparse_increase(
-        self, key: str, target: ScrapedTarget, begin: int, end: int, columns: Sequence[int]
-    ) -> float | None:
-        total = None
-        for column in columns:
-            interval = self._series_interval(key, target, begin, end, column)
-            if interval is not None:
-                value = interval.increase(column)
-                total = value if total is None else total + value
-        return total
-
     def _values(self, metric: str) -> Iterable[tuple[str, Sequence[float]]]:
-        column = self._layout.column(metric)
+        column = self._layout.columns[metric]
         for key, target, begin, end in self._targets:
             values = target.values(column, begin, end)
             if column in target.absent or column in target.sparse:
@@ -243,23 +226,19 @@ def _add_buckets(
         ]
 
 
-def _series_of(layout: PageLayout, counter: CounterName) -> Sequence[int]:
+def _column(layout: PageLayout, counter: CounterName) -> int:
     metric, edge = counter
-    return layout.columns[metric] if edge is None else (layout.bucket_column(metric, edge),)
+    return layout.columns[metric] if edge is None else layout.bucket_column(metric, edge)
 
 
 @lru_cache(maxsize=1024)
 def _selection(
     layout: PageLayout, counters: tuple[CounterName, ...], absent: frozenset[int]
-) -> tuple[Callable[[Row], Sequence[float]], tuple[tuple[int, int, int], ...]]:
-    """Return what takes some counters from a row, but for absent columns, and where each counter then is."""
-    columns: list[int] = []
-    spans = []
-    for place, counter in enumerate(counters):
-        begin = len(columns)
-        columns += [column for column in _series_of(layout, counter) if column not in absent]
-        if len(columns) > begin:
-            spans.append((place, begin, len(columns)))
-    if len(columns) > 1:
-        return itemgetter(*columns), tuple(spans)
-    return lambda row: [row[column] for column in columns], tuple(spans)
+) -> tuple[Callable[[Row], Sequence[float]], tuple[int, ...]]:
+    """Return what takes some counters from a row, but for absent columns, and the places of those."""
+    columns = [_column(layout, counter) for counter in counters]
+    places = tuple(place for place, column in enumerate(columns) if column not in absent)
+    present = [columns[place] for place in places]
+    if len(present) > 1:
+        return itemgetter(*present), places
+    return lambda row: [row[column] for column in present], places

@@ -55,7 +55,6 @@ def _counters(objectives: Objectives) -> dict[str, CounterName]:
     counters: dict[str, CounterName] = {
         "first_tokens": (f"{queries.TTFT}_count", None),
         "received": (queries.RECEIVED, None),
-        "rejected": (queries.REJECTED, None),
     }
     for name, histogram in (("prompt", queries.PROMPT_LENGTH), ("answer", queries.ANSWER_LENGTH)):
         counters |= {f"{name}_sum": (f"{histogram}_sum", None), f"{name}_count": (f"{histogram}_count", None)}
@@ -81,7 +80,6 @@ def _over_window(window: RangeSelection, counters: Mapping[str, CounterName]) ->
         "running_mean": _sum(window.avg_over_time(queries.RUNNING)),
         "requests": totals["first_tokens"],
         "arrived": totals["received"] if counted else None,
-        "rejected": totals["rejected"] if counted else None,
         "prompt_tokens_mean": _mean(totals["prompt_sum"], totals["prompt_count"]),
         "answer_tokens_mean": _mean(totals["answer_sum"], totals["answer_count"]),
     }

@@ -82,12 +82,12 @@ class ScrapeStore:
 
     def instant(self, metric: str, at: float, keys: Iterable[str] | None = None) -> dict[str, float]:
         """Return the newest values of a series."""
-        column = self.layout.column(metric)
+        column = self.layout.columns[metric]
         return {key: target.rows[index][column] for key, target, index in self._newest(column, at, keys)}
 
     def timestamp(self, metric: str, at: float, keys: Iterable[str] | None = None) -> dict[str, float]:
         """Return the times of the newest values of a series."""
-        column = self.layout.column(metric)
+        column = self.layout.columns[metric]
         return {key: target.times_ms[index] / 1000 for key, target, index in self._newest(column, at, keys)}
 
     def select(self, window_s: float, at: float, keys: Iterable[str] | None = None) -> RangeSelection:

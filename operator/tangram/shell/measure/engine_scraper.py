@@ -37,7 +37,7 @@ _SLACK = 1.1
 _AT_ONCE = 8  # LLMDeployments that are evaluated at once: two milliseconds
 # Counted over one window: not known while scrapes have not lasted as long.
 _OVER_WINDOW = frozenset(
-    {"running_mean", "requests", "arrived", "rejected", "prompt_tokens_mean", "answer_tokens_mean"}
+    {"running_mean", "requests", "arrived", "prompt_tokens_mean", "answer_tokens_mean"}
     | {"ttft_attainment", "tpot_attainment", "itl_attainment", "ttft_s", "tpot_s"}
 )
 

@@ -13,14 +13,14 @@ import math
 import operator
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from urllib.parse import urlencode
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tangram.scaling.queries import PREVIOUS_NAMES, REJECTED
-from tangram.scaling.scrapes.page_layout import GAUGES, MOST_REASONS, READ_BY_OPERATOR
+from tangram.scaling.queries import PREVIOUS_NAMES
+from tangram.scaling.scrapes.page_layout import GAUGES, READ_BY_OPERATOR
 
 MOST_ENGINES = 16  # of a page: a pod that serves with data parallelism shows several
 _MOST_KNOWN = 50_000  # series whose labels are known; those of 200 LLMDeployments are some 20,000
@@ -53,7 +53,6 @@ class _Series:
     model_name: str
     engine: str
     column: int
-    reason: str | None = None  # of rejections: each has a column of its own
     is_previous: bool = False  # by the name that the metric had in previous versions of the engine
 
 
@@ -61,13 +60,13 @@ def _columns() -> dict[str, tuple[int, bool]]:
     """Return the column of each plain series, and whether its name is a previous one."""
     layout, columns = READ_BY_OPERATOR, {}
     previous = {name: (before, True) for name, before in PREVIOUS_NAMES.items()}
-    for metric, series in layout.columns.items():
-        columns[metric] = (series[0], False)
+    for metric, column in layout.columns.items():
+        columns[metric] = (column, False)
         name, mark, part = metric.rpartition("_")
         if metric in previous:
-            columns[previous[metric][0]] = (series[0], True)
+            columns[previous[metric][0]] = (column, True)
         elif mark and part in ("count", "sum") and name in previous:
-            columns[f"{previous[name][0]}_{part}"] = (series[0], True)
+            columns[f"{previous[name][0]}_{part}"] = (column, True)
     return columns
 
 
@@ -124,7 +123,6 @@ class _Layout:
 class PodPages:
     """What is remembered of the pages of a pod."""
 
-    reasons: dict[str, int] = field(default_factory=dict)  # of rejections: the column of each
     layout: _Layout | None = None
 
 
@@ -143,7 +141,7 @@ class PageParser:
         parts = [line.rpartition(b"}") for line in lines]
         series, layout = [part[0] for part in parts], pages.layout
         if layout is None or layout.series != series or layout.model_name != model_name:
-            layout = self._layout(parts, model_name, pages.reasons)
+            layout = self._layout(parts, model_name)
             is_small = sum(map(len, series)) <= _MOST_REMEMBERED
             pages.layout = layout if is_small else None
         if not layout.engines:
@@ -154,10 +152,8 @@ class PageParser:
             for engine in layout.engines
         }
 
-    def _layout(
-        self, parts: Iterable[tuple[bytes, bytes, bytes]], model_name: str, reasons: dict[str, int]
-    ) -> _Layout:
-        """Return what the lines of a page show; new reasons get the next columns."""
+    def _layout(self, parts: Iterable[tuple[bytes, bytes, bytes]], model_name: str) -> _Layout:
+        """Return what the lines of a page show."""
         known: list[bytes] = []
         read: list[int] = []
         places: dict[str, dict[int, int]] = {}  # by engine and column
@@ -176,10 +172,7 @@ class PageParser:
             if series.is_previous:
                 previous.append((series.engine, series.column, place))
                 continue
-            column = series.column
-            if series.reason is not None:
-                column += _place(series.reason, reasons)
-            if places[series.engine].setdefault(column, place) != place:
+            if places[series.engine].setdefault(series.column, place) != place:
                 raise PageProblem(f"its page shows a series twice: {_quoted(text + brace)}")
         for engine, column, place in previous:
             places[engine].setdefault(column, place)
@@ -226,16 +219,7 @@ def _series(text: bytes) -> _Series | None:
     if sample.name not in _COLUMNS:
         return None
     column, is_previous = _COLUMNS[sample.name]
-    reason = labels.get("reason", "") if sample.name == REJECTED else None
-    return _Series(model_name, engine, column, reason, is_previous)
-
-
-def _place(reason: str, reasons: dict[str, int]) -> int:
-    if reason not in reasons:
-        if len(reasons) == MOST_REASONS:
-            raise PageProblem(f"its page shows more than {MOST_REASONS} reasons of rejections")
-        reasons[reason] = len(reasons)
-    return reasons[reason]
+    return _Series(model_name, engine, column, is_previous)
 
 
 def _values(parts: Sequence[tuple[bytes, bytes, bytes]]) -> list[float]:

@@ -13,7 +13,7 @@ class EnginePage:
 
     __slots__ = (
         *("running", "waiting", "kv_usage"),
-        *("_received", "_rejected", "_prompt_tokens", "_generation_tokens", "_succeeded"),
+        *("_received", "_prompt_tokens", "_generation_tokens", "_succeeded"),
         *("_ttft", "_itl", "_tpot", "_e2e", "_prompt_lengths", "_answer_lengths", "_histograms"),
     )
 
@@ -21,7 +21,7 @@ class EnginePage:
         self.running = 0.0  # requests; gauges are set before a scrape
         self.waiting = 0.0  # requests
         self.kv_usage = 0.0  # share of the KV blocks, 0 to 1
-        self._received = self._rejected = self._succeeded = 0
+        self._received = self._succeeded = 0
         self._prompt_tokens = self._generation_tokens = 0
         self._ttft, self._itl, self._tpot = _Histogram(TTFT), _Histogram(ITL), _Histogram(TPOT)
         self._e2e = _Histogram(E2E)
@@ -32,12 +32,8 @@ class EnginePage:
         )
 
     def arrived(self, count: int = 1) -> None:
-        """Count requests that reached the engine."""
+        """Count requests that the engine accepted."""
         self._received += count
-
-    def rejected(self, count: int = 1) -> None:
-        """Count requests that the engine refused."""
-        self._rejected += count
 
     def first_token(self, ttft_s: float, prompt_tokens: int) -> None:
         """Count a prompt that was prefilled, and its first token."""
@@ -62,7 +58,7 @@ class EnginePage:
     def scrape(self) -> Row:
         """Return all values, in the order of `page_layout`; buckets are cumulative."""
         row = [
-            *(self.running, self.waiting, self.kv_usage, self._received, self._rejected),
+            *(self.running, self.waiting, self.kv_usage, self._received),
             *(self._prompt_tokens, self._generation_tokens, self._succeeded),
         ]
         for histogram in self._histograms:

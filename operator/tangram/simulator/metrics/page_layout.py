@@ -13,7 +13,7 @@ PROMPT_TOKENS = "vllm:prompt_tokens_total"
 GENERATION_TOKENS = "vllm:generation_tokens_total"
 SUCCESS = "vllm:request_success_total"  # all reasons together
 E2E = "vllm:e2e_request_latency_seconds"
-RECEIVED, REJECTED = queries.RECEIVED, queries.REJECTED
+RECEIVED = queries.RECEIVED
 PROMPT_LENGTH, ANSWER_LENGTH = queries.PROMPT_LENGTH, queries.ANSWER_LENGTH
 
 E2E_BUCKETS = (
@@ -37,13 +37,13 @@ EDGES: Mapping[str, tuple[float, ...]] = {
     ANSWER_LENGTH: LENGTH_BUCKETS,
 }
 
-SIMULATED_PAGE = PageLayout(GAUGES, (RECEIVED, REJECTED, PROMPT_TOKENS, GENERATION_TOKENS, SUCCESS), EDGES)
+SIMULATED_PAGE = PageLayout(GAUGES, (RECEIVED, PROMPT_TOKENS, GENERATION_TOKENS, SUCCESS), EDGES)
 
 
 def series_labels() -> list[tuple[str, str]]:
     """Return the name of the series in each column, and its `le` ("" for a series that is no bucket)."""
-    names = (name for name in SIMULATED_PAGE.columns if not name.endswith("_count"))
-    labels = {SIMULATED_PAGE.column(name): (name, "") for name in names}
+    columns = SIMULATED_PAGE.columns
+    labels = {column: (name, "") for name, column in columns.items() if not name.endswith("_count")}
     for name, column in SIMULATED_PAGE.first_bucket.items():
         for position, edge in enumerate((*EDGES[name], float("inf"))):
             labels[column + position] = (f"{name}_bucket", "+Inf" if edge == float("inf") else f"{edge:g}")
