@@ -149,8 +149,8 @@ def test_the_agents_image_holds_the_code_that_the_agent_imports_and_no_other_pac
     assert done.returncode == 0, done.stderr
     imported, _, usage = done.stdout.partition("\n")
     assert "usage: tangram-agent" in usage
-    folders = {Path(target).name for _, target in copies if "." not in Path(target).name}
-    assert folders - {"tangram"} == set(imported.split())
+    copied = {Path(target).stem for _, target in copies}
+    assert copied - {"tangram"} == set(imported.split())
 
 
 def test_the_images_of_the_product_are_the_targets_of_its_dockerfile():

@@ -14,6 +14,7 @@ from aiohttp.http import HttpProcessingError
 
 from tangram_engine.checkpoint import CheckpointError, RefusalReason, read_checkpoint, read_shapes
 from tangram_engine.config import DUMMY, EngineConfig
+from tangram_engine.log_limit import EngineLogHandler
 from tangram_engine.messages import EngineInfo
 from tangram_engine.serve.api_keys import APIKeyFileError, APIKeys
 from tangram_engine.serve.http.admission import AdmissionLimits, BodyBytes, Connections
@@ -206,7 +207,8 @@ class Server:
 
 def serve(options: ServeOptions, config: EngineConfig, factory: EngineFactory = llm_engine) -> int:
     """Run one replica until a signal stops it or its engine dies; the process's exit status."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s server %(levelname)s %(name)s: %(message)s")
+    shown = "%(asctime)s server %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=logging.INFO, format=shown, handlers=[EngineLogHandler()])
     logging.getLogger("aiohttp.server").addFilter(_is_not_a_clients_fault)
     sys.setswitchinterval(_SWITCH_S)
 

@@ -14,6 +14,7 @@ from typing import Protocol
 from tangram_engine.checkpoint import CheckpointError
 from tangram_engine.config import EngineConfig
 from tangram_engine.frames import FrameReader
+from tangram_engine.log_limit import EngineLogHandler
 from tangram_engine.messages import (
     FRAME_LIMIT,
     Abort,
@@ -87,7 +88,8 @@ def main(channel: socket.socket, factory: EngineFactory, config: EngineConfig) -
     # The API process decides when to end; a signal to the whole group must not cut running requests.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s engine %(levelname)s %(name)s: %(message)s")
+    shown = "%(asctime)s engine %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=logging.INFO, format=shown, handlers=[EngineLogHandler()])
     inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(channel, inbox), daemon=True, name="receive").start()
     try:

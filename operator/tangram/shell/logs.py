@@ -2,8 +2,9 @@
 
 import json
 import logging
-import sys
 from datetime import UTC, datetime
+
+from tangram.log_limit import LimitedLogHandler
 
 # aiohttp and httpx log the URL of each request at INFO; kopf logs every event.
 _QUIET = ("httpx", "httpcore", "aiohttp", "kopf")
@@ -26,8 +27,8 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure(log_format: str) -> None:
-    """Send all logs to stderr in the format `json` or `plain`."""
-    handler = logging.StreamHandler(sys.stderr)
+    """Send the logs of all loggers to stderr in the format `json` or `plain`, so many lines of each kind."""
+    handler = LimitedLogHandler()
     plain = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     handler.setFormatter(JsonFormatter() if log_format == "json" else plain)
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)

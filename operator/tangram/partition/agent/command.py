@@ -11,6 +11,7 @@ from pathlib import Path
 from tangram.kube.client import ApiError
 from tangram.kube.credentials import SERVICE_ACCOUNT, AuthError, Credentials, in_cluster_credentials
 from tangram.kube.kubeconfig import load_kubeconfig
+from tangram.log_limit import LimitedLogHandler
 from tangram.partition.agent.api_thread import ApiThread
 from tangram.partition.agent.cluster import Cluster
 from tangram.partition.agent.driver_thread import DEADLINE_S, DriverHangs, DriverThread
@@ -112,7 +113,7 @@ def _log_to_stderr() -> None:
     """Send the log of this process to stderr. It changes the root logger, so usage errors come before it."""
     logging.basicConfig(
         level=logging.INFO,
-        stream=sys.stderr,
+        handlers=[LimitedLogHandler()],
         format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
         force=True,
     )
