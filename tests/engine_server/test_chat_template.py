@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tangram_engine.checkpoint import CheckpointError
-from tangram_engine.serve.text.template import ChatTemplate, TemplateError
+from tangram_engine.serve.text.template import RESERVED, ChatTemplate, TemplateError
 from tangram_engine.serve.text.tokenizer import load_chat_template
 
 
@@ -15,19 +15,19 @@ def test_a_template_sees_messages_special_tokens_and_the_generation_prompt() -> 
         "{% if add_generation_prompt %}[assistant]{% endif %}",
         {"bos_token": "<s>"},
     )
-    text = template.render([{"role": "user", "content": " hi "}], add_generation_prompt=True)
+    text = template.render([{"role": "user", "content": " hi "}], {"add_generation_prompt": True})
     assert text == "<s>[user]hi\n[assistant]"
 
 
 def test_tojson_does_not_escape_for_html_and_generation_marks_are_transparent() -> None:
     template = ChatTemplate("{% generation %}{{ messages[0] | tojson }}{% endgeneration %}", {})
-    assert template.render([{"content": "<é>"}]) == '{"content": "<é>"}'
+    assert template.render([{"content": "<é>"}], {}) == '{"content": "<é>"}'
 
 
 def test_a_template_can_refuse_with_its_own_words() -> None:
     template = ChatTemplate("{{ raise_exception('roles must alternate') }}", {})
     with pytest.raises(TemplateError, match="roles must alternate"):
-        template.render([])
+        template.render([], {})
 
 
 def test_chat_template_jinja_goes_before_tokenizer_config(served_model: Path, tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_chat_template_jinja_goes_before_tokenizer_config(served_model: Path, tm
     (tmp_path / "chat_template.jinja").write_text("newer")
     template = load_chat_template(tmp_path)
     assert template is not None
-    assert template.render([]) == "newer"
+    assert template.render([], {}) == "newer"
 
 
 def test_a_template_that_does_not_compile_makes_the_checkpoint_invalid(
@@ -46,3 +46,16 @@ def test_a_template_that_does_not_compile_makes_the_checkpoint_invalid(
     (tmp_path / "chat_template.jinja").write_text("{% if %}")
     with pytest.raises(CheckpointError, match="cannot be compiled"):
         load_chat_template(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["self", "options", "args", "variables", "context", "environment", "loop"])
+def test_an_option_may_have_any_name_that_python_or_jinja_uses(name: str) -> None:
+    template = ChatTemplate(
+        "{{ level }}{% for m in messages %}{{ m.content }}{{ loop.index }}{% endfor %}", {}
+    )
+    assert template.render([{"content": "x"}], {name: 1, "level": "low"}) == "lowx1"
+
+
+def test_all_that_a_template_has_from_the_server_is_reserved() -> None:
+    environment = ChatTemplate("", {})._template.environment
+    assert environment.globals.keys() <= RESERVED

@@ -25,10 +25,8 @@ from tangram_engine.serve.http.params import (
     template_options,
 )
 from tangram_engine.serve.text.client import TextClient, TextUnavailable
-from tangram_engine.serve.text.template import TemplateError
+from tangram_engine.serve.text.template import RESERVED, TemplateError
 from tangram_engine.serve.text.tokenizer import PromptTooLong, TextTools, TokenizerError
-
-_RESERVED = frozenset({"messages", "tools", "bos_token", "eos_token", "unk_token", "pad_token"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +75,7 @@ class RequestPreparer:
         }
         if body.add_generation_prompt is not None:
             options["add_generation_prompt"] = body.add_generation_prompt
-        if reserved := sorted(_RESERVED & options.keys()):
+        if reserved := sorted(RESERVED & options.keys()):
             raise bad_request(
                 f"chat_template_kwargs.{reserved[0]} is set by the server",
                 param=f"chat_template_kwargs.{reserved[0]}",

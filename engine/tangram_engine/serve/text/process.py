@@ -96,7 +96,7 @@ class _Text:
             if self.template is None:
                 raise TemplateError("the checkpoint has no chat template")
             _begin(phase, _RENDER, self.render_cpu_s)
-            text = self.template.render(messages, **options)
+            text = self.template.render(messages, options)
         else:
             text, special = arguments
         _begin(phase, _ENCODE, ENCODE_CPU_S * (1 + len(text) / (512 << 10)))

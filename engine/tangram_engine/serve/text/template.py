@@ -6,15 +6,24 @@ memory: a template is compiled and rendered in the text process alone (`process.
 
 import datetime
 import json
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import jinja2.debug  # noqa: F401  (otherwise imported at the first error, where no file can be opened)
 from jinja2 import nodes
+from jinja2.defaults import DEFAULT_NAMESPACE
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 OUTPUT_LIMIT = 8 << 20  # characters
+SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
+# Names that chat_template_kwargs may not set: inputs and functions of a template, and the arguments of
+# transformers' `apply_chat_template` that choose another template or result, which vLLM refuses as well.
+RESERVED = frozenset(
+    {"messages", "tools", *SPECIAL_TOKENS, "raise_exception", "strftime_now", "self", *DEFAULT_NAMESPACE}
+    | {"chat_template", "tokenize"}
+)
 
 
 class TemplateError(Exception):
@@ -56,9 +65,12 @@ class ChatTemplate:
             raise TemplateError(f"the chat template cannot be compiled: {str(error)[:300]}") from None
         self._special_tokens = special_tokens
 
-    def render(self, messages: list[dict[str, Any]], **variables: Any) -> str:
-        """The prompt for these messages. Raises TemplateError, and MemoryError at the process's limit."""
-        variables = {**variables, **self._special_tokens, "messages": messages, "tools": None}
+    def render(self, messages: list[dict[str, Any]], options: Mapping[str, Any]) -> str:
+        """The prompt for these messages. Raises TemplateError, and MemoryError at the process's limit.
+
+        Clients choose the names in `options`: a mapping, because keywords of a call have names of their own.
+        """
+        variables = {**options, **self._special_tokens, "messages": messages, "tools": None}
         try:
             return self._collect(variables)
         except (TemplateError, MemoryError):
