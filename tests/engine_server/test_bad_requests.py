@@ -104,6 +104,10 @@ CHAT_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"response_format": {"type": "json_object"}}, "response_format"),
     ({"chat_template": "{{ 1 }}"}, "chat_template"),
     ({"chat_template_kwargs": {"messages": 1}}, "chat_template_kwargs.messages"),
+    ({"chat_template_kwargs": {"self": 1}}, "chat_template_kwargs.self"),
+    ({"chat_template_kwargs": {"raise_exception": "x"}}, "chat_template_kwargs.raise_exception"),
+    ({"chat_template_kwargs": {"chat_template": "x"}}, "chat_template_kwargs.chat_template"),
+    ({"messages": [{"role": "user", "content": [{"type": "x" * 300_000}]}]}, "messages.0.content"),
     ({"chat_template_kwargs": {"level": 1 << 64}}, "chat_template_kwargs.level"),
 ]
 
@@ -113,7 +117,7 @@ def refused(response: Any, status: int = 400) -> dict[str, Any]:
     assert response.status_code == status, response.text
     error = response.json()["error"]
     assert error.keys() == {"message", "type", "param", "code"}
-    assert error["message"]
+    assert 0 < len(error["message"]) <= 1000  # also where a library quotes a value of the body
     assert "Traceback" not in error["message"]
     return dict(error)
 

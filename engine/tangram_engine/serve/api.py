@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from aiohttp import web
@@ -30,7 +31,7 @@ from tangram_engine.serve.http.params import (
 )
 from tangram_engine.serve.http_responses import EventStream, send_whole
 from tangram_engine.serve.replies import Chat, Completion, Dialect, usage
-from tangram_engine.serve.text.tokenizer import TokenizerError
+from tangram_engine.serve.text.tokenizer import TextTools, TokenizerError
 
 from .client import EngineClient
 from .generation import Delta, Generation, Hold
@@ -44,6 +45,9 @@ M = TypeVar("M")
 _T = TypeVar("_T")
 _TEXT_WAIT_S = 10.0  # for a text worker; beyond it the client had better ask another replica
 _TOKEN_BYTES = 36  # of an id in a list; in a body it can have 2
+_DECODED_BYTES = 16  # of a character that is decoded: as text, as JSON in pieces, and as JSON
+_LOGPROB_BYTES = 200  # of a token or alternative: as objects, and as JSON without the token itself
+MAX_DETOKENIZED = 4 << 20  # characters of one text of /detokenize
 _THREAD_FROM = 2000  # tokens and alternatives: as JSON, a few milliseconds that no stream should wait
 
 
@@ -119,7 +123,8 @@ class Endpoints:
             _, preparer = backend.parts()
             ids = await backend.in_text_thread(lambda: preparer.tokens(body))
             answer = {"count": len(ids), "max_model_len": preparer.info.max_model_len, "tokens": list(ids)}
-            return await self._send(request, answer, held)
+            held.add(_TOKEN_BYTES * len(ids))
+            return await self._send(request, answer)
 
     async def detokenize(self, request: web.Request) -> web.StreamResponse:
         """POST /detokenize."""
@@ -129,19 +134,31 @@ class Endpoints:
             backend.check_model(body.model)
             held.add(_TOKEN_BYTES * len(body.tokens))
             _, preparer = backend.parts()
-            try:
-                text = await asyncio.get_running_loop().run_in_executor(
-                    backend.executor, lambda: preparer.tools.decode(body.tokens, skip_special_tokens=False)
-                )
-            except TokenizerError as error:
-                raise bad_request(f"tokens: {error}", param="tokens", code="tokenizer_error") from None
-            return await self._send(request, {"prompt": text}, held)
+            return await self._send(request, {"prompt": await self._decoded(preparer, body.tokens, held)})
 
-    async def _send(self, request: web.Request, answer: dict[str, Any], held: HeldBytes) -> web.Response:
-        """Send JSON whose length a client chooses; it counts as held until the client has taken it."""
+    async def _decoded(self, preparer: RequestPreparer, ids: list[int], held: HeldBytes) -> str:
+        """The text of token ids, whose memory is booked before it is taken. Raises APIError."""
+        tools, executor, loop = preparer.tools, self._backend.executor, asyncio.get_running_loop()
+        characters = await loop.run_in_executor(executor, tools.most_characters, ids)
+        if characters > MAX_DETOKENIZED:
+            raise bad_request(
+                f"tokens: they may stand for {characters} characters; at most {MAX_DETOKENIZED} are accepted",
+                param="tokens",
+            )
+        held.add(_DECODED_BYTES * characters)
+        try:
+            text = await loop.run_in_executor(executor, partial(tools.decode, ids, skip_special_tokens=False))
+        except TokenizerError as error:
+            raise bad_request(f"tokens: {error}", param="tokens", code="tokenizer_error") from None
+        held.add(
+            _DECODED_BYTES * (len(text) - characters)
+        )  # less, where the text is shorter than it might be
+        return text
+
+    async def _send(self, request: web.Request, answer: dict[str, Any]) -> web.Response:
+        """Send JSON whose length a client chooses, and whose memory is booked."""
         backend = self._backend
         raw = await asyncio.get_running_loop().run_in_executor(backend.executor, dumps_in_pieces, answer)
-        held.add(len(raw))
         response = web.Response(body=raw, content_type="application/json", charset="utf-8")
         await self._deliver(request, response)
         return response
@@ -227,7 +244,8 @@ class Endpoints:
                 dialect = kind(backend.served_name, preparer.tools, usage_in_chunks=body.include_usage)
                 if body.stream:
                     return await _stream(generation, dialect, events, body)
-                return await _whole(generation, dialect, body, backend.executor)
+                book = partial(_book_logprobs, held, preparer.tools)
+                return await _whole(generation, dialect, body, backend.executor, book)
         except APIError as error:
             if error.code == "queue_full":
                 backend.metrics.refused("max_num_queued_reqs")
@@ -267,12 +285,25 @@ async def _stream(
     return events.response
 
 
+def _book_logprobs(held: HeldBytes, tools: TextTools, deltas: list[Delta]) -> None:
+    """Book what is kept of logprobs until the answer is whole. Raises APIError (503)."""
+    for delta in deltas:
+        for entry in delta.logprobs:
+            tokens = [entry.token, *(token for token, _ in entry.top)]
+            held.add(_LOGPROB_BYTES * len(tokens) + _DECODED_BYTES * tools.most_characters(tokens))
+
+
 async def _whole(
-    generation: Generation, dialect: Dialect, body: CompletionRequest | ChatRequest, executor: Executor
+    generation: Generation,
+    dialect: Dialect,
+    body: CompletionRequest | ChatRequest,
+    executor: Executor,
+    book: Callable[[list[Delta]], None],
 ) -> web.Response:
     parts: list[list[Delta]] = [[] for _ in generation.answers]
 
     def put(deltas: list[Delta]) -> None:
+        book(deltas)
         for delta in deltas:
             parts[delta.index].append(delta)
 

@@ -48,7 +48,7 @@ class Dialect:
     def chunk(self, delta: Delta) -> bytes:
         """One event of a stream, as JSON. Chunks of one answer with nothing but text differ only in that."""
         if delta.logprobs or delta.finish or not delta.text:
-            return dumps(self._chunk(delta))
+            return dumps_in_pieces(self._chunk(delta))
         around = self._around.get(delta.index)
         if around is None:
             around = self._around[delta.index] = dumps(self._chunk(Delta(delta.index, _PLACEHOLDER))).split(
@@ -61,10 +61,7 @@ class Dialect:
         return dumps(self._envelope([], {"usage": counts}))
 
     def whole(self, deltas: Sequence[Sequence[Delta]], counts: Json) -> bytes:
-        """The answer without streaming, from the deltas of each index, as JSON.
-
-        Choice by choice: with logprobs, the objects are many times as large as the text.
-        """
+        """The answer without streaming, from the deltas of each index, as JSON."""
         head = dumps({**self._head, "object": self.kind, "usage": counts})
         choices = b",".join(dumps_in_pieces(self._choice(parts, streamed=False)) for parts in deltas)
         return head[:-1] + b',"choices":[' + choices + b"]}"
@@ -88,6 +85,7 @@ class Dialect:
         raise NotImplementedError
 
     def _logprobs(self, entries: Sequence[TokenLogprob]) -> Json:
+        """For `dumps_in_pieces`: the objects of alternatives are made as they are written."""
         raise NotImplementedError
 
 
@@ -103,13 +101,13 @@ class Completion(Dialect):
     def _logprobs(self, entries: Sequence[TokenLogprob]) -> Json:
         name = self._tools.token_name
         return {
-            "tokens": [name(entry.token) for entry in entries],
+            "tokens": (name(entry.token) for entry in entries),
             "token_logprobs": [entry.logprob for entry in entries],
             # The chosen token is always there, so there may be one more than asked for: as with OpenAI.
-            "top_logprobs": [
+            "top_logprobs": (
                 {name(token): value for token, value in (*entry.top, (entry.token, entry.logprob))}
                 for entry in entries
-            ],
+            ),
             "text_offset": [entry.offset for entry in entries],
         }
 
@@ -132,11 +130,11 @@ class Chat(Dialect):
 
     def _logprobs(self, entries: Sequence[TokenLogprob]) -> Json:
         return {
-            "content": [
+            "content": (
                 self._token(entry.token, entry.logprob)
                 | {"top_logprobs": [self._token(token, value) for token, value in entry.top]}
                 for entry in entries
-            ],
+            ),
             "refusal": None,
         }
 

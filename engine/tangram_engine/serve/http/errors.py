@@ -7,6 +7,7 @@ from aiohttp import web
 
 from .jsonio import dumps
 
+_MESSAGE_LIMIT = 1000  # characters; libraries quote values of a body in theirs
 RETRY_SECONDS = 1  # what Retry-After says: the queue moves every step, so soon is sensible
 
 
@@ -27,7 +28,8 @@ class APIError(Exception):
 
     def body(self) -> dict[str, Any]:
         """OpenAI's error object."""
-        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+        message = self.message[:_MESSAGE_LIMIT]
+        return {"error": {"message": message, "type": self.kind, "param": self.param, "code": self.code}}
 
     def response(self) -> web.Response:
         """The error as a whole HTTP response."""

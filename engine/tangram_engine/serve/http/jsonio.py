@@ -6,13 +6,15 @@ because a proxy before the engine may read the other one.
 """
 
 import json
+from collections.abc import Iterator
 from json.encoder import encode_basestring_ascii
 from typing import Any, TypeVar
 
 import msgspec
 
 DEPTH_LIMIT = 64
-_PIECE = 64  # items; with twenty alternatives each, a few milliseconds
+_PIECE = 64  # items of a list
+_PIECE_CHARACTERS = 64 << 10  # of a string
 MAX_STRINGS = 1 << 17
 MAX_CONTAINERS = 1 << 16
 MAX_VALUES = 1 << 18  # elements and members, at any depth; the token ids of a prompt are most of them
@@ -39,14 +41,42 @@ def string(text: str) -> bytes:
 
 
 def dumps_in_pieces(value: Any) -> bytes:
-    """As `dumps`, some items of a list at a time: no call holds the interpreter's lock for long."""
+    """As `dumps`, a part of a list or of a string at a time: no call holds the interpreter's lock for long.
+
+    An iterator is written as a list, item by item: large items need not exist all at once.
+    """
+    return b"".join(_pieces(value))
+
+
+def _pieces(value: Any) -> Iterator[bytes]:
     if isinstance(value, dict):
-        members = (dumps(name) + b":" + dumps_in_pieces(item) for name, item in value.items())
-        return b"{" + b",".join(members) + b"}"
-    if isinstance(value, list) and len(value) > _PIECE:
-        pieces = (dumps(value[start : start + _PIECE])[1:-1] for start in range(0, len(value), _PIECE))
-        return b"[" + b",".join(pieces) + b"]"
-    return dumps(value)
+        yield b"{"
+        for number, (name, item) in enumerate(value.items()):
+            yield (b"," if number else b"") + dumps(name) + b":"
+            yield from _pieces(item)
+        yield b"}"
+    elif isinstance(value, Iterator):
+        yield b"["
+        yield from (b"," + dumps(item) if number else dumps(item) for number, item in enumerate(value))
+        yield b"]"
+    elif isinstance(value, list) and value and isinstance(value[0], dict):
+        yield b"["
+        for number, item in enumerate(value):
+            yield b"," if number else b""
+            yield from _pieces(item)
+        yield b"]"
+    elif isinstance(value, list) and len(value) > _PIECE:
+        yield b"["
+        for start in range(0, len(value), _PIECE):
+            yield (b"," if start else b"") + dumps(value[start : start + _PIECE])[1:-1]
+        yield b"]"
+    elif isinstance(value, str) and len(value) > _PIECE_CHARACTERS:
+        yield b'"'
+        for start in range(0, len(value), _PIECE_CHARACTERS):
+            yield string(value[start : start + _PIECE_CHARACTERS])[1:-1]
+        yield b'"'
+    else:
+        yield dumps(value)
 
 
 def check(raw: bytes) -> None:

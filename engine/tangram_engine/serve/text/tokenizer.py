@@ -1,5 +1,6 @@
 """Text to token ids and back, by tokenizer.json alone; no code of the checkpoint is run."""
 
+import array
 import json
 import os
 import re
@@ -14,7 +15,7 @@ from tokenizers import Tokenizer
 from tangram_engine.checkpoint.errors import invalid
 from tangram_engine.checkpoint.files import exists, read_bytes, strict_object
 
-from .template import ChatTemplate, TemplateError
+from .template import SPECIAL_TOKENS, ChatTemplate, TemplateError
 
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -24,7 +25,8 @@ _CONFIG_LIMIT = 8 << 20
 _BYTE_FALLBACK = re.compile(r"<0x([0-9A-F]{2})>")  # how SentencePiece models spell a single byte
 TEMPLATE_LIMIT = 256 << 10  # bytes; the largest known templates have about 30 KiB
 _PIECE = 16 << 10  # characters
-_LONGEST_TOKEN = 16 << 10  # characters; the longest known ones have some hundreds
+_LONGEST_TOKEN = 1024  # characters; the longest known ones have some hundreds
+_SHORT = 64  # tokens; decoded in less time than the interpreter's lock takes to change hands
 _DECODER_STEPS = 16
 
 
@@ -65,6 +67,7 @@ class TextTools:
     tokenizer: Tokenizer
     byte_level: bool  # whether the vocabulary spells bytes as GPT-2 does
     longest_token: int | None  # bytes; None where a normalizer may shorten a text first
+    token_lengths: Sequence[int] = ()  # by token id: the characters that it decodes to at most
     # Texts of tokens decoded alone, without and with special tokens skipped: every other call of a stream.
     _alone: tuple[dict[int, str], dict[int, str]] = field(default_factory=lambda: ({}, {}), repr=False)
 
@@ -100,10 +103,19 @@ class TextTools:
         if len(ids) == 1 and (alone := single_tokens.get(ids[0])) is not None:
             return alone
         with _NATIVE:
-            text: str = self.tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+            text: str
+            if len(ids) <= _SHORT:
+                text = self.tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+            else:  # the batch alone gives the interpreter's lock away while it decodes
+                text = self.tokenizer.decode_batch([ids], skip_special_tokens=skip_special_tokens)[0]
         if text and len(ids) == 1:  # ids outside the vocabulary, of which there is no end, have none
             single_tokens[ids[0]] = text
         return text
+
+    def most_characters(self, ids: Sequence[int]) -> int:
+        """An upper bound of the length of the decoded text, without decoding."""
+        lengths = self.token_lengths
+        return sum(lengths[token] for token in ids if token < len(lengths))
 
     def token_text(self, token: int) -> str:
         """A token on its own, for logprobs; bytes that are no character become U+FFFD."""
@@ -168,8 +180,23 @@ def load_tokenizer(directory: Path, vocab_size: int) -> TextTools:
         )
     byte_level = any(step["type"] == "ByteLevel" for step in steps)
     return TextTools(
-        tokenizer, byte_level=byte_level, longest_token=longest if byte_level and not normalizes else None
+        tokenizer,
+        byte_level=byte_level,
+        longest_token=longest if byte_level and not normalizes else None,
+        token_lengths=_token_lengths(vocabulary, largest, one_letter_a_byte=byte_level and len(steps) == 1),
     )
+
+
+def _token_lengths(vocabulary: dict[str, int], largest: int, *, one_letter_a_byte: bool) -> Sequence[int]:
+    """How many characters each token decodes to at most: its bytes, since no step adds any.
+
+    A byte that is no character is one, U+FFFD; without steps, the library writes a blank between two tokens.
+    """
+    lengths = array.array("H", bytes(2 * (largest + 1)))
+    for piece, token in vocabulary.items():  # an added token may have the id of another one
+        letters = len(piece) if one_letter_a_byte else len(piece.encode("utf-8", "replace"))
+        lengths[token] = max(lengths[token], letters + 1)
+    return lengths
 
 
 def load_chat_template(directory: Path) -> ChatTemplate | None:
@@ -233,7 +260,7 @@ def _template(directory: Path, config: dict[str, Any]) -> str | None:
 
 def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
     tokens = {}
-    for key in ("bos_token", "eos_token", "unk_token", "pad_token"):
+    for key in SPECIAL_TOKENS:
         value = config.get(key)
         if isinstance(value, dict):  # an AddedToken, written out
             value = value.get("content")
