@@ -157,7 +157,8 @@ class Runner:
             tensors = map(_enqueue_copy, (logprobs.chosen, logprobs.top_ids, logprobs.top_values))
             logprobs = _Logprobs(logprobs.indices, logprobs.counts, *tensors)
         host_ids = _enqueue_copy(ids)
-        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        # `blocking`: `synchronize` sleeps. By default it spins, and takes a core for the whole of every step.
+        done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         done.record()
         return host_ids, logprobs, done
 
