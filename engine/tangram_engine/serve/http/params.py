@@ -40,6 +40,7 @@ MAX_TOKENIZED = 1 << 18  # tokens of one text that /tokenize counts
 MAX_CACHE_SALT = 1024  # characters; 43 of base64 are 256 bits
 SMALL_VALUE = 16 << 10  # bytes of an object that is built as it comes
 ROLES = ("system", "developer", "user", "assistant")
+TOOL_ROLES = ("tool", "function")
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's, for /v1/completions
 
 T = TypeVar("T")
@@ -227,35 +228,65 @@ class CompletionRequest(Sampling, kw_only=True):
 
 
 class TextPart(msgspec.Struct):
-    """One part of a message's content; only text can be read here."""
+    """One part of a message's content; only text can be read here. The types are those of vLLM."""
 
-    type: Literal["text"]
-    text: str
+    type: Literal["text", "input_text", "output_text", "refusal"]
+    text: str | None = None
+    refusal: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.refusal if self.type == "refusal" else self.text) is None:
+            raise ValueError(CONTENT_KINDS)
+
+    def plain(self) -> dict[str, str]:
+        """What a chat template sees."""
+        return {"type": "text", "text": (self.refusal if self.type == "refusal" else self.text) or ""}
 
 
 @refuses(fields.REFUSED_IN_MESSAGES)
 class Message(Refusing, kw_only=True):
-    """One message of a conversation. Its name and reasoning are shown to the chat template."""
+    """One message of a conversation. Its name and reasoning are shown to the chat template.
+
+    Content is checked after the fields that are refused: beside tool_calls it is null.
+    """
 
     role: str
-    content: str | Annotated[list[TextPart], Meta(max_length=256)]
+    content: str | Annotated[list[TextPart], Meta(max_length=256)] | None = None
+    refusal: str | None = None
     name: Annotated[str, Meta(max_length=256)] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None  # vLLM's newer name of the same
+    thinking: str | None = None  # and that of the templates of gpt-oss
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.role in TOOL_ROLES:
+            raise unsupported("role", f'"{self.role}", the answer of a tool,')
         if self.role not in ROLES:
             raise FieldError("role", f"must be one of {', '.join(ROLES)}")
+        if self.content is None and self.role != "assistant":
+            raise FieldError("content", CONTENT_KINDS)
 
-    def plain(self) -> dict[str, str]:
-        """What a chat template sees: the text in one string, "developer" under its older name."""
-        text = (
-            self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
-        )
-        plain = {"role": "system" if self.role == "developer" else self.role, "content": text}
-        optional = {"name": self.name, "reasoning_content": self.reasoning_content or self.reasoning}
-        return plain | {key: value for key, value in optional.items() if value is not None}
+    def plain(self) -> dict[str, Any]:
+        """What a chat template sees: "developer" under its older name, and reasoning as transformers has it.
+
+        An assistant's message without content has its refusal as text.
+        """
+        content: Any = self.content if self.content is not None else self.refusal or ""
+        if isinstance(content, list):
+            content = [part.plain() for part in content]
+        role = "system" if self.role == "developer" else self.role
+        names = (self.reasoning_content, self.thinking, self.reasoning)
+        reasoning = next((text for text in names if text is not None), None)
+        message = {
+            "thinking": reasoning if self.thinking is None else self.thinking,
+            "role": role,
+            "content": content,
+            "name": self.name,
+            "reasoning": self.reasoning,
+            "reasoning_content": reasoning,
+        }
+        return {key: value for key, value in message.items() if value is not None}
 
 
 def template_options(raw: Raw) -> dict[str, bool | int | str | None]:

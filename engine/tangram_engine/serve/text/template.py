@@ -1,4 +1,4 @@
-"""Chat templates: Jinja from the checkpoint, in Jinja's sandbox.
+"""Chat templates: Jinja from the checkpoint, in Jinja's sandbox, with what transformers gives them.
 
 The sandbox keeps a template from reaching Python objects beyond its variables. It does not bound time or
 memory: a template is compiled and rendered in the text process alone (`process.py`), under its limits.
@@ -6,22 +6,26 @@ memory: a template is compiled and rendered in the text process alone (`process.
 
 import datetime
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import jinja2.debug  # noqa: F401  (otherwise imported at the first error, where no file can be opened)
 from jinja2 import nodes
 from jinja2.defaults import DEFAULT_NAMESPACE
+from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+from .message_content import content_format, with_content
 
 OUTPUT_LIMIT = 8 << 20  # characters
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 # Names that chat_template_kwargs may not set: inputs and functions of a template, and the arguments of
 # transformers' `apply_chat_template` that choose another template or result, which vLLM refuses as well.
 RESERVED = frozenset(
-    {"messages", "tools", *SPECIAL_TOKENS, "raise_exception", "strftime_now", "self", *DEFAULT_NAMESPACE}
+    {"messages", "tools", "documents", *SPECIAL_TOKENS, "raise_exception", "strftime_now", "self", *DEFAULT_NAMESPACE}
     | {"chat_template", "tokenize"}
 )
 
@@ -38,27 +42,56 @@ class TemplateError(Exception):
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks the assistant's tokens for training; for serving it is only its content."""
+    """`{% generation %}` marks the assistant's tokens for training; for serving it is only its content.
+
+    The content has a scope of its own, as in transformers: a variable that is set in it ends with it.
+    """
 
     tags = {"generation"}  # noqa: RUF012  (jinja2 declares it as a set)
 
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        content = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_content"), [], [], content).set_lineno(line)
+
+    def _content(self, caller: Callable[[], str]) -> str:
+        return caller()
+
+
+class _TemplateNamespace(Namespace):
+    """Jinja's namespace without names that begin with an underscore, as in transformers."""
+
+    def __init__(*arguments: Any, **attributes: Any) -> None:
+        # The first argument has no name, so that an attribute may be called `self`.
+        values = dict(*arguments[1:], **attributes)
+        for name in values:
+            _check_attribute(name)
+        Namespace.__init__(arguments[0], values)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_attribute(name)
+        super().__setitem__(name, value)
+
+
+class _TemplateDict:
+    """The global `dict`, without the attributes of Python's type."""
+
+    def __call__(self, *arguments: Any, **items: Any) -> dict[Any, Any]:
+        return dict(*arguments, **items)
+
+    def fromkeys(self, *arguments: Any) -> dict[Any, Any]:
+        return dict.fromkeys(*arguments)
 
 
 class ChatTemplate:
     """One compiled template. Neither compiling nor `render` is bounded in time or memory here."""
 
     def __init__(self, source: str, special_tokens: dict[str, str]) -> None:
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
-        )
-        environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _raise_exception
-        environment.globals["strftime_now"] = _strftime_now
+        environment = _environment()
         try:
-            self._template = environment.from_string(source)
+            tree = environment.parse(source)
+            self.content_format = content_format(tree)
+            self._template = environment.from_string(tree)
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001  (constant expressions are evaluated here and raise anything)
@@ -70,7 +103,13 @@ class ChatTemplate:
 
         Clients choose the names in `options`: a mapping, because keywords of a call have names of their own.
         """
-        variables = {**options, **self._special_tokens, "messages": messages, "tools": None}
+        variables = {
+            **options,
+            **self._special_tokens,
+            "messages": with_content(messages, self.content_format),
+            "tools": None,
+            "documents": None,
+        }
         try:
             return self._collect(variables)
         except (TemplateError, MemoryError):
@@ -91,10 +130,30 @@ class ChatTemplate:
         return "".join(pieces)
 
 
-def _to_json(value: Any, indent: int | None = None, **options: Any) -> str:
-    """As transformers does it: without HTML escapes."""
-    del options
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+def _environment() -> ImmutableSandboxedEnvironment:
+    """The same settings, filters and globals as in transformers: templates are written for these."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    environment.globals["namespace"] = _TemplateNamespace
+    environment.globals["dict"] = _TemplateDict()
+    return environment
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Without HTML escapes, unlike Jinja's. Templates pass the options by position, too."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
 
 
 def _raise_exception(message: str) -> NoReturn:
@@ -102,4 +161,9 @@ def _raise_exception(message: str) -> NoReturn:
 
 
 def _strftime_now(form: str) -> str:
-    return datetime.datetime.now().astimezone().strftime(str(form)[:100])
+    return datetime.datetime.now().strftime(form)  # local time without a zone: %Z is empty
+
+
+def _check_attribute(name: object) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise SecurityError(f"a namespace takes no attribute {name[:100]!r}: it begins with an underscore")

@@ -1,0 +1,108 @@
+"""The engine renders chat templates as transformers does, byte by byte, and refuses what they refuse."""
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import jinja2
+import pytest
+import yaml
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
+
+from tangram_engine.messages import EngineInfo
+from tangram_engine.serve.http.body import parse
+from tangram_engine.serve.http.defaults import SamplingDefaults
+from tangram_engine.serve.http.errors import APIError
+from tangram_engine.serve.http.params import ChatRequest
+from tangram_engine.serve.prepare_requests import RequestPreparer
+from tangram_engine.serve.text.client import TextClient
+from tangram_engine.serve.text.template import ChatTemplate
+
+DATA: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "chat_templates.yaml").read_text("utf-8"))
+FAMILIES: list[dict[str, Any]] = DATA["families"]
+SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+Messages = list[dict[str, Any]]
+
+
+class RenderingText:
+    """The text process without tokenization: a prompt is its characters."""
+
+    has_template = True
+
+    def __init__(self, template: str) -> None:
+        self.template = ChatTemplate(template, SPECIAL)
+
+    def chat(self, messages: Messages, options: dict[str, Any], limit: int, **_: Any) -> tuple[int, ...]:
+        return tuple(map(ord, self.template.render(messages, **options)))
+
+
+def engine(template: str, messages: Messages, kwargs: dict[str, Any]) -> str:
+    """The prompt of a chat request, from its JSON on."""
+    text, info = RenderingText(template), cast("EngineInfo", type("Info", (), {"max_model_len": 1 << 20}))
+    preparer = RequestPreparer(cast("TextClient", text), cast("Any", None), info, SamplingDefaults())
+    body = {"model": "m", "messages": messages, "chat_template_kwargs": kwargs}
+    return "".join(map(chr, preparer.chat_prompt(parse(json.dumps(body).encode(), ChatRequest))))
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE(unk_token="<unk>")), **SPECIAL)
+
+
+def shaped(messages: Messages, content: str) -> Messages:
+    """Messages with the content that the template is made for; transformers passes on what it is given."""
+    shapes = {
+        "string": lambda value: value if isinstance(value, str) else "\n".join(p["text"] for p in value),
+        "parts": lambda value: [{"type": "text", "text": value}] if isinstance(value, str) else value,
+        "either": lambda value: value,
+    }
+    return [message | {"content": shapes[content](message["content"])} for message in messages]
+
+
+def cases(key: str) -> list[Any]:
+    return [
+        pytest.param(family, DATA["conversations"][talk], id=f"{family['family']}-{talk}")
+        for family in FAMILIES
+        for talk in family.get(key, ())
+    ]
+
+
+def test_there_are_thirty_families() -> None:
+    assert len({family["family"] for family in FAMILIES}) >= 30
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family["family"])
+def test_the_syntax_tree_says_what_content_a_template_takes(family: dict[str, Any]) -> None:
+    assert ChatTemplate(family["template"], {}).content_format.value == family["content"]
+
+
+@pytest.mark.parametrize(("family", "messages"), cases("talks"))
+def test_a_prompt_is_that_of_transformers(
+    family: dict[str, Any], messages: Messages, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    template = family["template"]
+    for kwargs in ({}, family["kwargs"]) if "kwargs" in family else ({},):
+        expected = tokenizer.apply_chat_template(
+            shaped(messages, family["content"]),
+            chat_template=template,
+            tokenize=False,
+            **{"add_generation_prompt": True, **kwargs},
+        )
+        assert engine(template, messages, kwargs) == expected
+        assert expected
+
+
+@pytest.mark.parametrize(("family", "messages"), cases("refuses"))
+def test_a_refusal_has_the_words_of_the_template(
+    family: dict[str, Any], messages: Messages, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    with pytest.raises(jinja2.TemplateError) as theirs:
+        tokenizer.apply_chat_template(messages, chat_template=family["template"], tokenize=False)
+
+    with pytest.raises(APIError) as ours:
+        engine(family["template"], messages, {})
+
+    error = ours.value
+    assert (error.status, error.param, error.code) == (400, "messages", "chat_template_error")
+    assert error.message == f"messages: {theirs.value}"
