@@ -67,18 +67,27 @@ COMPLETION_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"stop": ["a"] * 100_000}, "stop"),
     ({"stop": [""]}, "stop.0"),
     ({"stop": ["a", 1]}, "stop.1"),
-    ({"stop": "x" * 257}, "stop.0"),
+    ({"stop": ["x" * 257]}, "stop.0"),
+    ({"stop": "x" * 257}, "stop"),
+    ({"stop": ""}, "stop"),
     ({"stop_token_ids": [-1]}, "stop_token_ids.0"),
     ({"stream": "yes"}, "stream"),
     ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
+    ({"stream_options": {"include_usage": True}}, "stream_options"),
     ({"echo": True}, "echo"),
     ({"suffix": "x"}, "suffix"),
     ({"best_of": 3}, "best_of"),
+    ({"best_of": 2, "n": 1}, "best_of"),
+    ({"prompt": ["a"] * 33, "n": 2}, "n"),
     ({"logit_bias": {"5": 1}}, "logit_bias"),
     ({"prompt_logprobs": -1}, "prompt_logprobs"),
     ({"response_format": {"type": "json_schema"}}, "response_format"),
     ({"guided_regex": "(a+)+"}, "guided_regex"),
     ({"min_tokens": 5}, "min_tokens"),
+    ({"min_tokens": 2, "ignore_eos": True, "stop": "x"}, "min_tokens"),
+    ({"min_tokens": 2, "ignore_eos": True, "stop_token_ids": [5]}, "min_tokens"),
+    ({"min_tokens": 3, "ignore_eos": True}, "min_tokens"),
+    ({"min_tokens": -1, "ignore_eos": True}, "min_tokens"),
     ({"cache_salt": ""}, "cache_salt"),
     ({"cache_salt": 5}, "cache_salt"),
     ({"cache_salt": "x" * 1025}, "cache_salt"),
@@ -97,10 +106,21 @@ CHAT_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"role": "user", "content": "x"}] * 5000}, "messages"),
     ({"messages": [{"role": "user", "content": "x" * 600}]}, "messages"),
     ({"max_completion_tokens": 0}, "max_completion_tokens"),
-    ({"max_completion_tokens": 512}, "max_tokens"),
+    ({"max_completion_tokens": 512}, "max_completion_tokens"),
+    ({"max_tokens": 512}, "max_tokens"),
+    ({"max_tokens": 512, "max_completion_tokens": None}, "max_tokens"),
+    ({"top_logprobs": 5}, "top_logprobs"),
     ({"logprobs": 1}, "logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     ({"tools": [{"type": "function"}]}, "tools"),
+    ({"tools": [{"type": "function"}], "tool_choice": "required"}, "tools"),
+    ({"functions": [{}], "function_call": {"name": "f"}}, "functions"),
+    ({"messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]}, "messages.0.tool_calls"),
+    ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages.0.tool_calls"),
+    ({"messages": [{"role": "assistant", "content": None, "audio": {"id": "a"}}]}, "messages.0.audio"),
+    ({"messages": [{"role": "user", "content": None}]}, "messages.0.content"),
+    ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages.0.content"),
+    ({"messages": [{"role": "user", "content": [{"type": "refusal", "text": "x"}]}]}, "messages.0.content"),
     ({"response_format": {"type": "json_object"}}, "response_format"),
     ({"chat_template": "{{ 1 }}"}, "chat_template"),
     ({"chat_template_kwargs": {"messages": 1}}, "chat_template_kwargs.messages"),
@@ -108,6 +128,7 @@ CHAT_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"chat_template_kwargs": {"raise_exception": "x"}}, "chat_template_kwargs.raise_exception"),
     ({"chat_template_kwargs": {"chat_template": "x"}}, "chat_template_kwargs.chat_template"),
     ({"messages": [{"role": "user", "content": [{"type": "x" * 300_000}]}]}, "messages.0.content"),
+    ({"chat_template_kwargs": {"documents": 1}}, "chat_template_kwargs.documents"),
     ({"chat_template_kwargs": {"level": 1 << 64}}, "chat_template_kwargs.level"),
 ]
 
@@ -136,11 +157,21 @@ def test_a_bad_field_of_a_chat_is_named(fields: dict[str, Any], path: str, serve
     assert refused(server.post("/v1/chat/completions", CHAT | fields))["param"] == path
 
 
+@pytest.mark.parametrize("role", ["tool", "function"])
+def test_the_answer_of_a_tool_is_refused_as_one(role: str, server: EngineProcess) -> None:
+    messages = [{"role": role, "tool_call_id": "1", "content": "r"}]
+    error = refused(server.post("/v1/chat/completions", CHAT | {"messages": messages}))
+    assert (error["param"], error["code"]) == ("messages.0.role", "unsupported_parameter")
+    assert f'role "{role}", the answer of a tool, is not supported' in error["message"]
+
+
 @pytest.mark.parametrize(
     "fields",
     [
         {"user": "me", "unheard_of": {"a": [1]}},
         {"best_of": 1, "echo": False, "suffix": None, "logit_bias": {}, "min_tokens": 0},
+        {"min_tokens": 2, "ignore_eos": True},
+        {"stream_options": None, "stream": False},
         {"response_format": {"type": "text"}},
         {"stop": None, "n": None, "temperature": None, "seed": None, "logprobs": None},
         {"top_k": -1, "min_p": 0, "seed": -5, "temperature": 0},
@@ -192,7 +223,7 @@ def test_a_number_of_10000_digits_is_refused_by_its_field(server: EngineProcess)
     [
         ("/tokenize", {}, None),
         ("/tokenize", {"prompt": 5}, "prompt"),
-        ("/tokenize", {"prompt": "x", "messages": [{"role": "user", "content": "x"}]}, None),
+        ("/tokenize", {"prompt": "x", "messages": [{"role": "user", "content": "x"}]}, "messages"),
         ("/tokenize", {"prompt": "x", "add_special_tokens": 1}, "add_special_tokens"),
         ("/detokenize", {}, "tokens"),
         ("/detokenize", {"tokens": [-1]}, "tokens.0"),

@@ -42,6 +42,24 @@ def test_a_chat_goes_through_the_template(client: openai.OpenAI) -> None:
     assert answer.choices[0].message.role == "assistant"
 
 
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ({"content": None, "refusal": "dog"}, "dog"),
+        ({"content": None}, ""),
+        ({}, ""),
+        ({"content": [{"type": "refusal", "refusal": "dog"}]}, "dog"),
+        ({"content": [{"type": "output_text", "text": "dog"}], "refusal": None}, "dog"),
+    ],
+)
+def test_an_assistants_content_may_be_null_or_a_refusal(
+    message: dict[str, object], text: str, client: openai.OpenAI
+) -> None:
+    messages = [{"role": "user", "content": "the"}, {"role": "assistant", **message}]
+    answer = client.chat.completions.create(model="tiny", messages=messages, max_tokens=20)  # type: ignore[arg-type]
+    assert (answer.choices[0].message.content or "").startswith(f"the\n{text}\n")
+
+
 def test_a_streamed_chat_is_the_same_text_in_pieces(client: openai.OpenAI) -> None:
     messages = [{"role": "user", "content": "h\u00e9llo w\u00f6rld \U0001f389 \u4f60\u597d"}]
     whole = client.chat.completions.create(model="tiny", messages=messages, max_tokens=60, seed=1)  # type: ignore[arg-type]
@@ -60,6 +78,46 @@ def test_a_streamed_chat_is_the_same_text_in_pieces(client: openai.OpenAI) -> No
     assert chunks[-1].usage.total_tokens == whole.usage.total_tokens
     assert all(chunk.usage is None for chunk in chunks[:-1])
     assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "length"
+
+
+def test_every_chunk_has_the_usage_so_far_where_that_is_asked_for(client: openai.OpenAI) -> None:
+    stream = client.chat.completions.create(
+        model="tiny",
+        messages=[{"role": "user", "content": "the \U0001f389"}],
+        n=2,
+        max_tokens=9,
+        stream=True,
+        stream_options={"include_usage": True, "continuous_usage_stats": True},
+    )  # type: ignore[call-overload]
+    *chunks, last = stream
+    counts: dict[int, list[int]] = {0: [], 1: []}
+    for chunk in chunks:
+        counts[chunk.choices[0].index].append(chunk.usage.completion_tokens)
+        assert chunk.usage.prompt_tokens == last.usage.prompt_tokens
+    for of_one in counts.values():
+        assert of_one[0] == 0  # the role comes before the first token
+        assert of_one == sorted(of_one)
+        assert len(of_one) < 10  # some tokens are no text of their own, and count with the next chunk
+        assert of_one[-1] == 9
+    assert last.usage.completion_tokens == 18
+
+
+@pytest.mark.parametrize(
+    ("options", "counts"),
+    [
+        ({"continuous_usage_stats": True}, [1, 2, 2]),
+        ({"include_usage": True, "continuous_usage_stats": False}, [None, None, 2]),
+        ({"include_usage": None, "continuous_usage_stats": None}, [None, None]),
+        ({"include_usage": False, "continuous_usage_stats": True}, [None, None]),
+    ],
+)
+def test_include_usage_false_goes_before_the_usage_of_each_chunk(
+    options: dict[str, bool | None], counts: list[int | None], client: openai.OpenAI
+) -> None:
+    stream = client.completions.create(
+        model="tiny", prompt="the quick", max_tokens=2, stream=True, stream_options=options
+    )  # type: ignore[call-overload]
+    assert [chunk.usage and chunk.usage.completion_tokens for chunk in stream] == counts
 
 
 def test_n_answers_come_with_their_indices_streamed_and_not(client: openai.OpenAI) -> None:

@@ -138,8 +138,8 @@ def test_fields_that_cannot_matter_and_unknown_ones_are_ignored(
     ("value", "path"),
     [
         ({"messages": [{"role": "user", "content": "x", "audio": {"id": "1"}}]}, "messages.0.audio"),
-        ({"stream": True, "stream_options": {"continuous_usage_stats": True}},
-         "stream_options.continuous_usage_stats"),
+        ({"stream": True, "stream_options": {"include_obfuscation": True}},
+         "stream_options.include_obfuscation"),
         ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
         ({"prompt_logprobs": 0}, "prompt_logprobs"),
         ({"priority": False}, "priority"),

@@ -30,7 +30,7 @@ from tangram_engine.serve.http.params import (
     TokenizeRequest,
 )
 from tangram_engine.serve.http_responses import EventStream, send_whole
-from tangram_engine.serve.replies import Chat, Completion, Dialect, usage
+from tangram_engine.serve.replies import Chat, Completion, Dialect, usage, usage_so_far
 from tangram_engine.serve.text.tokenizer import TextTools, TokenizerError
 
 from .client import EngineClient
@@ -266,16 +266,23 @@ async def _time_limit(seconds: float) -> AsyncIterator[None]:
 async def _stream(
     generation: Generation, dialect: Dialect, events: EventStream, body: CompletionRequest | ChatRequest
 ) -> web.StreamResponse:
-    opened: set[int] = set()
+    tokens: dict[int, int] = {}  # of each answer, so far
+
+    def counts(index: int) -> dict[str, Any] | None:
+        if not body.usage_in_each_chunk:
+            return None
+        return usage_so_far(generation.answers[index], tokens[index])
 
     def put(deltas: list[Delta]) -> Hold:
         chunks = []
         for delta in deltas:
-            if delta.index not in opened:
-                opened.add(delta.index)
-                chunks += dialect.opening(delta.index)
+            index = delta.index
+            if index not in tokens:
+                tokens[index] = 0
+                chunks += dialect.opening(index, counts(index))
+            tokens[index] += 1
             if delta.text or delta.logprobs or delta.finish:
-                chunks.append(dialect.chunk(delta))
+                chunks.append(dialect.chunk(delta, counts(index)))
         return events.send(*chunks) if chunks else None
 
     await generation.run(put)

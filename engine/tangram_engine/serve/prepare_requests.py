@@ -133,15 +133,21 @@ class RequestPreparer:
         tokens_left = self.info.max_model_len - len(prompt)
         if tokens_left < 1:
             raise self._too_long(str(len(prompt)), field)
-        requested_tokens = body.requested_tokens()
+        field_of_length, requested_tokens = body.length_limit()
         if requested_tokens is not None and requested_tokens > tokens_left:
             raise context_length_exceeded(
                 f"This model's maximum context length is {self.info.max_model_len} tokens. The prompt has "
                 f"{len(prompt)} and {requested_tokens} were asked for; at most {tokens_left} are possible.",
-                "max_tokens",
+                field_of_length,
             )
         bounds = (requested_tokens or body.default_tokens, self.defaults.max_new_tokens)
-        return min([tokens_left, *(bound for bound in bounds if bound is not None)])
+        longest = min([tokens_left, *(bound for bound in bounds if bound is not None)])
+        if body.min_tokens is not None and body.min_tokens > longest:
+            raise bad_request(
+                f"min_tokens: {body.min_tokens} is above {longest}, the most tokens that the answer can have",
+                param="min_tokens",
+            )
+        return longest
 
     def _too_long(self, count: str, field: str) -> APIError:
         return context_length_exceeded(

@@ -18,11 +18,20 @@ def usage(answers: Sequence[GeneratedSequence], n: int) -> Json:
     firsts = answers[::n]
     prompt = sum(len(answer.request.prompt) for answer in firsts)
     completion = sum(answer.tokens for answer in answers)
+    return _counts(prompt, completion, sum(answer.cached for answer in firsts))
+
+
+def usage_so_far(answer: GeneratedSequence, completion: int) -> Json:
+    """Token counts of one answer after so many of its tokens, as vLLM has them in each chunk."""
+    return _counts(len(answer.request.prompt), completion, answer.cached)
+
+
+def _counts(prompt: int, completion: int, cached: int) -> Json:
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": sum(answer.cached for answer in firsts)},
+        "prompt_tokens_details": {"cached_tokens": cached},
     }
 
 
@@ -40,15 +49,18 @@ class Dialect:
         self._chunk_usage: Json = {"usage": None} if usage_in_chunks else {}
         self._around: dict[int, list[bytes]] = {}  # by index: a chunk before and after its text
 
-    def opening(self, index: int) -> list[bytes]:
+    def opening(self, index: int, counts: Json | None = None) -> list[bytes]:
         """The events before an answer's first text."""
-        del index
+        del index, counts
         return []
 
-    def chunk(self, delta: Delta) -> bytes:
-        """One event of a stream, as JSON. Chunks of one answer with nothing but text differ only in that."""
-        if delta.logprobs or delta.finish or not delta.text:
-            return dumps_in_pieces(self._chunk(delta))
+    def chunk(self, delta: Delta, counts: Json | None = None) -> bytes:
+        """One event of a stream, as JSON. Chunks of one answer with nothing but text differ only in that.
+
+        `counts` is the usage so far, of streams that have it in each chunk.
+        """
+        if counts or delta.logprobs or delta.finish or not delta.text:
+            return dumps_in_pieces(self._chunk(delta, counts))
         around = self._around.get(delta.index)
         if around is None:
             around = self._around[delta.index] = dumps(self._chunk(Delta(delta.index, _PLACEHOLDER))).split(
@@ -66,8 +78,11 @@ class Dialect:
         choices = b",".join(dumps_in_pieces(self._choice(parts, streamed=False)) for parts in deltas)
         return head[:-1] + b',"choices":[' + choices + b"]}"
 
-    def _chunk(self, delta: Delta) -> Json:
-        return self._envelope([self._choice([delta], streamed=True)], self._chunk_usage)
+    def _chunk(self, delta: Delta, counts: Json | None = None) -> Json:
+        return self._envelope([self._choice([delta], streamed=True)], self._usage(counts))
+
+    def _usage(self, counts: Json | None) -> Json:
+        return {"usage": counts} if counts else self._chunk_usage
 
     def _envelope(self, choices: list[Json], extra: Json) -> Json:
         return {**self._head, "object": self.chunk_kind, "choices": choices, **extra}
@@ -117,11 +132,11 @@ class Chat(Dialect):
 
     prefix, kind, chunk_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
-    def opening(self, index: int) -> list[bytes]:
+    def opening(self, index: int, counts: Json | None = None) -> list[bytes]:
         """The role of the answer."""
         delta = {"role": "assistant", "content": ""}
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
-        return [dumps(self._envelope([choice], self._chunk_usage))]
+        return [dumps(self._envelope([choice], self._usage(counts)))]
 
     def _text(self, text: str, *, streamed: bool) -> Json:
         if streamed:

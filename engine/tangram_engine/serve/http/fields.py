@@ -32,7 +32,6 @@ REFUSED = _table(
     ("allowed_token_ids repetition_detection truncate_prompt_tokens", _ALWAYS),
     ("bad_words logits_processors", _NONE),
     ("length_penalty", (1,)),
-    ("min_tokens", (0,)),
     ("thinking_token_budget", (-1,)),
     ("use_beam_search watermarking", _OFF),
     ("vllm_xargs", ({},)),
@@ -59,7 +58,7 @@ REFUSED_IN_CHATS = _table(
     ("verbosity", ("medium",)),
 )
 REFUSED_IN_MESSAGES = _table(("audio", _ALWAYS), ("function_call", ({},)), ("tool_calls", _NONE))
-REFUSED_IN_STREAM_OPTIONS = _table(("continuous_usage_stats include_obfuscation", _OFF))
+REFUSED_IN_STREAM_OPTIONS = _table(("include_obfuscation", _OFF))
 REFUSED_IN_TOKENIZE = _table(
     ("chat_template", _ALWAYS), ("continue_final_message return_token_strs", _OFF), ("tools", _NONE)
 )

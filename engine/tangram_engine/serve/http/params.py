@@ -17,6 +17,7 @@ from .bounded_values import (
     INT64,
     Int64,
     MinP,
+    MinTokens,
     Penalty,
     RepetitionPenalty,
     Temperature,
@@ -93,7 +94,7 @@ def _asks(raw: Raw, neutral: fields.Neutral) -> bool:
 
 def refuses(*tables: Mapping[str, fields.Neutral]) -> Callable[[type[R]], type[R]]:
     """Add the fields of the tables to a model, whose values stay as they were written."""
-    names = dict(sorted((name, neutral) for table in tables for name, neutral in table.items()))
+    names = {name: neutral for table in tables for name, neutral in table.items()}
 
     def extended(model: type[R]) -> type[R]:
         return msgspec.defstruct(  # type: ignore[return-value]
@@ -111,7 +112,8 @@ def refuses(*tables: Mapping[str, fields.Neutral]) -> Callable[[type[R]], type[R
 class StreamOptions(Refusing, kw_only=True):
     """OpenAI's stream_options."""
 
-    include_usage: bool = False
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None  # vLLM's: every chunk has the usage so far
 
 
 class Sampling(Refusing, kw_only=True):
@@ -126,6 +128,7 @@ class Sampling(Refusing, kw_only=True):
     stream_options: StreamOptions | None = None
     stop: str | Annotated[list[Stop], Meta(max_length=MAX_STOPS)] | None = None
     max_tokens: TokenCount | None = None
+    min_tokens: MinTokens | None = None
     temperature: Temperature | None = None
     top_p: TopP | None = None
     top_k: TopK | None = None
@@ -145,11 +148,14 @@ class Sampling(Refusing, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.stop, str) and not 1 <= len(self.stop) <= MAX_STOP_CHARACTERS:
-            raise FieldError("stop.0", f"must have 1 to {MAX_STOP_CHARACTERS} characters")
+            raise FieldError("stop", f"must have 1 to {MAX_STOP_CHARACTERS} characters")
         if self.best_of is not None and self.best_of != self.choices:
             raise unsupported("best_of", "other than n")
         if self.stream_options is not None and not self.stream:
-            raise ValueError("stream_options is only allowed when stream is true")
+            raise FieldError("stream_options", "is only allowed when stream is true")
+        may_end_early = not self.ignore_eos or self.stops or self.stop_token_ids
+        if self.min_tokens and may_end_early:
+            raise unsupported("min_tokens", "without ignore_eos, or with stop conditions,")
 
     @property
     def stops(self) -> list[str]:
@@ -164,11 +170,22 @@ class Sampling(Refusing, kw_only=True):
     @property
     def include_usage(self) -> bool:
         """Whether a stream ends with a chunk that has the usage."""
-        return self.stream_options is not None and self.stream_options.include_usage
+        options = self.stream_options
+        return options is not None and bool(options.include_usage or self.usage_in_each_chunk)
 
-    def requested_tokens(self) -> int | None:
-        """The client's limit on the answer's length."""
-        return self.max_tokens
+    @property
+    def usage_in_each_chunk(self) -> bool:
+        """Whether every chunk has the usage so far. As in vLLM, `include_usage: false` switches it off."""
+        options = self.stream_options
+        return (
+            options is not None
+            and bool(options.continuous_usage_stats)
+            and options.include_usage is not False
+        )
+
+    def length_limit(self) -> tuple[str, int | None]:
+        """The field by which the client limits the answer's length, and the limit."""
+        return "max_tokens", self.max_tokens
 
     def wanted_logprobs(self) -> int | None:
         """How many alternatives per token, 0 for the chosen one alone, None for no logprobs."""
@@ -214,7 +231,7 @@ class CompletionRequest(Sampling, kw_only=True):
         if len(self.prompts) > MAX_PROMPTS:
             raise FieldError("prompt", f"at most {MAX_PROMPTS} prompts are accepted, not {len(self.prompts)}")
         if len(self.prompts) * self.choices > MAX_SEQUENCES:
-            raise ValueError(f"prompts * n must be at most {MAX_SEQUENCES}")
+            raise FieldError("n", f"prompts * n must be at most {MAX_SEQUENCES}")
 
     @property
     def prompts(self) -> list[Any]:
@@ -319,11 +336,13 @@ class ChatRequest(Sampling, kw_only=True):
         super().__post_init__()
         template_options(self.chat_template_kwargs)
         if self.top_logprobs and not self.logprobs:
-            raise ValueError("top_logprobs needs logprobs to be true")
+            raise FieldError("top_logprobs", "needs logprobs to be true")
 
-    def requested_tokens(self) -> int | None:
+    def length_limit(self) -> tuple[str, int | None]:
         """The newer of OpenAI's two names goes first."""
-        return self.max_completion_tokens or self.max_tokens
+        if self.max_completion_tokens is not None:
+            return "max_completion_tokens", self.max_completion_tokens
+        return super().length_limit()
 
     def wanted_logprobs(self) -> int | None:
         """See Sampling."""
@@ -344,8 +363,10 @@ class TokenizeRequest(Refusing, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         template_options(self.chat_template_kwargs)
-        if (self.prompt is None) == (self.messages is None):
+        if self.prompt is None and self.messages is None:
             raise ValueError("either prompt or messages must be given")
+        if self.prompt is not None and self.messages is not None:
+            raise FieldError("messages", "cannot be given beside prompt")
 
 
 class DetokenizeRequest(msgspec.Struct, kw_only=True):

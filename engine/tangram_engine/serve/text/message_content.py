@@ -75,7 +75,7 @@ class _Contents:
                 held = name in self._names
             case nodes.Getattr(attr=key) | nodes.Getitem(arg=nodes.Const(value=str(key))):
                 held = key in self._attributes
-            case nodes.Call(node=nodes.Getattr(attr="get"), args=[nodes.Const(value=key), *_]):
+            case nodes.Call(node=nodes.Getattr(attr="get"), args=[nodes.Const(value=str(key)), *_]):
                 held = key == _CONTENT
             case nodes.Getitem(arg=nodes.Slice()):
                 held = self.holds(node.node)

@@ -25,8 +25,8 @@ SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 # Names that chat_template_kwargs may not set: inputs and functions of a template, and the arguments of
 # transformers' `apply_chat_template` that choose another template or result, which vLLM refuses as well.
 RESERVED = frozenset(
-    {"messages", "tools", "documents", *SPECIAL_TOKENS, "raise_exception", "strftime_now", "self", *DEFAULT_NAMESPACE}
-    | {"chat_template", "tokenize"}
+    {"messages", "tools", "documents", *SPECIAL_TOKENS, "raise_exception", "strftime_now", "self"}
+    | {"chat_template", "tokenize", *DEFAULT_NAMESPACE}
 )
 
 
