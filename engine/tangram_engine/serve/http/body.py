@@ -12,6 +12,7 @@ from tangram_engine.validation import locate
 
 from .admission import HeldBytes
 from .errors import APIError, bad_request
+from .json_faults import describe
 from .jsonio import Malformed, check, decode_value
 from .params import CONTENT_KINDS, PROMPT_KINDS, FieldError
 
@@ -39,7 +40,7 @@ def parse(raw: bytes, model: type[M]) -> M:
         check(raw)
         return decode_value(raw, model)
     except Malformed as error:
-        raise _no_json(str(error)) from None
+        raise _no_json(*describe(raw, error)) from None
     except msgspec.ValidationError as error:
         raise _explain(error) from None
 
@@ -89,5 +90,8 @@ def _explain(error: msgspec.ValidationError) -> APIError:
     return bad_request(f"{path}: {message}" if named else message, param=path or None, code=code)
 
 
-def _no_json(reason: str) -> APIError:
-    return bad_request(f"The body is refused as JSON: {reason}.", code="invalid_json")
+def _no_json(reason: str, path: str = "") -> APIError:
+    path = path[:_PATH_LIMIT]
+    where = f"{path}: " if path else ""
+    message = f"The body is refused as JSON: {where}{reason}."
+    return bad_request(message, param=path or None, code="invalid_json")

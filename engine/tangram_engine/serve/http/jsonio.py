@@ -27,7 +27,17 @@ T = TypeVar("T")
 
 
 class Malformed(Exception):
-    """The body is not JSON, or JSON that is refused whatever its fields mean."""
+    """The body is not JSON, or JSON that is refused whatever its fields mean.
+
+    `kind` is the error of the library; `offset` the byte at fault, where the library did not find it.
+    """
+
+    def __init__(
+        self, message: str, *, kind: type[Exception] | None = None, offset: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.offset = offset
 
 
 def dumps(value: Any) -> bytes:
@@ -84,7 +94,7 @@ def check(raw: bytes) -> None:
 
     Strings are checked for UTF-8 and surrogates when a value is decoded.
     """
-    parts = _split_at_quotes(raw)
+    parts = split_at_quotes(raw)
     _check_counts(parts)
     decode_value(raw, msgspec.Raw)
     _check_objects(raw, parts)
@@ -97,14 +107,18 @@ def decode_value(raw: bytes | msgspec.Raw, kind: type[T]) -> T:
     except msgspec.ValidationError:
         raise
     except msgspec.DecodeError as error:
-        raise Malformed(str(error)) from None
+        raise Malformed(str(error), kind=type(error)) from None
     except UnicodeDecodeError:
-        raise Malformed("a string is not valid UTF-8") from None
+        raise Malformed("a string is not valid UTF-8", kind=UnicodeDecodeError) from None
     except RecursionError:
-        raise Malformed(f"nested more than {DEPTH_LIMIT} levels deep") from None
+        raise _too_deep() from None
 
 
-def _split_at_quotes(raw: bytes) -> list[bytes]:
+def _too_deep() -> Malformed:
+    return Malformed(f"nested more than {DEPTH_LIMIT} levels deep", kind=RecursionError)
+
+
+def split_at_quotes(raw: bytes) -> list[bytes]:
     """What stands outside and inside of strings, by turns; escaped quotes and backslashes are blanked out."""
     pieces, pending = [], b""
     for start in range(0, len(raw), _CHUNK):
@@ -135,13 +149,14 @@ def _check_objects(raw: bytes, parts: list[bytes]) -> None:
                 if bracket in b"[{":
                     keys.append(set())
                     if len(keys) > DEPTH_LIMIT:
-                        raise Malformed(f"nested more than {DEPTH_LIMIT} levels deep")
+                        raise _too_deep()
                 else:
                     keys.pop()
         elif parts[index + 1].lstrip()[:1] == b":":
             key = _plain_key(raw[offset : offset + len(part)])
             if key in keys[-1]:
-                raise Malformed("an object has the same key twice")
+                colon = offset + len(part) + 1 + parts[index + 1].index(b":")
+                raise Malformed("an object has the same key twice", offset=colon + 1)
             keys[-1].add(key)
         offset += len(part) + 1
 
