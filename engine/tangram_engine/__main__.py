@@ -4,12 +4,15 @@ import argparse
 import gc
 import math
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
+
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -109,6 +112,14 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="one key a line, read again when the file changes; default: no key",
     )
+    serve.add_argument(
+        "--allowed-origins",
+        type=_origin,
+        nargs="+",
+        default=[],
+        metavar="ORIGIN",
+        help="web pages that may call from a browser: https://chat.example.com, or * for all; default: none",
+    )
     return parser
 
 
@@ -148,6 +159,15 @@ def _duration(text: str) -> float:
     if value == 0:
         raise argparse.ArgumentTypeError("0 s is no duration: it must be above 0")
     return value
+
+
+def _origin(text: str) -> str:
+    if text != "*" and not _ORIGIN.fullmatch(text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither * nor an origin as browsers write it: scheme://host or scheme://host:port, "
+            "in small letters, without a path"
+        )
+    return text
 
 
 def _share(text: str) -> float:

@@ -1,6 +1,7 @@
 """The official `openai` client against the server, with an engine whose answers are known in advance."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import openai
 import pytest
@@ -22,6 +23,21 @@ def client(server: EngineProcess) -> Iterator[openai.OpenAI]:
 def test_models_lists_the_served_name(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["tiny"]
     assert client.models.retrieve("tiny").owned_by == "tangram"
+
+
+def test_a_model_has_the_fields_that_clients_of_vllm_read(server: EngineProcess, served_model: Path) -> None:
+    """vLLM's benchmark client reads `root` of the first model, and others `parent`."""
+    cards = [server.get("/v1/models").json()["data"][0], server.get("/v1/models/tiny").json()]
+    assert cards[0] == cards[1]
+    assert cards[0] | {"created": 0} == {
+        "id": "tiny",
+        "object": "model",
+        "created": 0,
+        "owned_by": "tangram",
+        "root": str(served_model),
+        "parent": None,
+        "max_model_len": 512,
+    }
 
 
 def test_a_completion_has_text_usage_and_finish_reason(client: openai.OpenAI) -> None:

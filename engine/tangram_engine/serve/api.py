@@ -56,6 +56,7 @@ class Backend:
     """What answers need; complete once the engine is ready."""
 
     served_name: str
+    root: str  # the checkpoint's directory, for /v1/models
     max_request_seconds: float
     lifecycle: Lifecycle
     metrics: EngineMetrics

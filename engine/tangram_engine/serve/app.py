@@ -4,6 +4,7 @@ import asyncio
 import logging
 import re
 import uuid
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
@@ -11,6 +12,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 
 from tangram_engine import __version__
 from tangram_engine.serve.api_keys import APIKeys
+from tangram_engine.serve.http.cross_origin import AllowedOrigins
 from tangram_engine.serve.http.errors import APIError, internal
 from tangram_engine.serve.http.listener import PROBES, EarlyRefusal
 
@@ -26,9 +28,16 @@ _COMPLETIONS, _CHAT = "/v1/completions", "/v1/chat/completions"
 _CLIENT_CLOSED = 499  # nginx's number for a client that left
 
 
-def build_app(backend: Backend, api_keys: APIKeys | None) -> web.Application:
+def build_app(
+    backend: Backend, api_keys: APIKeys | None, origins: AllowedOrigins | None = None
+) -> web.Application:
     """The application. Only the routes listed here exist."""
-    app = web.Application(middlewares=[_surround(backend), _check_key(api_keys)])
+    middlewares = [_surround(backend), _check_key(api_keys)]
+    if origins is not None:
+        middlewares.insert(1, _answer_preflights(origins))  # they have no key
+    app = web.Application(middlewares=middlewares)
+    if origins is not None:
+        app.on_response_prepare.append(_add_headers(origins))
     endpoints = Endpoints(backend)
     status = StatusEndpoints(backend)
     app.add_routes(
@@ -115,6 +124,8 @@ class StatusEndpoints:
             "object": "model",
             "created": self._backend.created,
             "owned_by": "tangram",
+            "root": self._backend.root,  # vLLM's: the checkpoint, where `id` is the name it is served by
+            "parent": None,
             "max_model_len": preparer.info.max_model_len if preparer else None,
         }
         return card | ({"random_weights": True} if self._backend.random_weights else {})
@@ -181,6 +192,23 @@ def count_early_refusal(metrics: EngineMetrics, api_keys: APIKeys | None) -> Ear
             metrics.rejected(error.status, error.code)
 
     return count
+
+
+def _answer_preflights(origins: AllowedOrigins) -> Middleware:
+    @web.middleware
+    async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
+        return origins.preflight(request) or await handler(request)
+
+    return answer
+
+
+def _add_headers(
+    origins: AllowedOrigins,
+) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
+    async def add(request: web.Request, response: web.StreamResponse) -> None:
+        response.headers.update(origins.headers(request))
+
+    return add
 
 
 def _has_key(request: web.BaseRequest, api_keys: APIKeys | None) -> bool:

@@ -5,6 +5,7 @@ import logging
 import signal
 import sys
 import time
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,9 @@ from tangram_engine.log_limit import EngineLogHandler
 from tangram_engine.messages import EngineInfo
 from tangram_engine.serve.api_keys import APIKeyFileError, APIKeys
 from tangram_engine.serve.http.admission import AdmissionLimits, BodyBytes, Connections
+from tangram_engine.serve.http.cross_origin import AllowedOrigins
 from tangram_engine.serve.http.defaults import SamplingDefaults, read_defaults
+from tangram_engine.serve.http.errors import APIError
 from tangram_engine.serve.http.listener import Listener
 from tangram_engine.serve.text.client import WORKERS, TextClient
 from tangram_engine.serve.text.tokenizer import TextTools, load_tokenizer
@@ -60,6 +63,7 @@ class ServeOptions:
     generation_config: str = "auto"  # auto: sampling defaults from the checkpoint; vllm: none
     step_timeout_seconds: float = 60.0  # vLLM: VLLM_ENGINE_ITERATION_TIMEOUT_S
     api_key_file: Path | None = None
+    allowed_origins: Collection[str] = ()  # of web pages; none: browsers let no page of another origin call
     limits: AdmissionLimits = field(default_factory=AdmissionLimits)
 
 
@@ -71,6 +75,7 @@ class Server:
         self._config = config
         self._metrics = EngineMetrics(options.served_name)
         self._api_keys = APIKeys(options.api_key_file, self._metrics) if options.api_key_file else None
+        self._origins = AllowedOrigins(options.allowed_origins) if options.allowed_origins else None
         self._lifecycle = Lifecycle(config.max_num_seqs + options.max_queued_requests)
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="json")
         self._text_executor = ThreadPoolExecutor(WORKERS, thread_name_prefix="text")
@@ -82,6 +87,7 @@ class Server:
         self._defaults = SamplingDefaults()
         self._backend = Backend(
             served_name=options.served_name,
+            root=str(config.model),
             max_request_seconds=options.max_request_seconds,
             lifecycle=self._lifecycle,
             metrics=self._metrics,
@@ -131,7 +137,7 @@ class Server:
 
     async def _listen(self) -> web.AppRunner:
         runner = web.AppRunner(
-            build_app(self._backend, self._api_keys),
+            build_app(self._backend, self._api_keys, self._origins),
             handler_cancellation=True,  # a client that leaves ends its handler, which frees its blocks
             shutdown_timeout=_FAREWELL_S,
         )
@@ -141,7 +147,7 @@ class Server:
         self._listener = Listener(
             runner.server,
             self._backend.connections,
-            count_early_refusal(self._metrics, self._api_keys),
+            self._refuse_early,
             access_log=None,
             keepalive_timeout=self._options.limits.idle_seconds,
             auto_decompress=False,
@@ -154,6 +160,12 @@ class Server:
             self._api_keys.watch()
         logger.info("listening on %s port %d", self._options.host, self._options.port)
         return runner
+
+    def _refuse_early(self, request: web.BaseRequest, error: APIError) -> None:
+        """Book a refusal that the application does not see."""
+        count_early_refusal(self._metrics, self._api_keys)(request, error)
+        if self._origins is not None:
+            error.headers.update(self._origins.headers(request))
 
     async def _live(self, tools: TextTools) -> int:
         stop = asyncio.create_task(self._stop.wait())
