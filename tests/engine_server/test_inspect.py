@@ -92,20 +92,19 @@ def test_a_model_without_tokenizer_is_refused(model: Path, capsys: pytest.Captur
     assert (status, document["error"]["reason"]) == (3, "NotFound")  # type: ignore[index]
 
 
-def test_a_tokenizer_with_ids_outside_the_embedding_is_refused(
-    model: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("content", "status"), [("[PAD]", 0), ("Hello", 3)])
+def test_a_token_beyond_the_embedding_is_refused_only_where_every_prompt_may_have_it(
+    content: str, status: int, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tokenizer = json.loads((model / "tokenizer.json").read_text())
-    tokenizer["added_tokens"].append(
-        {"id": 320, "content": "<far>", "single_word": False, "lstrip": False, "rstrip": False,
-         "normalized": False, "special": True}
-    )  # fmt: skip
     vocabulary = tokenizer["model"]["vocab"]
-    vocabulary |= {f"filler{i}": i for i in range(max(vocabulary.values()) + 1, 320)} | {"<far>": 320}
+    vocabulary |= {f"filler{i}": i for i in range(max(vocabulary.values()) + 1, 320)} | {content: 320}
+    tokenizer["added_tokens"].append({**tokenizer["added_tokens"][0], "id": 320, "content": content})
     (model / "tokenizer.json").write_text(json.dumps(tokenizer))
-    status, document = run(model, None, capsys)
-    assert status == 3
-    assert "token id 320" in document["error"]["message"]  # type: ignore[index]
+    actual, document = run(model, None, capsys)
+    assert actual == status
+    if status:
+        assert "token id 320; config.json's vocab_size is 320" in document["error"]["message"]  # type: ignore[index]
 
 
 @pytest.mark.parametrize("bad", BAD_TEXT.values(), ids=BAD_TEXT)

@@ -27,7 +27,7 @@ LARGE = {"model": "tiny", "prompt": ["the quick brown"] * 32, "max_tokens": 400,
 
 @pytest.fixture(scope="module")
 def tools(served_model: Path) -> TextTools:
-    return load_tokenizer(served_model, 320)
+    return load_tokenizer(served_model)
 
 
 def test_other_threads_run_while_a_long_text_is_tokenized(tools: TextTools) -> None:

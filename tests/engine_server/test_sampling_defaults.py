@@ -42,7 +42,7 @@ Parts = tuple[TextClient, TextTools]
 def parts(served_model: Path) -> Iterator[Parts]:
     with closing(TextClient(served_model, 320, workers=1)) as text:
         text.start()
-        yield text, load_tokenizer(served_model, 320)
+        yield text, load_tokenizer(served_model)
 
 
 def params(

@@ -3,11 +3,12 @@
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tangram_engine.cache import ROOT, salted_root
 from tangram_engine.messages import EngineInfo
+from tangram_engine.sample.params import SamplingParams
 from tangram_engine.schedule.request import Request
 from tangram_engine.serve.http.defaults import SamplingDefaults
 from tangram_engine.serve.http.errors import (
@@ -53,13 +54,20 @@ class RequestPreparer:
             Request(
                 id=uuid.uuid4().hex,
                 prompt=prompt,
-                params=body.sampling(length, index, self.defaults),
+                params=self._params(body, length, index),
                 arrival=arrival,
                 cache_root=root,
             )
             for prompt, length in zip(prompts, lengths, strict=True)
             for index in range(body.choices)
         ]
+
+    def _params(self, body: Sampling, length: int, index: int) -> SamplingParams:
+        """The end token of the tokenizer ends an answer, as those of config.json do, which the engine has."""
+        params = body.sampling(length, index, self.defaults)
+        if params.ignore_eos or self.tools.end_token is None:
+            return params
+        return replace(params, stop_token_ids=(*params.stop_token_ids, self.tools.end_token))
 
     def chat_prompt(self, body: ChatRequest | TokenizeRequest) -> tuple[int, ...]:
         """Render the chat template and tokenize; usually the template writes the special tokens itself."""
@@ -103,11 +111,6 @@ class RequestPreparer:
             limit = self.info.max_model_len
             with self._errors("prompt"):
                 return self.text.encode(prompt, limit, add_special_tokens=add_special_tokens)
-        if max(prompt) >= self.info.vocab_size:
-            raise bad_request(
-                f"prompt: token id {max(prompt)} is outside the vocabulary of {self.info.vocab_size}",
-                param="prompt",
-            )
         return tuple(prompt)
 
     @contextmanager
@@ -130,6 +133,11 @@ class RequestPreparer:
         """
         if not prompt:
             raise bad_request(f"{field}: the prompt has no tokens", param=field, code="empty_prompt")
+        if (largest := max(prompt)) >= self.info.vocab_size:
+            raise bad_request(
+                f"{field}: token id {largest} is outside the vocabulary of {self.info.vocab_size}",
+                param=field,
+            )
         tokens_left = self.info.max_model_len - len(prompt)
         if tokens_left < 1:
             raise self._too_long(str(len(prompt)), field)

@@ -133,7 +133,7 @@ class Server:
         vocab_size = read(model).spec.vocab_size
         self._text = TextClient(model, vocab_size)
         self._text.start()
-        return load_tokenizer(model, vocab_size)
+        return load_tokenizer(model)
 
     async def _listen(self) -> web.AppRunner:
         runner = web.AppRunner(

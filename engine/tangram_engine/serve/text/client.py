@@ -73,6 +73,7 @@ class TextClient:
         load_cpu_s: float = LOAD_CPU_S,
     ) -> None:
         self._workers = workers
+        self._vocab_size = vocab_size
         self._load_cpu_s = load_cpu_s
         numbers = (vocab_size, memory, render_cpu_s, load_cpu_s)
         self._arguments = [str(directory.resolve()), *map(str, numbers)]
@@ -88,8 +89,8 @@ class TextClient:
             self._process = self._spawn()
         try:
             if self.has_template:
-                self.chat(_SAMPLE, {"add_generation_prompt": True}, _SAMPLE_LIMIT)
-            self.encode(_SAMPLE[0]["content"], _SAMPLE_LIMIT, add_special_tokens=True)
+                self._check(self.chat(_SAMPLE, {"add_generation_prompt": True}, _SAMPLE_LIMIT))
+            self._check(self.encode(_SAMPLE[0]["content"], _SAMPLE_LIMIT, add_special_tokens=True))
         except TemplateError as error:
             if error.exceeded:  # one that refuses this message may accept others
                 raise invalid(f"{error}; the conversation has one message") from None
@@ -97,6 +98,14 @@ class TextClient:
             raise invalid(f"one short message becomes {error} tokens") from None
         except (TokenizerError, TextUnavailable) as error:
             raise invalid(f"tokenizer.json: {error}") from None
+
+    def _check(self, ids: tuple[int, ...]) -> None:
+        """A token that the embedding lacks is an error of its request, unless every request would have it."""
+        if (largest := max(ids, default=0)) >= self._vocab_size:
+            raise invalid(
+                f"tokenizer.json: one short message has token id {largest}; "
+                f"config.json's vocab_size is {self._vocab_size}"
+            )
 
     def chat(
         self,

@@ -227,7 +227,7 @@ def _cause(status: int, phase: int, text: _Text) -> str:
 
 def _load(directory: Path, vocab_size: int, render_cpu_s: float) -> _Text:
     """Raises CheckpointError; bounded by the limits that `main` has set."""
-    tools = load_tokenizer(directory, vocab_size)
+    tools = load_tokenizer(directory)
     try:
         tools.decode(range(min(vocab_size, 1024)), skip_special_tokens=False)
     except TokenizerError as error:

@@ -18,14 +18,14 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
+from .declared_tokens import TEMPLATE_TOKENS
 from .message_content import content_format, with_content
 
 OUTPUT_LIMIT = 8 << 20  # characters
-SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 # Names that chat_template_kwargs may not set: inputs and functions of a template, and the arguments of
 # transformers' `apply_chat_template` that choose another template or result, which vLLM refuses as well.
 RESERVED = frozenset(
-    {"messages", "tools", "documents", *SPECIAL_TOKENS, "raise_exception", "strftime_now", "self"}
+    {"messages", "tools", "documents", *TEMPLATE_TOKENS, "raise_exception", "strftime_now", "self"}
     | {"chat_template", "tokenize", *DEFAULT_NAMESPACE}
 )
 

@@ -1,4 +1,7 @@
-"""Text to token ids and back, by tokenizer.json alone; no code of the checkpoint is run."""
+"""Text to token ids and back, by tokenizer.json and the tokens declared beside it.
+
+No code of the checkpoint is run.
+"""
 
 import array
 import json
@@ -12,19 +15,21 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from tangram_engine.checkpoint.errors import invalid
-from tangram_engine.checkpoint.files import exists, read_bytes, strict_object
+from tangram_engine.checkpoint.errors import CheckpointError, invalid
+from tangram_engine.checkpoint.files import exists, read_bytes
 
-from .template import SPECIAL_TOKENS, ChatTemplate, TemplateError
+from .declared_tokens import EOS, TOKENIZER_CONFIG, read_declared_tokens, read_tokenizer_config
+from .template import ChatTemplate, TemplateError
 
 TOKENIZER = "tokenizer.json"
-TOKENIZER_CONFIG = "tokenizer_config.json"
 CHAT_TEMPLATE = "chat_template.jinja"
 TOKENIZER_LIMIT = 32 << 20  # bytes; loading takes 16 times as much memory. The largest known ones have 32 MiB
-_CONFIG_LIMIT = 8 << 20
 _BYTE_FALLBACK = re.compile(r"<0x([0-9A-F]{2})>")  # how SentencePiece models spell a single byte
 TEMPLATE_LIMIT = 256 << 10  # bytes; the largest known templates have about 30 KiB
 _PIECE = 16 << 10  # characters
+_LARGEST_ID = (
+    1 << 22
+) - 1  # of a token: a table has a row for each; the largest known vocabularies have 2**18
 _LONGEST_TOKEN = 1024  # characters; the longest known ones have some hundreds
 _SHORT = 64  # tokens; decoded in less time than the interpreter's lock takes to change hands
 _DECODER_STEPS = 16
@@ -49,7 +54,7 @@ class _Native:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        if kind is None or issubclass(kind, MemoryError):
+        if kind is None or issubclass(kind, MemoryError | CheckpointError):
             return
         if issubclass(kind, Exception):
             raise TokenizerError(f"the tokenizer fails: {str(error)[:200]}") from None
@@ -68,6 +73,7 @@ class TextTools:
     byte_level: bool  # whether the vocabulary spells bytes as GPT-2 does
     longest_token: int | None  # bytes; None where a normalizer may shorten a text first
     token_lengths: Sequence[int] = ()  # by token id: the characters that it decodes to at most
+    end_token: int | None = None  # of a text, by the tokenizer's files; config.json may name others
     # Texts of tokens decoded alone, without and with special tokens skipped: every other call of a stream.
     _alone: tuple[dict[int, str], dict[int, str]] = field(default_factory=lambda: ({}, {}), repr=False)
 
@@ -149,41 +155,44 @@ def _byte_letters() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
 
 
-def load_tokenizer(directory: Path, vocab_size: int) -> TextTools:
-    """Read tokenizer.json. Raises CheckpointError.
+def load_tokenizer(directory: Path) -> TextTools:
+    """Read tokenizer.json and add the tokens that other files declare. Raises CheckpointError.
 
-    An id at or above `vocab_size` would index outside the embedding, so such a tokenizer is refused.
+    Its ids may reach beyond the embedding, as with a padding token that was added without resizing the model.
     """
     # Texts come one by one; the library would keep a thread for each CPU of the machine.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     raw = read_bytes(directory, TOKENIZER, TOKENIZER_LIMIT)
+    declared = read_declared_tokens(directory)
     try:
         with _NATIVE:
             tokenizer = Tokenizer.from_str(raw.decode("utf-8"))
+            if not tokenizer.get_vocab_size():
+                raise invalid(f"{TOKENIZER} has no vocabulary")
+            declared.add_to(tokenizer)
             tokenizer.no_truncation()
             tokenizer.no_padding()
-            vocabulary: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
+            vocabulary = tokenizer.get_vocab()
             decoder = json.loads(tokenizer.decoder.__getstate__()) if tokenizer.decoder else {}
             normalizes = tokenizer.normalizer is not None
     except TokenizerError as error:
         raise invalid(f"{TOKENIZER} cannot be loaded: {error}") from None
     steps = _decoder_steps(decoder)
-    largest = max(vocabulary.values(), default=-1)
-    if largest < 0:
-        raise invalid(f"{TOKENIZER} has no vocabulary")
-    if largest >= vocab_size:
-        raise invalid(f"{TOKENIZER} has token id {largest}; config.json's vocab_size is {vocab_size}")
-    longest = max(map(len, vocabulary))
+    longest, largest = max(map(len, vocabulary)), max(vocabulary.values())
+    if largest > _LARGEST_ID:
+        raise invalid(f"{TOKENIZER} has token id {largest}; at most {_LARGEST_ID} is accepted")
     if longest > _LONGEST_TOKEN:
         raise invalid(
             f"{TOKENIZER} has a token of {longest} characters; at most {_LONGEST_TOKEN} are accepted"
         )
     byte_level = any(step["type"] == "ByteLevel" for step in steps)
+    end = declared.named.get(EOS)
     return TextTools(
         tokenizer,
         byte_level=byte_level,
         longest_token=longest if byte_level and not normalizes else None,
         token_lengths=_token_lengths(vocabulary, largest, one_letter_a_byte=byte_level and len(steps) == 1),
+        end_token=None if end is None else tokenizer.token_to_id(end.content),
     )
 
 
@@ -204,12 +213,10 @@ def load_chat_template(directory: Path) -> ChatTemplate | None:
 
     Compiling evaluates constant expressions, so this belongs into the text process as rendering does.
     """
-    config = {}
-    if exists(directory, TOKENIZER_CONFIG):
-        config = strict_object(read_bytes(directory, TOKENIZER_CONFIG, _CONFIG_LIMIT), TOKENIZER_CONFIG)
+    config = read_tokenizer_config(directory)
     source = _template(directory, config)
     try:
-        return None if source is None else ChatTemplate(source, _special_tokens(config))
+        return None if source is None else ChatTemplate(source, read_declared_tokens(directory).texts)
     except TemplateError as error:
         raise invalid(str(error)) from None
 
@@ -256,14 +263,3 @@ def _template(directory: Path, config: dict[str, Any]) -> str | None:
     if len(template) > TEMPLATE_LIMIT:
         raise invalid(f"{TOKENIZER_CONFIG}: chat_template is longer than {TEMPLATE_LIMIT} characters")
     return template
-
-
-def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
-    tokens = {}
-    for key in SPECIAL_TOKENS:
-        value = config.get(key)
-        if isinstance(value, dict):  # an AddedToken, written out
-            value = value.get("content")
-        if isinstance(value, str):
-            tokens[key] = value
-    return tokens
