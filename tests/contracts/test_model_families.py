@@ -46,7 +46,7 @@ def checkpoint_of(config: dict[str, Any]) -> Checkpoint:
         name: TensorEntry(Path("model.safetensors"), "BF16", shape, offset=0, nbytes=2 * math.prod(shape))
         for name, shape in expected_shapes(spec)
     }
-    return Checkpoint(spec, (), tensors, digest="0" * 64)
+    return Checkpoint(spec, tensors, digest="0" * 64)
 
 
 def engines_tensors(checkpoint: Checkpoint) -> Tensors:

@@ -1,6 +1,7 @@
 """`read_checkpoint`: an untrusted directory -> a validated `Checkpoint`. Never imports torch."""
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,8 @@ from .config import parse_config
 from .errors import CheckpointError, invalid, not_found
 from .files import exists, read_bytes, strict_object
 from .header import read_header
-from .spec import Checkpoint, TensorEntry
-from .tensors import select, stored_dtype
+from .spec import Checkpoint, DecoderSpec, TensorEntry
+from .tensors import EMBEDDING, HEAD, can_lack, equal_data, select, stored_dtype
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
@@ -24,14 +25,22 @@ _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
 def read_checkpoint(directory: Path) -> Checkpoint:
-    """Validate config.json and every safetensors header. Raises CheckpointError; reads no tensor data."""
+    """Validate config.json and every safetensors header. Raises CheckpointError.
+
+    Reads no data of tensors, except of a head that is stored beside the embedding it is tied to. Training
+    leaves such files. Where the two differ, both are loaded, as transformers 5 does.
+    """
     raw_config, config, generation = _read_configs(directory)
     # An unknown architecture is the more useful news, so it is reported before the weights are looked at.
-    parse_config(config, generation, dtype="fp32")
+    spec = parse_config(config, generation, dtype="fp32")
     digest = hashlib.sha256(raw_config)
-    tensors, files = _read_tensors(directory, digest)
-    spec = parse_config(config, generation, dtype=stored_dtype(tensors))
-    return Checkpoint(spec=spec, files=files, tensors=select(spec, tensors), digest=digest.hexdigest())
+    stored = _read_tensors(directory, spec, digest)
+    if spec.tied_embeddings and _has_own_head(stored):
+        spec = replace(spec, tied_embeddings=False)
+        digest.update(b"own head")  # which the headers do not show
+    tensors = select(spec, stored)
+    spec = replace(spec, dtype=stored_dtype(tensors))
+    return Checkpoint(spec=spec, tensors=tensors, digest=digest.hexdigest())
 
 
 def read_shapes(directory: Path) -> Checkpoint:
@@ -40,7 +49,7 @@ def read_shapes(directory: Path) -> Checkpoint:
     name = config.get("dtype", config.get("torch_dtype"))
     dtype = _CONFIG_DTYPES.get(name, "bf16") if isinstance(name, str) else "bf16"
     spec = parse_config(config, generation, dtype=dtype)
-    return Checkpoint(spec=spec, files=(), tensors={}, digest=hashlib.sha256(raw_config).hexdigest())
+    return Checkpoint(spec=spec, tensors={}, digest=hashlib.sha256(raw_config).hexdigest())
 
 
 def _read_configs(directory: Path) -> tuple[bytes, dict[str, Any], dict[str, Any]]:
@@ -55,18 +64,15 @@ def _read_configs(directory: Path) -> tuple[bytes, dict[str, Any], dict[str, Any
     return raw_config, config, generation
 
 
-def _read_tensors(
-    directory: Path, digest: "hashlib._Hash"
-) -> tuple[dict[str, TensorEntry], tuple[Path, ...]]:
+def _read_tensors(directory: Path, spec: DecoderSpec, digest: "hashlib._Hash") -> dict[str, TensorEntry]:
+    """Every tensor that is stored, needed or not."""
     weight_map = _weight_map(directory)
     names = [SINGLE] if weight_map is None else sorted(set(weight_map.values()))
     tensors: dict[str, TensorEntry] = {}
     origin: dict[str, str] = {}
-    files: list[Path] = []
     for name in names:
         entries, header_digest = read_header(directory, name)
         digest.update(name.encode() + header_digest)
-        files.append(directory.resolve() / name)
         if len(tensors) + len(entries) > _MAX_TENSORS:
             raise invalid(f"the checkpoint has more than {_MAX_TENSORS} tensors")
         for tensor, entry in entries.items():
@@ -75,8 +81,13 @@ def _read_tensors(
             origin[tensor] = name
             tensors[tensor] = entry
     if weight_map is not None:
-        _check_index(weight_map, origin)
-    return tensors, tuple(files)
+        _check_index(spec, weight_map, origin)
+    return tensors
+
+
+def _has_own_head(stored: dict[str, TensorEntry]) -> bool:
+    embedding, head = stored.get(EMBEDDING), stored.get(HEAD)
+    return embedding is not None and head is not None and not equal_data(embedding, head)
 
 
 def _weight_map(directory: Path) -> dict[str, str] | None:
@@ -96,12 +107,13 @@ def _weight_map(directory: Path) -> dict[str, str] | None:
     return weight_map
 
 
-def _check_index(weight_map: dict[str, str], origin: dict[str, str]) -> None:
+def _check_index(spec: DecoderSpec, weight_map: dict[str, str], origin: dict[str, str]) -> None:
+    """The index and the headers agree on every tensor, but for those that the model can do without."""
     for tensor, name in weight_map.items():
-        if origin.get(tensor) != name:
+        if origin.get(tensor) != name and (tensor in origin or not can_lack(spec, tensor)):
             raise invalid(f"{INDEX} says {tensor[:200]!r} is in {name}, but it is not")
     for tensor, name in origin.items():
-        if tensor not in weight_map:
+        if tensor not in weight_map and not can_lack(spec, tensor):
             raise invalid(f"{name} holds {tensor[:200]!r}, which {INDEX} does not list")
 
 

@@ -44,7 +44,7 @@ class DecoderSpec:
 class TensorEntry:
     """One tensor in a safetensors file; `offset` counts bytes from the start of the file."""
 
-    file: Path
+    file: Path  # without links
     dtype: str  # BF16 | F16 | F32, as safetensors spells it
     shape: tuple[int, ...]
     offset: int
@@ -56,9 +56,13 @@ class Checkpoint:
     """A validated checkpoint: every tensor the model needs is there, rightly shaped, inside its file."""
 
     spec: DecoderSpec
-    files: tuple[Path, ...]
     tensors: dict[str, TensorEntry]
-    digest: str  # sha256 over config.json and the safetensors headers, in hexadecimal
+    digest: str  # sha256 over config.json and the safetensors headers, in hexadecimal; see `read_checkpoint`
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that hold these tensors, each once."""
+        return tuple(dict.fromkeys(entry.file for entry in self.tensors.values()))
 
     @property
     def weight_bytes(self) -> int:

@@ -8,9 +8,10 @@ from .spec import DecoderSpec, TensorEntry
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
+_PIECE = 1 << 20  # bytes that are read at once
 _DTYPES = {"BF16": "bf16", "F16": "fp16", "F32": "fp32"}
 # Buffers that old versions of transformers stored beside the weights; computed, never loaded.
-_IGNORED = re.compile(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq")
+_COMPUTED = re.compile(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq")
 
 
 def expected_shapes(spec: DecoderSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -54,11 +55,33 @@ def select(spec: DecoderSpec, stored: dict[str, TensorEntry]) -> dict[str, Tenso
                 f"tensor {name} is stored as {entry.dtype}; only {', '.join(_DTYPES)} are supported"
             )
     for name in stored:
-        if name not in expected and name != HEAD and not _IGNORED.fullmatch(name):
+        if name not in expected and not can_lack(spec, name):
             raise invalid(
                 f"tensor {name[:200]} is not part of the {spec.architecture} that config.json describes"
             )
     return {name: stored[name] for name in expected}
+
+
+def can_lack(spec: DecoderSpec, name: str) -> bool:
+    """Whether a tensor is never loaded: a buffer that is computed, or a head tied to an equal embedding."""
+    return _COMPUTED.fullmatch(name) is not None or (spec.tied_embeddings and name == HEAD)
+
+
+def equal_data(one: TensorEntry, other: TensorEntry) -> bool:
+    """Whether two tensors are stored alike, in dtype, shape and every byte. Raises CheckpointError."""
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    with one.file.open("rb") as first, other.file.open("rb") as second:
+        first.seek(one.offset)
+        second.seek(other.offset)
+        for start in range(0, one.nbytes, _PIECE):
+            size = min(_PIECE, one.nbytes - start)
+            piece = first.read(size)
+            if len(piece) != size:
+                raise invalid(f"{one.file.name} changed while it was read")
+            if piece != second.read(size):
+                return False
+    return True
 
 
 def stored_dtype(tensors: dict[str, TensorEntry]) -> str:

@@ -30,7 +30,7 @@ from tangram_engine.models.weights import (
     Weights,
     assemble,
     in_place,
-    opened,
+    stored_tensors,
 )
 from tangram_engine.run.attention.reference import Span, TorchAttention
 
@@ -133,13 +133,13 @@ def _hidden(
 ) -> tuple[Tensor, Projection]:
     """Run one model; return hidden states [tokens of the batch, hidden] and its norm with the head."""
     spec = checkpoint.spec
-    with opened(checkpoint) as source:
-        ops = reference_ops() if why_not_kernels(device) else kernel_ops()
-        weights: Weights = assemble(spec, source, dtype, device, ops, _when_needed(make))
-        attention = _Windows(spec, batch, dtype, device)
-        ids = torch.tensor([token for text in batch for token in text], device=device)
-        head = partial(weights.head, norm=weights.norm)
-        return Decoder(spec, weights).forward(ids, attention.attend), head
+    source = stored_tensors(checkpoint)
+    ops = reference_ops() if why_not_kernels(device) else kernel_ops()
+    weights: Weights = assemble(spec, source, dtype, device, ops, _when_needed(make))
+    attention = _Windows(spec, batch, dtype, device)
+    ids = torch.tensor([token for text in batch for token in text], device=device)
+    head = partial(weights.head, norm=weights.norm)
+    return Decoder(spec, weights).forward(ids, attention.attend), head
 
 
 def _when_needed(make: MakeProjection) -> MakeProjection:

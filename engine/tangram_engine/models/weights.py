@@ -1,12 +1,11 @@
 """From safetensors to the packed tensors that the decoder multiplies with."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Protocol
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from tangram_engine.checkpoint import EMBEDDING, HEAD, Checkpoint, DecoderSpec
@@ -53,6 +52,8 @@ class Weights:
     head: Projection  # hidden -> vocabulary
 
 
+_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
+
 TensorSource = Callable[[str], Tensor]  # a tensor as it is stored, by its name
 ReadMatrix = Callable[[], tuple[Tensor, Tensor | None]]  # weight [out, in] and bias [out], on the device
 # How a layer's matrices become projections: in place, quantised, or read when they are needed.
@@ -72,23 +73,29 @@ def load_weights(
     make: MakeProjection = in_place,
 ) -> Weights:
     """Read every tensor once, straight into its place on the device."""
-    with opened(checkpoint) as source:
-        return assemble(checkpoint.spec, source, dtype, device, ops, make)
+    return assemble(checkpoint.spec, stored_tensors(checkpoint), dtype, device, ops, make)
 
 
-@contextmanager
-def opened(checkpoint: Checkpoint) -> Iterator[TensorSource]:
-    """Tensors of a checkpoint by name, while its files are open."""
-    with ExitStack() as stack:
-        files: dict[Any, Any] = {
-            file: stack.enter_context(safe_open(file, framework="pt")) for file in checkpoint.files
-        }
+def stored_tensors(checkpoint: Checkpoint) -> TensorSource:
+    """Tensors of a checkpoint by name, as they lie in its files, which are mapped.
 
-        def source(name: str) -> Tensor:
-            tensor: Tensor = files[checkpoint.tensors[name].file].get_tensor(name)
-            return tensor
+    Places, shapes and dtypes are those that `read_checkpoint` has validated: a second parser of the headers
+    could refuse what the first one has accepted.
+    """
+    ends: dict[Path, int] = {}
+    for entry in checkpoint.tensors.values():
+        ends[entry.file] = max(ends.get(entry.file, 0), entry.offset + entry.nbytes)
+    files = {file: torch.from_file(str(file), size=end, dtype=torch.uint8) for file, end in ends.items()}
 
-        yield source
+    def source(name: str) -> Tensor:
+        entry = checkpoint.tensors[name]
+        dtype = _DTYPES[entry.dtype]
+        raw = files[entry.file][entry.offset : entry.offset + entry.nbytes]
+        if entry.offset % dtype.itemsize:  # the format does not ask for aligned headers
+            raw = raw.clone()
+        return raw.view(dtype).view(entry.shape)
+
+    return source
 
 
 def assemble(
