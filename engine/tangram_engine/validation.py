@@ -1,10 +1,12 @@
-"""Where msgspec found a value of another type or out of bounds, as the writer of the JSON would name it."""
+"""Values of JSON: where msgspec found one of another type or out of bounds, and whole numbers as integers."""
 
 import re
+from typing import Any
 
 import msgspec
 
 _MESSAGE_LIMIT = 300  # characters; msgspec repeats a string that is none of a Literal's
+_EXACT = 1 << 53  # floats of this size and more have gaps between whole numbers
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 
 
@@ -15,3 +17,12 @@ def locate(error: msgspec.ValidationError) -> tuple[str, str]:
     if missing := _MISSING.fullmatch(message):
         path, message = f"{path}.{missing[1]}", "is missing"
     return path.lstrip("."), message[:_MESSAGE_LIMIT]
+
+
+def whole_numbers_as_integers(value: Any) -> Any:
+    """2.0 as 2, itself or in a list: some writers of JSON know one kind of number."""
+    if isinstance(value, list):
+        return [whole_numbers_as_integers(item) for item in value]
+    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+        return int(value)
+    return value

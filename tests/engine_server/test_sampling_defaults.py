@@ -121,3 +121,12 @@ def test_a_server_serves_with_hostile_recommendations(
         answer = server.complete("the quick")
         assert answer.status_code == 200
         assert answer.json()["usage"]["completion_tokens"] == tokens
+
+
+def test_whole_numbers_that_are_written_as_floats_are_recommendations(tmp_path: Path) -> None:
+    defaults = read_defaults(written(tmp_path, {"top_k": 20.0, "max_new_tokens": 512.0, "top_p": 1}), "auto")
+    assert (defaults.top_k, defaults.max_new_tokens, defaults.top_p) == (20, 512, 1.0)
+    assert (
+        read_defaults(written(tmp_path, {"top_k": 20.5, "max_new_tokens": True}), "auto")
+        == SamplingDefaults()
+    )

@@ -5,21 +5,31 @@ Whatever would change the mathematics and is not implemented is refused by name,
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from tangram_engine.validation import locate
+from .config_values import CONFIG, GENERATION_CONFIG, bad_value, read_values
+from .errors import CheckpointError, RefusalReason
+from .rotary import read_rotary
+from .spec import DecoderSpec
 
-from .errors import CheckpointError, RefusalReason, invalid
-from .spec import DecoderSpec, RopeScaling
-
-T = TypeVar("T")
 _Size = Annotated[int, Meta(ge=1, le=1 << 31)]
 _Heads = Annotated[int, Meta(ge=1, le=1 << 16)]
 _TokenId = Annotated[int, Meta(ge=0, lt=1 << 31)]
-_Frequency = Annotated[float, Meta(ge=1e-6, le=1e6)]
+# A block that another class of configuration or another program reads in place of the keys beside it.
+_OTHER_BLOCKS = {
+    "quantization_config": "quantized checkpoints are not supported; use the original weights",
+    "compression_config": "quantized checkpoints are not supported; use the original weights",
+    "quantization": "quantized checkpoints are not supported; use the original weights",
+    "text_config": "nested configurations are not supported",
+    "llm_config": "nested configurations are not supported",
+    "language_config": "nested configurations are not supported",
+}
+_ACTIVATIONS = ("silu", "swish")  # two names of one function
+_DEFAULT_WINDOW = 4096  # tokens; transformers' defaults for Qwen2 and Qwen3
+_DEFAULT_MAX_WINDOW_LAYERS = 28
 
 
 class _EndTokens(msgspec.Struct):
@@ -29,7 +39,7 @@ class _EndTokens(msgspec.Struct):
 
 
 class _Config(_EndTokens, kw_only=True):
-    """config.json without its nulls, and with the rotary block's fields beside the others."""
+    """config.json without its nulls and its blocks."""
 
     hidden_size: _Size
     intermediate_size: _Size
@@ -40,22 +50,12 @@ class _Config(_EndTokens, kw_only=True):
     vocab_size: Annotated[int, Meta(ge=1, le=1 << 24)]
     max_position_embeddings: _Size
     rms_norm_eps: Annotated[float, Meta(ge=1e-12, le=1)] = 1e-6
-    rope_theta: Annotated[float, Meta(ge=1e-3, le=1e12)] = 10000.0
     tie_word_embeddings: bool = False
     attention_bias: bool = False
     mlp_bias: bool = False
     use_sliding_window: bool = False
+    max_window_layers: Annotated[int, Meta(ge=0, le=1 << 31)] = _DEFAULT_MAX_WINDOW_LAYERS
     bos_token_id: _TokenId | list[_TokenId | None] | None = None
-
-
-class _Linear(msgspec.Struct):
-    factor: Annotated[float, Meta(ge=1, le=1e6)]
-
-
-class _Llama3(_Linear):
-    low_freq_factor: _Frequency
-    high_freq_factor: _Frequency
-    original_max_position_embeddings: _Size
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +77,16 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any], dtype: str)
     """Build the spec from config.json, generation_config.json (may be empty) and the stored dtype."""
     architecture = _architecture(config)
     family = FAMILIES[architecture]
-    rope = _rope(config)
-    flat = config | rope
-    sizes = _read(flat, _Config)
+    sizes = read_values(config, _Config, CONFIG)
     _refuse_unimplemented(config, sizes, family)
     heads, kv_heads = sizes.num_attention_heads, sizes.num_key_value_heads or sizes.num_attention_heads
     if heads % kv_heads:
-        raise _bad("num_key_value_heads", f"{kv_heads} does not divide num_attention_heads ({heads})")
+        raise bad_value("num_key_value_heads", f"{kv_heads} does not divide num_attention_heads ({heads})")
     head_dim = sizes.head_dim or family.head_dim or sizes.hidden_size // heads
     if head_dim % 2 or not head_dim:
-        raise _bad("head_dim", f"must be even for rotary embeddings, not {head_dim}")
+        raise bad_value("head_dim", f"must be even for rotary embeddings, not {head_dim}")
+    rope_theta, rope_scaling = read_rotary(config, sizes.max_position_embeddings)
+    end_tokens = read_values(generation, _EndTokens, GENERATION_CONFIG).eos_token_id
     return DecoderSpec(
         family=family.name,
         architecture=architecture,
@@ -99,13 +99,13 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any], dtype: str)
         vocab_size=sizes.vocab_size,
         max_position_embeddings=sizes.max_position_embeddings,
         rms_norm_eps=sizes.rms_norm_eps,
-        rope_theta=sizes.rope_theta,
-        rope_scaling=_scaling(rope.get("rope_type", rope.get("type", "default")), flat),
+        rope_theta=rope_theta,
+        rope_scaling=rope_scaling,
         tied_embeddings=sizes.tie_word_embeddings,
         attention_bias=family.attention_bias,
         qk_norm=family.qk_norm,
         # Chat models name their end-of-turn token only in generation_config.json.
-        eos_token_ids=_token_ids(sizes.eos_token_id, _read(generation, _EndTokens).eos_token_id),
+        eos_token_ids=_token_ids(sizes.eos_token_id, end_tokens),
         bos_token_id=next(iter(_token_ids(sizes.bos_token_id)), None),
         dtype=dtype,
     )
@@ -127,62 +127,39 @@ def _unknown(message: str) -> CheckpointError:
 
 
 def _refuse_unimplemented(config: dict[str, Any], sizes: _Config, family: _Family) -> None:
-    if config.get("quantization_config") is not None:
-        raise _bad("quantization_config", "quantized checkpoints are not supported; use the original weights")
-    if config.get("hidden_act", "silu") != "silu":
-        raise _bad("hidden_act", f"only 'silu' is implemented, not {str(config['hidden_act'])[:50]!r}")
+    for key, problem in _OTHER_BLOCKS.items():
+        if config.get(key) is not None:
+            raise bad_value(key, problem)
+    if config.get("hidden_act", "silu") not in _ACTIVATIONS:
+        raise bad_value("hidden_act", f"only 'silu' is implemented, not {str(config['hidden_act'])[:50]!r}")
     if sizes.attention_bias and not family.attention_bias:
-        raise _bad("attention_bias", "biases on all four attention projections are not implemented")
+        raise bad_value("attention_bias", "biases on all four attention projections are not implemented")
     if sizes.mlp_bias:
-        raise _bad("mlp_bias", "is not implemented")
-    if sizes.use_sliding_window:
-        raise _bad("use_sliding_window", "sliding-window attention is not implemented")
+        raise bad_value("mlp_bias", "is not implemented")
+    _refuse_sliding(config, sizes)
+
+
+def _refuse_sliding(config: dict[str, Any], sizes: _Config) -> None:
+    """Refuse a layer whose window is shorter than the context; the switch alone changes nothing.
+
+    Source: `Qwen2Config.__post_init__`. A token sees itself and the window's other tokens before it.
+    """
     layer_types = config.get("layer_types")
-    if layer_types is not None and (
-        not isinstance(layer_types, list) or any(kind != "full_attention" for kind in layer_types)
-    ):
-        raise _bad("layer_types", "only full_attention layers are implemented")
-
-
-def _rope(config: dict[str, Any]) -> dict[str, Any]:
-    """The rotary settings beside config.json's own, wherever this version of transformers wrote them."""
-    block: dict[str, Any] = {}
-    for key in ("rope_scaling", "rope_parameters"):
-        value = config.get(key)
-        if value is not None and not isinstance(value, dict):
-            raise _bad(key, "must be an object or null")
-        block |= value or {}
-    for holder in (block, config):
-        if holder.get("partial_rotary_factor", 1.0) not in (None, 1, 1.0):
-            raise _bad("partial_rotary_factor", "only a full rotation is implemented")
-    return {key: value for key, value in block.items() if value is not None}
-
-
-def _scaling(kind: Any, flat: dict[str, Any]) -> RopeScaling | None:
-    if kind == "default":
-        return None
-    if kind == "linear":
-        return RopeScaling("linear", _read(flat, _Linear).factor)
-    if kind == "llama3":
-        scaling = RopeScaling("llama3", **msgspec.structs.asdict(_read(flat, _Llama3)))
-        if scaling.high_freq_factor <= scaling.low_freq_factor:
-            raise _bad("rope_scaling.high_freq_factor", "must be greater than low_freq_factor")
-        return scaling
-    raise _bad("rope_type", f"{str(kind)[:50]!r} is not implemented; default, linear and llama3 are")
+    if layer_types is None:
+        key, window = "use_sliding_window", config.get("sliding_window", _DEFAULT_WINDOW)
+        reaches = sizes.max_window_layers < sizes.num_hidden_layers
+        slides = sizes.use_sliding_window and window is not None and reaches
+    else:
+        key, window = "layer_types", config.get("sliding_window")
+        kinds = {"full_attention", "sliding_attention"}
+        if not isinstance(layer_types, list) or not all(kind in kinds for kind in map(str, layer_types)):
+            raise bad_value(key, "only full_attention layers are implemented")
+        slides = "sliding_attention" in layer_types
+    if slides and not (isinstance(window, int | float) and window >= sizes.max_position_embeddings):
+        raise bad_value(key, "attention in windows shorter than the context is not implemented")
 
 
 def _token_ids(*values: int | list[int | None] | None) -> tuple[int, ...]:
     """Each id once, of ids and lists of them."""
     lists = (value if isinstance(value, list) else [value] for value in values)
     return tuple(dict.fromkeys(item for items in lists for item in items if item is not None))
-
-
-def _read(values: dict[str, Any], kind: type[T]) -> T:
-    try:
-        return msgspec.convert({key: value for key, value in values.items() if value is not None}, kind)
-    except msgspec.ValidationError as error:
-        raise _bad(*locate(error)) from None
-
-
-def _bad(key: str, message: str) -> CheckpointError:
-    return invalid(f"config.json: {key}: {message}")

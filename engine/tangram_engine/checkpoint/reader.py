@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from .config import parse_config
+from .config_values import CONFIG, GENERATION_CONFIG
 from .errors import CheckpointError, invalid, not_found
 from .files import exists, read_bytes, strict_object
 from .header import read_header
 from .spec import Checkpoint, DecoderSpec, TensorEntry
 from .tensors import EMBEDDING, HEAD, can_lack, equal_data, select, stored_dtype
 
-CONFIG = "config.json"
-GENERATION_CONFIG = "generation_config.json"
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 _CONFIG_LIMIT = 1 << 20
@@ -46,8 +45,8 @@ def read_checkpoint(directory: Path) -> Checkpoint:
 def read_shapes(directory: Path) -> Checkpoint:
     """A checkpoint without tensors, for random weights: config.json alone. Raises CheckpointError."""
     raw_config, config, generation = _read_configs(directory)
-    name = config.get("dtype", config.get("torch_dtype"))
-    dtype = _CONFIG_DTYPES.get(name, "bf16") if isinstance(name, str) else "bf16"
+    name = config.get("dtype") or config.get("torch_dtype")  # of transformers 5 and 4
+    dtype = _CONFIG_DTYPES.get(str(name).removeprefix("torch."), "bf16")
     spec = parse_config(config, generation, dtype=dtype)
     return Checkpoint(spec=spec, tensors={}, digest=hashlib.sha256(raw_config).hexdigest())
 

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import msgspec
 
+from tangram_engine.checkpoint.config_values import GENERATION_CONFIG
 from tangram_engine.checkpoint.files import exists, read_bytes, strict_object
+from tangram_engine.validation import whole_numbers_as_integers
 
 from .bounded_values import MinP, RepetitionPenalty, Temperature, TokenCount, TopK, TopP
 
 logger = logging.getLogger(__name__)
 
-GENERATION_CONFIG = "generation_config.json"
 _LIMIT = 1 << 20  # bytes
 
 
@@ -38,7 +39,7 @@ def read_defaults(directory: Path, source: str) -> SamplingDefaults:
     recommended = {}
     for field in msgspec.structs.fields(SamplingDefaults):
         try:
-            value = msgspec.convert(config.get(field.name), field.type)
+            value = msgspec.convert(whole_numbers_as_integers(config.get(field.name)), field.type)
         except msgspec.ValidationError as error:
             logger.warning("%s: %s is ignored: %s", GENERATION_CONFIG, field.name, error)
         else:
