@@ -27,9 +27,7 @@ TOKENIZER_LIMIT = 32 << 20  # bytes; loading takes 16 times as much memory. The 
 _BYTE_FALLBACK = re.compile(r"<0x([0-9A-F]{2})>")  # how SentencePiece models spell a single byte
 TEMPLATE_LIMIT = 256 << 10  # bytes; the largest known templates have about 30 KiB
 _PIECE = 16 << 10  # characters
-_LARGEST_ID = (
-    1 << 22
-) - 1  # of a token: a table has a row for each; the largest known vocabularies have 2**18
+_LARGEST_ID = (1 << 22) - 1  # of a token: a table has a row for each
 _LONGEST_TOKEN = 1024  # characters; the longest known ones have some hundreds
 _SHORT = 64  # tokens; decoded in less time than the interpreter's lock takes to change hands
 _DECODER_STEPS = 16
