@@ -190,6 +190,8 @@ class RBACValues(_Section, total=False):
     """Create the roles and bindings."""
     aggregateRoles: StrictBool
     """Add LLMDeployments to the view, edit and admin roles."""
+    workloadPolicies: StrictBool
+    """Narrow what the operator may write to objects of LLMDeployments and pods of the engine."""
 
 
 class ServiceAccountValues(_Section, total=False):

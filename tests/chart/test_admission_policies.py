@@ -188,10 +188,10 @@ def agent_of(agents):
         yield lambda name: AgentCluster(api, name, plugin_namespace=OPERANDS, plugin_selector=selector)
 
 
-def in_force(caller, policy, method, path, body=None, content_type=MERGE):
+def in_force(caller, policy, method, path, body=None, content_type=MERGE, release=OPERATOR):
     """Wait until a policy refuses a request: the API server reads policies a moment after they are made."""
     deadline = time.monotonic() + 30
-    while f"ValidatingAdmissionPolicy '{OPERATOR}-{policy}'" not in caller.call(
+    while f"ValidatingAdmissionPolicy '{release}-{policy}'" not in caller.call(
         method, path, body, content_type
     ):
         assert time.monotonic() < deadline, f"the policy {policy} is not in force"

@@ -27,7 +27,12 @@ def test_no_object_of_the_agent_is_there_until_it_is_wanted(helm):
     text = str(helm.objects())
     assert "DaemonSet" not in text
     assert "tangram-agent" not in text
-    assert "ValidatingAdmissionPolicy" not in text
+    users = {
+        condition["expression"]
+        for policy in helm.objects().of("ValidatingAdmissionPolicy")
+        for condition in policy["spec"]["matchConditions"]
+    }
+    assert users == {"request.userInfo.username == 'system:serviceaccount:tangram-system:tangram'"}
 
 
 def test_the_charts_defaults_are_the_agents_own(helm):

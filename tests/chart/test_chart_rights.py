@@ -171,7 +171,8 @@ AGENT = {
     ("", "nodes"): {"get", "watch"},
     ("", "pods"): {"list", "delete"},
 }
-OPERATION = {"patch": "UPDATE", "delete": "DELETE", "create": "CREATE"}  # of an admission request, by verb
+# Of an admission request, by verb.
+OPERATION = {"patch": "UPDATE", "update": "UPDATE", "delete": "DELETE", "create": "CREATE"}
 PARTITIONED = {"partition": {"enabled": True}}
 MIG_MANAGER = {
     "partition": {
@@ -266,19 +267,29 @@ def test_every_write_of_an_agent_is_narrowed_by_a_policy(helm):
     assert narrowed(objects, "system:serviceaccount:agents:tangram-agent") == writes
 
 
-def test_what_the_operator_writes_to_objects_of_others_is_narrowed_by_policies(helm):
-    values = {"partition": {"enabled": True, "migManager": {"enabled": True, "editClusterPolicy": True}}}
-    for account in ({}, {"serviceAccount": {"create": False, "name": "mine"}}):
+def test_every_write_of_the_operator_beside_kinds_of_tangram_is_narrowed_by_a_policy(helm):
+    bound = ("tangram-fleet", "tangram-workloads", "tangram-lease", "tangram-mig-config")
+    values = {
+        "partition": {"enabled": True, "migManager": {"enabled": True, "editClusterPolicy": True}},
+        "prometheusRule": {"perLLMDeployment": True},
+    }
+    named = {("", "configmaps", "UPDATE")}  # RBAC names the one ConfigMap
+    for account in ({}, {"serviceAccount": {"create": False, "name": "mine"}}, {"watchNamespaces": ["a"]}):
         name = account.get("serviceAccount", {}).get("name", "tangram")
-        assert narrowed(
-            helm.objects({**values, **account}), f"system:serviceaccount:tangram-system:{name}"
-        ) == {
-            ("", "nodes", "UPDATE"),
-            ("", "pods", "UPDATE"),
-            ("tangram.dev", "gpunodes/status", "UPDATE"),
-            ("", "configmaps", "CREATE"),
-            ("nvidia.com", "clusterpolicies", "UPDATE"),
+        objects = helm.objects({**values, **account})
+        writes = {
+            (group, resource, OPERATION[verb])
+            for (group, resource), verbs in rights(objects, *bound).items()
+            for verb in verbs & OPERATION.keys()
         }
+        foreign = {write for write in writes if write[0] != "tangram.dev"}
+        policies = narrowed(objects, f"system:serviceaccount:tangram-system:{name}")
+        assert foreign - policies == named
+        assert ("tangram.dev", "gpunodes/status", "UPDATE") in policies
+
+
+def test_the_policies_on_workloads_can_be_left_out(helm):
+    assert helm.objects({"rbac": {"workloadPolicies": False}}).of("ValidatingAdmissionPolicy") == []
 
 
 def test_after_an_uninstall_holds_are_lifted_with_two_rights_and_one_policy(helm):
@@ -309,7 +320,7 @@ def test_every_policy_is_in_force_also_where_the_chart_makes_no_roles(helm):
         bindings = {
             one["spec"]["policyName"]: one["spec"] for one in objects.of("ValidatingAdmissionPolicyBinding")
         }
-        assert len(policies) == len(bindings) == 7
+        assert len(policies) == len(bindings) == 13
         for policy in policies:
             assert policy["spec"]["failurePolicy"] == "Fail"
             binding = {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]}

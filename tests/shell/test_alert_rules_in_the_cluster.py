@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tangram.kube.client import ApiError
-from tangram.kube.kinds import DEPLOYMENTS, LLM_DEPLOYMENTS, PROMETHEUS_RULES, Kind
-from tests.shell.test_least_privilege import PLURALS, RBAC, lease_of_the_chart, roles_of_the_chart
+from tangram.kube.kinds import DEPLOYMENTS, LLM_DEPLOYMENTS, PROMETHEUS_RULES
+from tests.shell.test_least_privilege import grant, lease_of_the_chart
 from tests.support.apiserver import CRDS, LiveCluster, OperatorProcess, eventually, llm
 from tests.support.fault_proxy import FaultProxy
 
@@ -182,12 +182,3 @@ async def test_without_rights_all_is_served_and_one_warning_says_what_is_missing
             assert len([None for _, code in proxy.trace if code == 403]) == refused
         finally:
             process.kill()
-
-
-async def grant(cluster: LiveCluster, *values: str) -> None:
-    """Give the operator's account the rights of the chart."""
-    for doc in roles_of_the_chart(cluster.namespace, *values):
-        kind = Kind(RBAC, "v1", PLURALS[doc["kind"]], doc["kind"], namespaced="Cluster" not in doc["kind"])
-        if "Cluster" not in doc["kind"]:
-            doc["metadata"].setdefault("namespace", cluster.namespace)
-        await cluster.apply(doc, kind)

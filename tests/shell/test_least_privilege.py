@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
+from tangram.kube.client import UNGUARDED, ApiClient, ApiError
 from tangram.kube.kinds import DEPLOYMENTS, JOBS, Kind
+from tangram.kube.kubeconfig import load_kubeconfig
 from tests.support.apiserver import (
     LiveCluster,
     OperatorProcess,
@@ -18,16 +20,22 @@ from tests.support.fault_proxy import FaultProxy
 
 pytestmark = pytest.mark.apiserver
 
-RBAC = "rbac.authorization.k8s.io"
-PLURALS = {
-    "ClusterRole": "clusterroles",
-    "ClusterRoleBinding": "clusterrolebindings",
-    "Role": "roles",
-    "RoleBinding": "rolebindings",
+RBAC, ADMISSION = "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
+RIGHTS = {
+    kind: Kind(group, "v1", plural, kind, namespaced)
+    for group, plural, kind, namespaced in (
+        (RBAC, "clusterroles", "ClusterRole", False),
+        (RBAC, "clusterrolebindings", "ClusterRoleBinding", False),
+        (RBAC, "roles", "Role", True),
+        (RBAC, "rolebindings", "RoleBinding", True),
+        (ADMISSION, "validatingadmissionpolicies", "ValidatingAdmissionPolicy", False),
+        (ADMISSION, "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", False),
+    )
 }
 
 
-def roles_of_the_chart(namespace: str, *more: str) -> list[dict[str, Any]]:
+def rights_of_the_chart(namespace: str, *more: str) -> list[dict[str, Any]]:
+    """Return the roles of the chart, their bindings, and the policies that narrow them."""
     from pathlib import Path
 
     from e2e.cluster.binaries import need
@@ -36,29 +44,65 @@ def roles_of_the_chart(namespace: str, *more: str) -> list[dict[str, Any]]:
     command = [str(need("helm")), "template", namespace, "charts/tangram", "--namespace", namespace, *values]
     root = Path(__file__).parents[2]
     rendered = subprocess.run(command, check=True, capture_output=True, cwd=root, text=True).stdout
-    return [doc for doc in yaml.safe_load_all(rendered) if doc and doc["kind"] in PLURALS]
+    return [doc for doc in yaml.safe_load_all(rendered) if doc and doc["kind"] in RIGHTS]
 
 
 def lease_of_the_chart(namespace: str) -> str:
     """The name of the Lease that the Role allows to update."""
-    rules = [rule for doc in roles_of_the_chart(namespace) if doc["kind"] == "Role" for rule in doc["rules"]]
+    rules = [rule for doc in rights_of_the_chart(namespace) if doc["kind"] == "Role" for rule in doc["rules"]]
     return next(rule["resourceNames"][0] for rule in rules if rule.get("resourceNames"))
+
+
+async def grant(cluster: LiveCluster, *values: str) -> None:
+    """Give the operator's account the rights of the chart."""
+    for doc in rights_of_the_chart(cluster.namespace, *values):
+        kind = RIGHTS[doc["kind"]]
+        if kind.namespaced:
+            doc["metadata"].setdefault("namespace", cluster.namespace)
+        await cluster.apply(doc, kind)
+
+
+def account_of_the_chart(namespace: str) -> str:
+    """The operator's username."""
+    docs = rights_of_the_chart(namespace)
+    account = next(doc["subjects"][0]["name"] for doc in docs if "subjects" in doc)
+    return f"system:serviceaccount:{namespace}:{account}"
+
+
+async def in_force(cluster: LiveCluster, client: ApiClient) -> None:
+    """Wait until the operator's client may not create a foreign Deployment."""
+    labels = {"app": "foreign"}
+    pod = {"containers": [{"name": "c", "image": "i"}]}
+    foreign = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "foreign", "namespace": cluster.namespace},
+        "spec": {
+            "replicas": 0,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": pod},
+        },
+    }
+
+    async def refused() -> bool:
+        try:
+            await client.create(DEPLOYMENTS, foreign, manager="test", guard=UNGUARDED)
+        except ApiError as error:
+            return "must name an LLMDeployment as controller" in error.message
+        await cluster.delete(DEPLOYMENTS, "foreign")
+        return False
+
+    await eventually(refused, 30, "the policies are in force")
 
 
 async def test_the_rights_of_the_chart_suffice_without_any_refusal(
     cluster: LiveCluster, plane: Any, tmp_path: Any, operator_config: Any
 ) -> None:
-    for doc in roles_of_the_chart(cluster.namespace):
-        kind = Kind(RBAC, "v1", PLURALS[doc["kind"]], doc["kind"], namespaced="Cluster" not in doc["kind"])
-        if "Cluster" not in doc["kind"]:
-            doc["metadata"].setdefault("namespace", cluster.namespace)
-        await cluster.apply(doc, kind)
-    account = next(
-        doc["subjects"][0]["name"] for doc in roles_of_the_chart(cluster.namespace) if "subjects" in doc
-    )
-    kubeconfig = plane.kubeconfig_for(
-        f"system:serviceaccount:{cluster.namespace}:{account}", ["system:authenticated"]
-    )
+    await grant(cluster)
+    kubeconfig = plane.kubeconfig_for(account_of_the_chart(cluster.namespace), ["system:authenticated"])
+    client = ApiClient(load_kubeconfig(str(kubeconfig)))
+    await in_force(cluster, client)
+    await client.close()
     lease = {"namespace": cluster.namespace, "name": lease_of_the_chart(cluster.namespace)}
     config = operator_config("least", leaderElection=lease)
     async with FaultProxy(kubeconfig, tmp_path).serving() as proxy:
@@ -86,7 +130,7 @@ async def test_the_rights_of_the_chart_suffice_without_any_refusal(
             assert await process.stop() == 0
         finally:
             process.kill()
-    assert [str(request) for request, code in proxy.trace if code in (401, 403)] == []
+    assert [str(request) for request, code in proxy.trace if code in (401, 403, 422)] == []
 
 
 async def _sku(cluster: LiveCluster) -> str:
