@@ -59,16 +59,16 @@ PARTS = "{% for part in CONTENT %}{{ part.text }}{% endfor %}"
 def test_content_comes_in_the_shape_that_the_template_reads(source: str, expected: str) -> None:
     template = ChatTemplate("{% for m in messages %}" + source + "{% endfor %}", {})
     assert template.content_format.name == expected
-    text = template.render([{"role": "user", "content": "abc"}])
+    text = template.render([{"role": "user", "content": "abc"}], {})
     assert text.replace("ac", "abc") == "abc"  # one of the templates splits
-    assert template.render([{"role": "user", "content": [{"type": "text", "text": "abc"}]}]) == text
+    assert template.render([{"role": "user", "content": [{"type": "text", "text": "abc"}]}], {}) == text
 
 
 @pytest.mark.parametrize("source", ["{{ namespace(_a=1) }}", "{{ namespace({'__a': 1}) }}",
     "{% set n = namespace(self=1) %}{{ n.self }}{% set n._a = 1 %}"])  # fmt: skip
 def test_a_namespace_has_no_hidden_attributes(source: str) -> None:
     with pytest.raises(TemplateError, match="begins with an underscore"):
-        ChatTemplate(source, {}).render([])
+        ChatTemplate(source, {}).render([], {})
 
 
 def test_chat_template_jinja_goes_before_tokenizer_config(served_model: Path, tmp_path: Path) -> None:

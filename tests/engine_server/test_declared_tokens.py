@@ -106,7 +106,7 @@ def test_a_template_gets_the_special_tokens_of_every_file(tmp_path: Path) -> Non
     (tmp_path / "chat_template.jinja").write_text("{{ bos_token }}{{ sep_token }}{{ eos_token }}")
     template = load_chat_template(tmp_path)
     assert template is not None
-    assert template.render([]) == "<s><|new|>"
+    assert template.render([], {}) == "<s><|new|>"
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

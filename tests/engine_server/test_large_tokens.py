@@ -54,12 +54,24 @@ class Pieces:
 def test_longer_tokens_make_the_checkpoint_invalid(tmp_path: Path) -> None:
     model = with_long_token(write_model(tmp_path / "model"), ACCEPTED + 1)
     with pytest.raises(CheckpointError, match="token of 1025 characters; at most 1024 are accepted"):
-        load_tokenizer(model, VOCAB)
+        load_tokenizer(model)
+
+
+def test_a_token_id_that_only_a_large_table_would_hold_makes_the_checkpoint_invalid(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model")
+    path = model / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    piece = max(tokenizer["model"]["vocab"], key=tokenizer["model"]["vocab"].get)
+    tokenizer["model"]["vocab"][piece] = 1 << 31
+    path.write_text(json.dumps(tokenizer))
+
+    with pytest.raises(CheckpointError, match="token id 2147483648; at most 4194303 is accepted"):
+        load_tokenizer(model)
 
 
 @pytest.mark.parametrize("tokens", [[LONG], [LONG, 5, 9] * 50, [297, 3, 7, 250] * 99, [VOCAB, 1 << 31, 5]])
 def test_the_bound_of_a_text_holds_without_decoding(model: Path, tokens: list[int]) -> None:
-    tools = load_tokenizer(model, VOCAB)
+    tools = load_tokenizer(model)
     text = tools.decode(tokens, skip_special_tokens=False)
     assert text
     assert len(text) <= tools.most_characters(tokens) <= 3 * len(text) + len(tokens)
@@ -68,14 +80,14 @@ def test_the_bound_of_a_text_holds_without_decoding(model: Path, tokens: list[in
 def test_tokens_without_a_decoder_are_bounded_with_the_blanks_between_them(model: Path) -> None:
     path = model / "tokenizer.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"decoder": None}))
-    tools = load_tokenizer(model, VOCAB)
+    tools = load_tokenizer(model)
     tokens = list(range(5, LONG + 1))
     assert len(tools.decode(tokens)) <= tools.most_characters(tokens)
 
 
 def test_many_tokens_are_decoded_by_the_call_that_gives_the_interpreter_away(model: Path) -> None:
     """`decode` of the library keeps the lock, for 0.4 s at eight million characters."""
-    real = load_tokenizer(model, VOCAB).tokenizer
+    real = load_tokenizer(model).tokenizer
     lengths: list[int] = []
 
     class Recorded:
@@ -107,7 +119,7 @@ def test_a_long_string_is_written_in_pieces(monkeypatch: pytest.MonkeyPatch) -> 
 def test_logprobs_of_long_tokens_are_written_in_pieces(
     dialect: type[Chat | Completion], streamed: bool, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tools = load_tokenizer(model, VOCAB)
+    tools = load_tokenizer(model)
     top = tuple((LONG, -1.0) for _ in range(20))
     delta = Delta(0, "x", tuple(TokenLogprob(LONG, -1.0, top, at) for at in range(100)))
     pieces = Pieces(monkeypatch)
@@ -119,7 +131,7 @@ def test_logprobs_of_long_tokens_are_written_in_pieces(
 
 def test_texts_are_booked_before_they_are_decoded(model: Path, start: Any) -> None:
     server = start("--max-body-bytes-in-flight", str(8 << 20), model=model)
-    tools = load_tokenizer(model, VOCAB)
+    tools = load_tokenizer(model)
     assert len(tools.decode([LONG])) == ACCEPTED
     for count, status in ((300, 200), (1000, 503), (MAX_DETOKENIZED // ACCEPTED, 400)):
         answer = server.post("/detokenize", {"tokens": [LONG] * count})

@@ -34,7 +34,7 @@ class RenderingText:
         self.template = ChatTemplate(template, SPECIAL)
 
     def chat(self, messages: Messages, options: dict[str, Any], limit: int, **_: Any) -> tuple[int, ...]:
-        return tuple(map(ord, self.template.render(messages, **options)))
+        return tuple(map(ord, self.template.render(messages, options)))
 
 
 def engine(template: str, messages: Messages, kwargs: dict[str, Any]) -> str:
