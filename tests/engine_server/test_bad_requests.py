@@ -120,6 +120,8 @@ CHAT_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"role": "assistant", "content": None, "audio": {"id": "a"}}]}, "messages.0.audio"),
     ({"messages": [{"role": "user", "content": None}]}, "messages.0.content"),
     ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages.0.content"),
+    ({"messages": [{"role": "user", "content": "x", "files": ["y" * (1 << 20)]}]}, "messages.0.files"),
+    ({"messages": [{"role": "user", "content": "x", "id": 1 << 64}]}, "messages"),
     ({"messages": [{"role": "user", "content": [{"type": "refusal", "text": "x"}]}]}, "messages.0.content"),
     ({"response_format": {"type": "json_object"}}, "response_format"),
     ({"chat_template": "{{ 1 }}"}, "chat_template"),
@@ -210,6 +212,12 @@ BODIES: dict[str, bytes] = {
 def test_a_body_that_is_no_good_json_is_refused(body: bytes, server: EngineProcess) -> None:
     response = server.post("/v1/completions", content=body, headers={"Content-Type": "application/json"})
     assert refused(response)["code"] == "invalid_json"
+
+
+def test_a_number_that_no_float_holds_is_refused_in_a_field_of_no_api(server: EngineProcess) -> None:
+    body = b'{"model": "tiny", "messages": [{"role": "user", "content": "x", "weights": [1, 1e999]}]}'
+    response = server.post("/v1/chat/completions", content=body, headers={"Content-Type": "application/json"})
+    assert refused(response)["param"] == "messages.0.weights.1"
 
 
 def test_a_number_of_10000_digits_is_refused_by_its_field(server: EngineProcess) -> None:

@@ -145,6 +145,17 @@ BOMBS |= {
             b'{"type":"text","text":""},',
             b'{"type":"text","text":"a"}]}]}',
         ),
+        "unknown fields of a message": repeated(
+            b'{"model":"tiny","messages":[{"role":"user","content":""',
+            b',"a%d":[' + b"9007199254740993.0000000000001," * 4000 + b"0]",
+            b"}]}",
+        ),
+        "an unknown field of a message": repeated(
+            b'{"model":"tiny","messages":[{"role":"user","content":"","a":[', b"9" * 4000 + b",", b"0]}]}"
+        ),
+        "unknown fields of messages": repeated(
+            b'{"model":"tiny","messages":[', b'{"role":"user","content":"","a":{}},', b'{"role":""}]}'
+        ),
         "a long role": repeated(b'{"model":"tiny","messages":[{"content":"","role":"', b"r", b'"}]}'),
         "tool calls": repeated(
             b'{"model":"tiny","messages":[{"role":"user","content":"","tool_calls":[', b"{},", b"{}]}]}"

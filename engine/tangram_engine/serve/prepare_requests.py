@@ -23,6 +23,7 @@ from tangram_engine.serve.http.params import (
     CompletionRequest,
     Sampling,
     TokenizeRequest,
+    template_message,
     template_options,
 )
 from tangram_engine.serve.text.client import TextClient, TextUnavailable
@@ -88,9 +89,9 @@ class RequestPreparer:
                 f"chat_template_kwargs.{reserved[0]} is set by the server",
                 param=f"chat_template_kwargs.{reserved[0]}",
             )
-        messages = [message.plain() for message in body.messages or ()]
         special = bool(body.add_special_tokens)
         with self._errors("messages"):
+            messages = [template_message(raw) for raw in body.messages or ()]
             return self.text.chat(messages, options, self.info.max_model_len, add_special_tokens=special)
 
     def tokens(self, body: TokenizeRequest) -> tuple[int, ...]:

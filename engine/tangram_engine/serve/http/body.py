@@ -14,7 +14,7 @@ from .admission import HeldBytes
 from .errors import APIError, bad_request
 from .json_faults import describe
 from .jsonio import Malformed, check, decode_value
-from .params import CONTENT_KINDS, PROMPT_KINDS, FieldError
+from .params import CONTENT_KINDS, PROMPT_KINDS, FieldError, MessageError
 
 BODY_LIMIT = 4 << 20  # bytes
 _THREAD_FROM = 16 << 10  # bytes; smaller bodies take the event loop a few milliseconds at worst
@@ -76,9 +76,12 @@ def _too_large() -> APIError:
     )
 
 
-def _explain(error: msgspec.ValidationError) -> APIError:
+def _explain(error: msgspec.ValidationError, parent: str = "") -> APIError:
     """The problem, by the path a client would write: messages.0.content."""
     (path, message), cause, code = locate(error), error.__cause__, "invalid_value"
+    if isinstance(cause, MessageError):
+        return _explain(cause.error, f"messages.{cause.index}")
+    path = f"{parent}.{path}".strip(".")
     if isinstance(cause, FieldError):
         path, code = f"{path}.{cause.field}".lstrip("."), cause.code
     elif part := _PART.match(path):

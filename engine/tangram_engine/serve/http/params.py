@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta, Raw
 
 from tangram_engine.sample.params import SamplingParams
+from tangram_engine.validation import locate
 
 from . import fields
 from .bounded_values import (
@@ -40,6 +41,7 @@ MAX_TOKEN_IDS = 1 << 18  # as many as values of a body: see jsonio
 MAX_TOKENIZED = 1 << 18  # tokens of one text that /tokenize counts
 MAX_CACHE_SALT = 1024  # characters; 43 of base64 are 256 bits
 SMALL_VALUE = 16 << 10  # bytes of an object that is built as it comes
+MAX_UNKNOWN_FIELD = 1 << 20  # bytes of one field of a message; decoding it holds the interpreter's lock
 ROLES = ("system", "developer", "user", "assistant")
 TOOL_ROLES = ("tool", "function")
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's, for /v1/completions
@@ -47,6 +49,9 @@ DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's, for /v1/completions
 T = TypeVar("T")
 R = TypeVar("R", bound="Refusing")
 Stop = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+
+# Each is checked, and built where it is rendered: a template sees fields that no model here has.
+Messages = Annotated[list[Raw], Meta(min_length=1, max_length=MAX_MESSAGES)]
 
 _NULL = Raw(b"null")
 _TemplateOption = bool | Int64 | str | None
@@ -262,7 +267,7 @@ class TextPart(msgspec.Struct):
 
 @refuses(fields.REFUSED_IN_MESSAGES)
 class Message(Refusing, kw_only=True):
-    """One message of a conversation. Its name and reasoning are shown to the chat template.
+    """The fields of a message that this server knows.
 
     Content is checked after the fields that are refused: beside tool_calls it is null.
     """
@@ -285,7 +290,7 @@ class Message(Refusing, kw_only=True):
             raise FieldError("content", CONTENT_KINDS)
 
     def plain(self) -> dict[str, Any]:
-        """What a chat template sees: "developer" under its older name, and reasoning as transformers has it.
+        """These fields for a chat template: "developer" under its older name, reasoning as in transformers.
 
         An assistant's message without content has its refusal as text.
         """
@@ -304,6 +309,46 @@ class Message(Refusing, kw_only=True):
             "reasoning_content": reasoning,
         }
         return {key: value for key, value in message.items() if value is not None}
+
+
+class MessageError(ValueError):
+    """The message with this index is not valid."""
+
+    def __init__(self, index: int, error: msgspec.ValidationError) -> None:
+        super().__init__(str(error))
+        self.index = index
+        self.error = error
+
+
+def check_messages(messages: list[Raw]) -> None:
+    """Raise MessageError or FieldError for the first message that is not valid."""
+    for index, raw in enumerate(messages):
+        try:
+            decode_value(raw, Message)
+        except msgspec.ValidationError as error:
+            raise MessageError(index, error) from None
+        for name, value in _unknown_fields(raw).items():
+            path = f"messages.{index}.{name}"
+            if len(memoryview(value)) > MAX_UNKNOWN_FIELD:
+                raise FieldError(path, f"at most {MAX_UNKNOWN_FIELD} bytes are accepted")
+            try:
+                decode_value(value, object)
+            except msgspec.ValidationError as error:  # a number that no float can hold
+                where, what = locate(error)
+                raise FieldError(f"{path}.{where}".rstrip("."), what) from None
+
+
+def _unknown_fields(raw: Raw) -> dict[str, Raw]:
+    written = decode_value(raw, dict[str, Raw])
+    return {name: value for name, value in written.items() if name not in Message.__struct_fields__}
+
+
+def template_message(raw: Raw) -> dict[str, Any]:
+    """What a chat template sees of a valid message, in the order of transformers; unknown fields, too."""
+    unknown = {name: decode_value(value, object) for name, value in _unknown_fields(raw).items()}
+    values = unknown | decode_value(raw, Message).plain()
+    ordered = {name: values.get(name) for name in ("thinking", *decode_value(raw, dict[str, Raw]), *values)}
+    return {name: value for name, value in ordered.items() if value is not None}
 
 
 def template_options(raw: Raw) -> dict[str, bool | int | str | None]:
@@ -325,7 +370,7 @@ def template_options(raw: Raw) -> dict[str, bool | int | str | None]:
 class ChatRequest(Sampling, kw_only=True):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)]
+    messages: Messages
     max_completion_tokens: TokenCount | None = None
     logprobs: bool | None = None
     top_logprobs: TopLogprobs | None = None
@@ -334,6 +379,7 @@ class ChatRequest(Sampling, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_messages(self.messages)
         template_options(self.chat_template_kwargs)
         if self.top_logprobs and not self.logprobs:
             raise FieldError("top_logprobs", "needs logprobs to be true")
@@ -355,13 +401,14 @@ class TokenizeRequest(Refusing, kw_only=True):
 
     model: str | None = None
     prompt: str | None = None
-    messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)] | None = None
+    messages: Messages | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: Raw = _NULL
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_messages(self.messages or [])
         template_options(self.chat_template_kwargs)
         if self.prompt is None and self.messages is None:
             raise ValueError("either prompt or messages must be given")
