@@ -147,7 +147,7 @@ def test_what_cannot_be_added_is_refused_by_its_file(
     [({}, (9,)), ({"stop_token_ids": [5]}, (5, 9)), ({"stop_token_ids": [5], "ignore_eos": True}, (5,))],
 )
 def test_the_end_token_of_the_tokenizer_ends_answers(fields: dict[str, Any], stops: tuple[int, ...]) -> None:
-    tools = TextTools(None, byte_level=True, longest_token=None, end_token=9)  # type: ignore[arg-type]
+    tools = TextTools(None, longest_token=None, end_token=9)  # type: ignore[arg-type]
     preparer = RequestPreparer(None, tools, INFO, SamplingDefaults())  # type: ignore[arg-type]
     (request,) = preparer.requests(CompletionRequest(model="m", prompt=[1, 2], **fields), arrival=0.0)
     assert request.params.stop_token_ids == stops

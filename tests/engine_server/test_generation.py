@@ -55,7 +55,10 @@ async def parts() -> tuple[Client, Sink, Generation, asyncio.Task[None]]:
     client, sink, metrics = Client(), Sink(), EngineMetrics("tiny")
     metrics.engine_ready(INFO)
     requests = [Request(name, (5,), SamplingParams(max_tokens=9), 0.0, b"") for name in "ab"]
-    tools: Any = SimpleNamespace(decode=lambda ids, skip_special_tokens: "".join(map(chr, ids)))
+    tools: Any = SimpleNamespace(
+        decode=lambda ids, skip_special_tokens: "".join(map(chr, ids)),
+        drops=lambda token, skip_special_tokens: False,
+    )
     generation = Generation(
         client,  # type: ignore[arg-type]
         metrics, tools, requests, n=2, stops=(), skip_special_tokens=True,

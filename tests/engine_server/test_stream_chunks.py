@@ -12,7 +12,7 @@ from tangram_engine.serve.local_metrics import LocalCounter, LocalHistogram
 from tangram_engine.serve.replies import Chat, Completion
 from tangram_engine.serve.text.tokenizer import TextTools
 
-TOOLS = TextTools(None, byte_level=True, longest_token=None)  # type: ignore[arg-type]  # only for logprobs
+TOOLS = TextTools(None, longest_token=None)  # type: ignore[arg-type]  # only for logprobs
 LABELS = {"model_name": 'a\n"b"', "engine": "0"}
 BOUNDS = (0.001, 1, 2.5, 16384)
 

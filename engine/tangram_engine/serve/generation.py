@@ -132,12 +132,13 @@ class Generation:
         self._death: EngineDied | None = None
         self._turn = asyncio.Event()  # `run` has something to do
         decode = partial(tools.decode, skip_special_tokens=skip_special_tokens)
+        drops = partial(tools.drops, skip_special_tokens=skip_special_tokens)
         stop_strings = StopStrings(stops)
         self.answers = [
             GeneratedSequence(
                 index,
                 request,
-                Detokenizer(decode, request.prompt),
+                Detokenizer(decode, request.prompt, drops),
                 StopScanner(stop_strings, include=include_stop),
                 include_stop=include_stop,
             )

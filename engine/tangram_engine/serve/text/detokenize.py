@@ -1,47 +1,80 @@
 """Decode token ids to text as they arrive, and end the text at stop strings (`StopScanner`)."""
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 REPLACEMENT = "\ufffd"  # what an incomplete UTF-8 sequence decodes to
 _PATIENCE = 8  # tokens to wait for a character to complete; four bytes are the most it can need
 _CONTEXT = 6  # prompt tokens decoded along, so that a leading space survives (SentencePiece strips it)
+_REST_OF_CHARACTER = 3  # tokens that a context is longer where it would begin inside a character
+_LOOK_BACK = 256  # prompt tokens among which these are looked for
+_WINDOW = 64  # tokens without text that are decoded again with the next one
 
 Decode = Callable[[list[int]], str]
+Drops = Callable[[int], bool]  # whether decoding skips a token, wherever it stands
 
 
 class Detokenizer:
     """Decodes only the newest ids, between a prefix that is out already and the end.
 
     `prefix` and `read` are the pair of offsets of text-generation-inference: text of ids[prefix:read] has
-    been given out; what ids[prefix:] has beyond it is new, unless it ends inside a character.
+    been given out; what ids[prefix:] has beyond it is new, unless it ends inside a character. A prefix has
+    text: the decoder would take what follows one without for the beginning of the text, and strip its space.
     """
 
-    def __init__(self, decode: Decode, prompt: Sequence[int] = ()) -> None:
+    def __init__(
+        self, decode: Decode, prompt: Sequence[int] = (), drops: Drops = lambda token: False
+    ) -> None:
         self._decode = decode
-        self._ids = list(prompt[-_CONTEXT:])
-        self._prefix = 0
+        self._drops = drops
+        recent = (token for token in reversed(prompt[-_LOOK_BACK:]) if not drops(token))
+        self._ids = list(islice(recent, _CONTEXT + _REST_OF_CHARACTER))[::-1]
+        self._prefix = max(0, len(self._ids) - _CONTEXT)
         self._read = len(self._ids)
+        self._emitted: str | None = None  # text of ids[prefix:read]; None before the first token
 
     def push(self, token: int) -> str:
         """Text that has become certain with this token, often one word, sometimes none."""
+        if self._drops(token):
+            return ""
         self._ids.append(token)
-        emitted = self._decode(self._ids[self._prefix : self._read])
-        whole = self._decode(self._ids[self._prefix :])
+        emitted, whole = self._texts()
         if not whole.endswith(REPLACEMENT):
-            return self._advance(whole[len(emitted) :], len(self._ids))
+            return self._advance(emitted, whole)
         if len(self._ids) - self._read >= _PATIENCE:
             return self._give_up_waiting(emitted, whole)
         return ""
 
     def flush(self) -> str:
         """What is left when no token follows; an incomplete character comes out as U+FFFD."""
-        emitted = self._decode(self._ids[self._prefix : self._read])
-        whole = self._decode(self._ids[self._prefix :])
-        return self._advance(whole[len(emitted) :], len(self._ids))
+        return self._advance(*self._texts())
 
-    def _advance(self, text: str, read: int) -> str:
-        self._prefix, self._read = self._read, read
-        return text
+    def _texts(self) -> tuple[str, str]:
+        """What of ids[prefix:] has been given out, and all of it."""
+        if self._emitted is None:
+            self._emitted = self._context()
+        return self._emitted, self._decode(self._ids[self._prefix :])
+
+    def _context(self) -> str:
+        """Text of the prompt's end, from where it does not begin inside a character.
+
+        A decoder of single bytes writes all that stand together as U+FFFD unless they are whole characters.
+        """
+        for start in range(self._prefix, -1, -1):
+            text = self._decode(self._ids[start : self._read])
+            if REPLACEMENT not in text:
+                self._prefix = start
+                return text
+        return self._decode(self._ids[self._prefix : self._read])
+
+    def _advance(self, emitted: str, whole: str) -> str:
+        end = len(self._ids)
+        newest = self._decode(self._ids[self._read :])
+        if newest or end - self._prefix > _WINDOW:
+            self._prefix, self._read, self._emitted = self._read, end, newest
+        else:
+            self._read, self._emitted = end, whole
+        return whole[len(emitted) :]
 
     def _give_up_waiting(self, emitted: str, whole: str) -> str:
         """Bytes that never become a character must not be held (and decoded again) for ever.
@@ -55,6 +88,7 @@ class Detokenizer:
             if len(head) > len(emitted) and head + self._decode(self._ids[cut:]) == whole:
                 # The new prefix starts at the cut: nothing before it can change any more.
                 self._prefix = self._read = cut
+                self._emitted = ""
                 return head[len(emitted) :]
         return ""
 

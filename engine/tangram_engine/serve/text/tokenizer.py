@@ -18,13 +18,19 @@ from tokenizers import Tokenizer
 from tangram_engine.checkpoint.errors import CheckpointError, invalid
 from tangram_engine.checkpoint.files import exists, read_bytes
 
-from .declared_tokens import EOS, TOKENIZER_CONFIG, read_declared_tokens, read_tokenizer_config
+from .declared_tokens import (
+    EOS,
+    TOKENIZER_CONFIG,
+    DeclaredTokens,
+    read_declared_tokens,
+    read_tokenizer_config,
+)
 from .template import ChatTemplate, TemplateError
 
 TOKENIZER = "tokenizer.json"
 CHAT_TEMPLATE = "chat_template.jinja"
 TOKENIZER_LIMIT = 32 << 20  # bytes; loading takes 16 times as much memory. The largest known ones have 32 MiB
-_BYTE_FALLBACK = re.compile(r"<0x([0-9A-F]{2})>")  # how SentencePiece models spell a single byte
+_BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # how SentencePiece models spell a single byte
 TEMPLATE_LIMIT = 256 << 10  # bytes; the largest known templates have about 30 KiB
 _PIECE = 16 << 10  # characters
 _LARGEST_ID = (1 << 22) - 1  # of a token: a table has a row for each
@@ -68,9 +74,10 @@ class TextTools:
     """A loaded tokenizer. `encode` and `exceeds` can take any time: they are for the text process."""
 
     tokenizer: Tokenizer
-    byte_level: bool  # whether the vocabulary spells bytes as GPT-2 does
-    longest_token: int | None  # bytes; None where a normalizer may shorten a text first
+    longest_token: int | None  # bytes; None where characters of a text may be dropped first
     token_lengths: Sequence[int] = ()  # by token id: the characters that it decodes to at most
+    decoder_steps: tuple[dict[str, Any], ...] = ()  # as `_decoder_steps` lists them
+    special: frozenset[int] = frozenset()  # tokens that decoding skips where that is asked for
     end_token: int | None = None  # of a text, by the tokenizer's files; config.json may name others
     # Texts of tokens decoded alone, without and with special tokens skipped: every other call of a stream.
     _alone: tuple[dict[int, str], dict[int, str]] = field(default_factory=lambda: ({}, {}), repr=False)
@@ -121,6 +128,10 @@ class TextTools:
         lengths = self.token_lengths
         return sum(lengths[token] for token in ids if token < len(lengths))
 
+    def drops(self, token: int, *, skip_special_tokens: bool = True) -> bool:
+        """Whether `decode` leaves a token out before its decoder sees it."""
+        return (skip_special_tokens and token in self.special) or self.tokenizer.id_to_token(token) is None
+
     def token_text(self, token: int) -> str:
         """A token on its own, for logprobs; bytes that are no character become U+FFFD."""
         return self.token_bytes(token).decode("utf-8", errors="replace")
@@ -134,15 +145,20 @@ class TextTools:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
 
     def token_bytes(self, token: int) -> bytes:
-        """The exact bytes a token stands for."""
+        """The exact bytes a token stands for, as the decoder writes it between others."""
         piece: str | None = self.tokenizer.id_to_token(token)
         if piece is None:  # a padding row of the embedding
             return b""
-        if self.byte_level and all(letter in _byte_letters() for letter in piece):
-            return bytes(_byte_letters()[letter] for letter in piece)
-        if match := _BYTE_FALLBACK.fullmatch(piece):
-            return bytes([int(match[1], 16)])
-        return piece.replace("\u2581", " ").encode("utf-8")
+        for step in self.decoder_steps:
+            if step["type"] == "Replace":
+                piece = piece.replace(step["pattern"]["String"], step["content"])
+            elif step["type"] == "Metaspace":
+                piece = piece.replace(step["replacement"], " ")
+            elif step["type"] == "ByteFallback" and (match := _BYTE_FALLBACK.fullmatch(piece)):
+                return bytes([int(match[1], 16)])
+            elif step["type"] == "ByteLevel" and all(letter in _byte_letters() for letter in piece):
+                return bytes(_byte_letters()[letter] for letter in piece)
+        return piece.encode("utf-8")
 
 
 @cache
@@ -164,18 +180,21 @@ def load_tokenizer(directory: Path) -> TextTools:
     declared = read_declared_tokens(directory)
     try:
         with _NATIVE:
-            tokenizer = Tokenizer.from_str(raw.decode("utf-8"))
-            if not tokenizer.get_vocab_size():
-                raise invalid(f"{TOKENIZER} has no vocabulary")
-            declared.add_to(tokenizer)
-            tokenizer.no_truncation()
-            tokenizer.no_padding()
-            vocabulary = tokenizer.get_vocab()
-            decoder = json.loads(tokenizer.decoder.__getstate__()) if tokenizer.decoder else {}
-            normalizes = tokenizer.normalizer is not None
+            return _text_tools(raw, declared)
     except TokenizerError as error:
         raise invalid(f"{TOKENIZER} cannot be loaded: {error}") from None
-    steps = _decoder_steps(decoder)
+
+
+def _text_tools(raw: bytes, declared: DeclaredTokens) -> TextTools:
+    tokenizer = Tokenizer.from_str(raw.decode("utf-8"))
+    if not tokenizer.get_vocab_size():
+        raise invalid(f"{TOKENIZER} has no vocabulary")
+    declared.add_to(tokenizer)
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    # Before anything is decoded.
+    steps = _decoder_steps(json.loads(tokenizer.decoder.__getstate__()) if tokenizer.decoder else {})
+    vocabulary = tokenizer.get_vocab()
     longest, largest = max(map(len, vocabulary)), max(vocabulary.values())
     if largest > _LARGEST_ID:
         raise invalid(f"{TOKENIZER} has token id {largest}; at most {_LARGEST_ID} is accepted")
@@ -183,13 +202,14 @@ def load_tokenizer(directory: Path) -> TextTools:
         raise invalid(
             f"{TOKENIZER} has a token of {longest} characters; at most {_LONGEST_TOKEN} are accepted"
         )
-    byte_level = any(step["type"] == "ByteLevel" for step in steps)
+    one_letter_a_byte = [step["type"] for step in steps] == ["ByteLevel"]
     end = declared.named.get(EOS)
     return TextTools(
         tokenizer,
-        byte_level=byte_level,
-        longest_token=longest if byte_level and not normalizes else None,
-        token_lengths=_token_lengths(vocabulary, largest, one_letter_a_byte=byte_level and len(steps) == 1),
+        longest_token=longest if _spells_every_byte(tokenizer, steps) else None,
+        token_lengths=_token_lengths(vocabulary, largest, one_letter_a_byte=one_letter_a_byte),
+        decoder_steps=tuple(steps),
+        special=_special(tokenizer),
         end_token=None if end is None else tokenizer.token_to_id(end.content),
     )
 
@@ -204,6 +224,25 @@ def _token_lengths(vocabulary: dict[str, int], largest: int, *, one_letter_a_byt
         letters = len(piece) if one_letter_a_byte else len(piece.encode("utf-8", "replace"))
         lengths[token] = max(lengths[token], letters + 1)
     return lengths
+
+
+def _spells_every_byte(tokenizer: Tokenizer, steps: list[dict[str, Any]]) -> bool:
+    """Whether each token is at most as long as its text: no normalizer and no token drops characters."""
+    added = tokenizer.get_added_tokens_decoder().values()
+    strips = any(token.lstrip or token.rstrip for token in added)
+    byte_level = any(step["type"] == "ByteLevel" for step in steps)
+    return byte_level and tokenizer.normalizer is None and not strips
+
+
+def _special(tokenizer: Tokenizer) -> frozenset[int]:
+    """By the library's own answer: a token that was declared again as not special is still skipped."""
+
+    def text(token: int, *, skip: bool) -> str:
+        written: str = tokenizer.decode([token], skip_special_tokens=skip)
+        return written
+
+    added = tokenizer.get_added_tokens_decoder()
+    return frozenset(token for token in added if text(token, skip=False) and not text(token, skip=True))
 
 
 def load_chat_template(directory: Path) -> ChatTemplate | None:
