@@ -219,14 +219,14 @@ async def test_a_hostile_page_concerns_its_pod_alone(engines):
 
 
 async def test_a_defect_that_a_page_brings_out_concerns_its_pod_alone(engines, monkeypatch, caplog):
-    parse = engines.scraper._parser.parse
+    slices = engines.scraper._parser.slices
 
     def defective(lines, model_name, pages):
         if model_name == "other":
             raise RuntimeError("a bug")
-        return parse(lines, model_name, pages)
+        return slices(lines, model_name, pages)
 
-    monkeypatch.setattr(engines.scraper._parser, "parse", defective)
+    monkeypatch.setattr(engines.scraper._parser, "slices", defective)
     await engines.wait(120)
 
     assert engines.reading().sample.targets == 3

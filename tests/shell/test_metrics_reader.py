@@ -1,5 +1,6 @@
 """Prometheus may be down, slow, empty, absurd or hostile: the reading has the reason, and nothing raises."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +16,7 @@ from tangram.fleet import Intent, MIGPolicy, Objective
 from tangram.scaling import FleetAnswers, SignalState, classify, for_fleet, metrics_subject
 from tangram.shell.measure import metrics_reader as reader_module
 from tangram.shell.measure.metrics_reader import MAX_GROUPS, MetricsReader, scalar, vector
-from tangram.shell.measure.prometheus import MAX_RESPONSE_BYTES, QueryFailed, percent_encoded
+from tangram.shell.measure.prometheus import MAX_RESPONSE_BYTES, MOST_VALUES, QueryFailed, percent_encoded
 from tangram.shell.measure.scaler import params_of
 from tangram.shell.settings import PrometheusSettings, Settings
 from tests.support import grouped_answers
@@ -440,8 +441,18 @@ UNUSABLE = {
     "warning": (lambda: partial("a store did not answer"), "in part"),
     "execution": (lambda: httpx.Response(422, text="too many samples"), "422"),
     "bad data": (lambda: httpx.Response(400, text="?"), "400"),
-    "huge": (lambda: httpx.Response(200, content=b"[" * (MAX_RESPONSE_BYTES + 1)), "more than"),
+    "huge": (lambda: httpx.Response(200, content=b" " * (MAX_RESPONSE_BYTES + 1)), "bytes"),
+    "rows": (lambda: httpx.Response(200, content=many_rows(100_000)), "more rows than there are pods"),
+    "numbers": (lambda: httpx.Response(200, content=b"[" + b"0," * MOST_VALUES + b"0]"), "values"),
+    "objects": (lambda: httpx.Response(200, content=b'{"a":' * (MOST_VALUES + 1)), "values"),
 }
+
+
+def many_rows(count: int) -> bytes:
+    """An answer of rows as small as they can be."""
+    row = b'{"metric":{},"value":[0,"1"]}'
+    head = b'{"status":"success","data":{"resultType":"vector","result":['
+    return head + b",".join([row] * count) + b"]}}"
 
 
 @pytest.mark.parametrize("what", UNUSABLE)
@@ -453,6 +464,63 @@ async def test_series_that_prometheus_cannot_use_affect_one_reading(what: str, r
         return unusable() if "other-1-a" in asked(request) else healthy(request)
 
     await only_other_fails(problem, answer, rounds)
+
+
+async def test_an_answer_beyond_the_limits_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[int] = []
+    real = reader_module.from_json
+
+    def counting(body: bytes, **options: Any) -> Any:
+        parsed.append(len(body))
+        return real(body, **options)
+
+    monkeypatch.setattr(reader_module, "from_json", counting)
+    for what in ("huge", "rows", "numbers", "objects"):
+        await test_series_that_prometheus_cannot_use_affect_one_reading(what, 1)
+
+    assert max(parsed) < 100_000
+
+
+async def test_rows_are_added_in_parts_between_which_the_loop_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    added: list[int] = []
+    turns: list[int] = []
+    real = FleetAnswers.add
+
+    def counting(self: FleetAnswers, query: Any, rows: Any) -> None:
+        added.append(len(rows))
+        asyncio.get_running_loop().call_soon(turns.append, len(added))
+        real(self, query, rows)
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        content = many_rows(MOST_VALUES // 6)
+        return vector_of_one("100") if asked(request) == "time()" else httpx.Response(200, content=content)
+
+    prometheus = Prometheus()
+    prometheus.answer = answer
+    metrics_reader = reader(prometheus)
+    monkeypatch.setattr(FleetAnswers, "add", counting)
+    await metrics_reader.read((INTENT,), PODS)
+    await metrics_reader.close()
+
+    assert max(added) <= 2000
+    assert len(set(turns)) > len(turns) / 2 > 1
+
+
+def test_the_largest_query_has_an_answer_far_within_the_limits() -> None:
+    subjects = [
+        metrics_subject(f"u{n}", "ns", f"m{n}", (f"a{n}-7c9f8d5b6f-x2x4z",), INTENT.objectives)
+        for n in range(4000)
+    ]
+    names = {pod: ("ns", subject.served_name) for subject in subjects for pod in subject.pods}
+
+    values = [
+        sum(json.dumps(grouped_answers.rows(query.promql, names, lambda _f, _m: "1")).count(c) for c in ",{[")
+        for query in for_fleet(subjects, 60)
+    ]
+
+    assert max(values) < MOST_VALUES / 3
 
 
 async def test_an_llmdeployment_whose_series_cannot_be_used_is_asked_alone_until_they_can() -> None:

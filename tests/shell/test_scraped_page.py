@@ -6,7 +6,15 @@ import pytest
 
 from tangram.scaling.queries import KV_USAGE, RECEIVED, RUNNING, TTFT, WAITING
 from tangram.scaling.scrapes.page_layout import READ_BY_OPERATOR
-from tangram.shell.measure.scraped_page import MOST_ENGINES, PageParser, PageProblem, PodPages, is_wanted
+from tangram.shell.measure import scraped_page
+from tangram.shell.measure.scraped_page import (
+    MOST_ENGINES,
+    SLICE_BYTES,
+    PageParser,
+    PageProblem,
+    PodPages,
+    is_wanted,
+)
 from tangram.simulator.metrics import EnginePage
 from tests.support import metrics_pages
 
@@ -150,6 +158,29 @@ def test_labels_that_change_with_each_page_do_not_fill_the_memory(monkeypatch):
         parsed(line(RUNNING, 1, f'engine="0",model_name="{MODEL}",nonce="{number}"'), parser=parser)
 
     assert len(parser._known) <= 100
+
+
+LONG = ",".join(f'a{number}="b"' for number in range(400))
+
+
+@pytest.mark.parametrize(("more", "count"), [("", 4000), (f",{LONG}", 200)], ids=["many lines", "long lines"])
+def test_a_page_of_new_series_is_parsed_in_slices(more, count, monkeypatch):
+    slices = [0]
+    real = scraped_page._series
+
+    def counting(text):
+        slices[-1] += len(text)
+        return real(text)
+
+    monkeypatch.setattr(scraped_page, "_series", counting)
+    lines = [line(RUNNING, 1, f'engine="0",model_name="other",x="{number}"{more}') for number in range(count)]
+    parsing = PageParser().slices([line(RUNNING, 1), *lines], MODEL, PodPages())
+    while next(parsing, "end") is None:
+        slices.append(0)
+
+    assert len(slices) > 10
+    assert max(slices) < SLICE_BYTES + 4096
+    assert sum(slices) > count * len(more)
 
 
 def test_a_large_page_is_not_remembered():

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tangram.fleet import Intent, Objectives, describe
@@ -230,7 +230,7 @@ class EngineScraper:
             async with self._slots:
                 at = self._clock()
                 lines = await self._fetcher.fetch(f"{self._url_of(pod)}?{QUERY}")
-            page = self._parser.parse(lines, target.intent.served_name, target.pages)
+            page = await _parsed(self._parser.slices(lines, target.intent.served_name, target.pages))
             if self._targets.get(pod.uid) is target:  # else it went meanwhile, or another term began
                 self._keep(target, page, at)
             target.problem = ""
@@ -283,6 +283,17 @@ def metrics_url(pod: EnginePod) -> str:
     """Return where a pod shows its metrics: the port is that of every engine, and no annotation counts."""
     host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
     return f"http://{host}:{ENGINE_PORT}/metrics"
+
+
+async def _parsed(slices: Generator[None, None, dict[str, EngineValues]]) -> dict[str, EngineValues]:
+    """Return the values of a page; between two slices of it the event loop does other work."""
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            page: dict[str, EngineValues] = end.value
+            return page
+        await asyncio.sleep(0)
 
 
 def _phase(uid: str) -> int:

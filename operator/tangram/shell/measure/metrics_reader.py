@@ -31,6 +31,8 @@ CONCURRENCY = 8
 MAX_GROUPS = 32
 MOST_ASKED_ALONE = 8
 _MAX_WARNING_CHARS = 200
+_ROWS_AT_ONCE = 2000  # of an answer, between which the event loop does other work: two milliseconds
+_AT_ONCE = 8  # LLMDeployments whose samples are made at once
 _END_OF_TIME_S = 1e11  # seconds since the epoch: the year 5138
 
 
@@ -168,7 +170,9 @@ class MetricsReader:
         failures = [outcome for outcome in outcomes if outcome is not None]
         if failures:  # one that concerns Prometheus as a whole comes before those about series
             raise min(failures, key=lambda failure: isinstance(failure, QueryUnanswerable))
-        for subject in subjects:
+        for number, subject in enumerate(subjects):
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)  # renewals of the Lease come between
             with self._readings.isolated(self._intents[subject.uid]):
                 sample = sample_from(answers.results(subject, window_s, evaluated_at), at)
                 self._readings.take(self._intents[subject.uid], sample)
@@ -191,7 +195,10 @@ class MetricsReader:
         try:
             async with self._slots:
                 body = await self._prometheus.query(query.promql, evaluated_at)
-            answers.add(query, vector(body))
+            answer = vector(body)
+            for begin in range(0, len(answer), _ROWS_AT_ONCE):
+                answers.add(query, answer[begin : begin + _ROWS_AT_ONCE])
+                await asyncio.sleep(0)
         except QueryFailed as failure:
             return failure
         except _NOT_PROMETHEUS:

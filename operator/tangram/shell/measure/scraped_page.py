@@ -12,7 +12,7 @@ identified.
 import math
 import operator
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from urllib.parse import urlencode
@@ -29,6 +29,8 @@ _MOST_ABSENT = 1000  # sets of columns; versions of the engine have one each
 _MOST_REMEMBERED = 2**16  # bytes of the series of a page; an engine has some 10,000
 _LARGEST = 1e15  # no counter of an engine reaches it
 _QUOTED_CHARS = 60
+# Of series whose labels are parsed at once: some milliseconds. A whole page of new ones may take 0.4 s.
+SLICE_BYTES = 2**14
 
 
 class PageProblem(Exception):
@@ -134,14 +136,26 @@ class PageParser:
         self._absent: dict[frozenset[int], frozenset[int]] = {}  # one object for what many pages lack
 
     def parse(self, lines: Iterable[bytes], model_name: str, pages: PodPages) -> dict[str, EngineValues]:
-        """Return the values of a page by engine: of series that carry `model_name`.
+        """Return the values of a page at once. See `slices`."""
+        slices = self.slices(lines, model_name, pages)
+        while True:
+            try:
+                next(slices)
+            except StopIteration as end:
+                page: dict[str, EngineValues] = end.value
+                return page
+
+    def slices(
+        self, lines: Iterable[bytes], model_name: str, pages: PodPages
+    ) -> Generator[None, None, dict[str, EngineValues]]:
+        """Return the values of a page by engine, of series that carry `model_name`; yield between slices.
 
         `pages` are earlier ones of the same pod; this one is added. Raises PageProblem.
         """
         parts = [line.rpartition(b"}") for line in lines]
         series, layout = [part[0] for part in parts], pages.layout
         if layout is None or layout.series != series or layout.model_name != model_name:
-            layout = self._layout(parts, model_name)
+            layout = yield from self._layout(parts, model_name)
             is_small = sum(map(len, series)) <= _MOST_REMEMBERED
             pages.layout = layout if is_small else None
         if not layout.engines:
@@ -152,14 +166,24 @@ class PageParser:
             for engine in layout.engines
         }
 
-    def _layout(self, parts: Iterable[tuple[bytes, bytes, bytes]], model_name: str) -> _Layout:
+    def _layout(
+        self, parts: Iterable[tuple[bytes, bytes, bytes]], model_name: str
+    ) -> Generator[None, None, _Layout]:
         """Return what the lines of a page show."""
+        identified_bytes = 0
         known: list[bytes] = []
         read: list[int] = []
         places: dict[str, dict[int, int]] = {}  # by engine and column
         previous: list[tuple[str, int, int]] = []
         for line, (shown, brace, _) in enumerate(parts):
-            text, series = self._known.get(shown) or self._identify(shown, brace)
+            identified = self._known.get(shown)
+            if identified is None:
+                if identified_bytes >= SLICE_BYTES:
+                    yield
+                    identified_bytes = 0
+                identified_bytes += len(shown)
+                identified = self._identify(shown, brace)
+            text, series = identified
             known.append(text)
             if series is None or series.model_name != model_name:
                 continue
