@@ -45,6 +45,7 @@ VALUES = {
         "runtimeClassName": "nvidia",
         "tolerations": [{"key": "dedicated", "operator": "Exists"}],
         "nodeRemoval": "Block",
+        "podMetadataKeys": ["team", "example.com/*"],
     },
 }
 SLICE = Shape("H100-80GB-SXM", "1g.10gb", 1, "int4")
@@ -264,7 +265,7 @@ def test_replicas_of_an_older_template_are_stopped_and_containers_of_others_are_
     assert "must have one container" in operator.call("PATCH", path, changed, MERGE)
 
 
-POD = ("spec", "template", "spec")
+TEMPLATE, POD = ("spec", "template", "metadata"), ("spec", "template", "spec")
 CONTAINER = (*POD, "containers", 0)
 SECURITY = (*CONTAINER, "securityContext")
 HOST_PATH = {"name": "tmp", "hostPath": {"path": "/"}}
@@ -281,6 +282,10 @@ ATTACKS: tuple[tuple[tuple[Any, ...], Any, str], ...] = (
     (("metadata", "labels", "app.kubernetes.io/managed-by"), "other", "must have the label"),
     (("metadata", "labels", "app"), "db", "of the labels of"),
     (("metadata", "annotations", "linkerd.io/inject"), "enabled", "of the annotations of"),
+    ((*TEMPLATE, "labels", "app"), "db", "of the labels of pods"),
+    ((*TEMPLATE, "labels", "a.example.com/owner"), "a", "of the labels of pods"),
+    ((*TEMPLATE, "annotations", "conjur.org/inject"), "true", "of the annotations of pods"),
+    ((*TEMPLATE, "annotations", "example.com.evil/owner"), "a", "of the annotations of pods"),
     ((*POD, "hostNetwork"), True, "host namespaces"),
     ((*POD, "hostPID"), True, "host namespaces"),
     ((*POD, "hostIPC"), True, "host namespaces"),

@@ -2,11 +2,12 @@
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tangram.fleet import Pool, PoolPolicy
+from tangram.fleet import Pool, PoolPolicy, Refusal
 from tangram.recommendation.recommend import recommend
 from tests.support.plans import Planner, gpu, inventory, request, run
 from tests.support.snapshots import BAD, BIG, CHAT, CODE, NEW, document, seen
@@ -251,3 +252,31 @@ def test_one_llmdeployment_that_cannot_be_read_costs_that_one_alone(planner, key
 
     assert set(by_name(made)) == set(good) - {"code"}
     assert [note for note in made["notes"] if note.startswith("code is not planned: ") and key in note]
+
+
+UNKNOWN_KEYS = (
+    "whether the operator's setting engine.podMetadataKeys allows the keys of spec.metadata is not known"
+)
+
+
+def test_a_plan_says_that_it_does_not_know_which_keys_of_pods_the_operator_allows(planner):
+    asks = llm("new", metadata={"labels": {"team": "a"}})
+    in_snapshot = planner.plan(document(), asks)
+    asks["spec"]["model"]["uri"] = "pvc://models/llama-3.1-8b"
+    in_files = planner.plan(inventory(gpu("g")), asks)
+
+    assert any(note.startswith(f"new: {UNKNOWN_KEYS}") for note in in_snapshot["notes"])
+    assert any(note.startswith(UNKNOWN_KEYS) for note in by_name(in_files)["new"]["notes"])
+    assert UNKNOWN_KEYS not in json.dumps(planner.plan(document(), llm("new")))
+
+
+def test_a_refused_key_stays_refused_whatever_becomes_of_priority_classes(planner):
+    refusal = Refusal("MetadataKeyNotAllowed", "spec.metadata.labels: the key team is not allowed")
+    refused = replace(CHAT, refusal=refusal, priority=1000, priority_class_name="tangram-standard")
+    meta = {"name": "tangram-standard", "labels": {"tangram.dev/priority-class": "true"}}
+    changed = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": meta}
+    changed |= {"value": 7, "preemptionPolicy": "Never"}
+
+    plan = planner.plan(document(refused), changed)
+
+    assert f"chat is not planned: {refusal.message}" in plan["notes"]

@@ -4,15 +4,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
-from tangram.api.llm_deployment.pod_metadata import RESERVED_DOMAINS, RESERVED_NAMES
-from tangram.fleet import Intent, SecretKey
+from tangram.api.llm_deployment.pod_metadata import is_own_key
+from tangram.fleet import ApplyDeployment, ApplyService, Intent, SecretKey
 from tangram.fleet.times import rfc3339
 from tangram.shell.objects import manifests
 from tangram.shell.objects.waiting_pods import waiting_message
+from tangram.shell.settings import Settings
 from tangram_engine import __main__ as engine_command
 from tangram_engine.serve import server
 from tests.shell.test_manifests import SETTINGS, action, container, intent
+from tests.support import views
 
 KEYS = SecretKey("chat-keys", "clients.txt")
 CREATED_S = 1_800_000_000.0
@@ -96,14 +99,54 @@ def test_no_user_label_or_annotation_replaces_one_of_the_operator() -> None:
     assert template(stolen)["metadata"] == plain
 
 
-def test_every_key_of_the_operator_on_a_pod_is_reserved() -> None:
+def test_every_key_of_the_operator_on_a_pod_is_its_own() -> None:
     metadata = template(intent())["metadata"]
 
-    for key in {**metadata["labels"], **metadata["annotations"]}:
-        prefix, _, _ = key.rpartition("/")
-        assert key in RESERVED_NAMES or any(
-            prefix == domain or prefix.endswith(f".{domain}") for domain in RESERVED_DOMAINS
-        )
+    assert all(is_own_key(key) for key in {**metadata["labels"], **metadata["annotations"]})
+
+
+METADATA = {"labels": {"team": "search"}, "annotations": {"example.com/owner": "floor 3"}}
+
+
+def with_listed(monkeypatch: pytest.MonkeyPatch, *keys: str) -> None:
+    settings = Settings.model_validate({"engineImage": views.IMAGE, "engine": {"podMetadataKeys": keys}})
+    monkeypatch.setattr(views, "SETTINGS", settings)
+
+
+def test_replicas_with_a_key_that_is_no_longer_listed_run_on_and_a_condition_names_the_setting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fleet = views.running("chat", spec={"metadata": METADATA, "scaling": {"minReplicas": 2}})
+    with_listed(monkeypatch, "team", "example.com/owner")
+    listed = views.one_round(fleet.view())
+    with_listed(monkeypatch, "team")
+    unlisted = views.one_round(fleet.view())
+
+    assert [type(action) for action in listed.plan.actions] == [ApplyService, ApplyDeployment]
+    assert unlisted.plan.actions == ()
+    (accepted,) = [c for c in unlisted.statuses["uid-chat"]["conditions"] if c["type"] == "Accepted"]
+    assert (accepted["status"], accepted["reason"]) == ("False", "MetadataKeyNotAllowed")
+    assert accepted["message"].startswith(
+        "spec.metadata.annotations: the key example.com/owner is not allowed"
+    )
+    assert "engine.podMetadataKeys allows team alone" in accepted["message"]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [["tangram.dev/variant"], ["hold.tangram.dev/*"], ["pod-template-hash"], ["app.kubernetes.io/name"]],
+)
+def test_no_setting_gives_away_a_key_of_the_operator(keys: list[str]) -> None:
+    with pytest.raises(ValidationError, match="is a key that Tangram itself writes"):
+        Settings.model_validate({"engineImage": "e", "engine": {"podMetadataKeys": keys}})
+
+
+@pytest.mark.parametrize(
+    "key", ["*", "*/*", "*.example.com/*", "Example.com/*", "example.com/", "a/b/c", "", "/*"]
+)
+def test_a_setting_lists_keys_and_domains_and_no_other_pattern(key: str) -> None:
+    with pytest.raises(ValidationError, match="podMetadataKeys"):
+        Settings.model_validate({"engineImage": "e", "engine": {"podMetadataKeys": [key]}})
 
 
 def pod(state: dict[str, Any], last: dict[str, Any] | None = None) -> dict[str, Any]:

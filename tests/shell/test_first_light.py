@@ -209,7 +209,8 @@ async def test_an_llmdeployment_deleted_while_starting_leaves_nothing(cluster: L
 async def test_steady_state_and_a_restart_write_nothing_but_the_lease(
     cluster: LiveCluster, proxy: FaultProxy, operator
 ) -> None:
-    process = operator(operator={"tickSeconds": 0.5})
+    listed = {"podMetadataKeys": ["team", "example.com/*"]}
+    process = operator(operator={"tickSeconds": 0.5}, engine=listed)
     await cluster.apply(llm("one", cluster.namespace, scaling={"minReplicas": 2}))
     reads = {
         "engine": {

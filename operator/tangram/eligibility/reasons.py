@@ -11,6 +11,7 @@ class Reason(StrEnum):
     INVALID_SPEC = "InvalidSpec"
     MODEL_NAME_COLLISION = "ModelNameCollision"
     ABOVE_LIMIT = "AboveLimit"
+    METADATA_KEY_NOT_ALLOWED = "MetadataKeyNotAllowed"
     PRIORITY_CLASS_NOT_FOUND = "PriorityClassNotFound"
     PRIORITY_CLASS_UNKNOWN = "PriorityClassUnknown"  # the operator may not list them
     PRIORITY_CLASS_NOT_ALLOWED = "PriorityClassNotAllowed"

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from typing_extensions import TypedDict
 
-from tangram.api.common.labels import LONGEST_LABEL, LONGEST_NAME
+from tangram.api.common.labels import DNS_SUBDOMAIN, LABEL_KEY, LONGEST_KEY, LONGEST_LABEL, LONGEST_NAME
 from tangram.api.common.values import NAME_PATTERN
 from tangram.fleet.quantity import parse_quantity
 
@@ -40,6 +40,8 @@ Name = Annotated[str, Field(max_length=LONGEST_NAME, pattern=NAME_PATTERN)]
 NameOrEmpty = Annotated[str, Field(max_length=LONGEST_NAME, pattern=f"{NAME_PATTERN}|^$")]
 Namespace = Annotated[str, Field(max_length=LONGEST_LABEL, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 Distinct = (AfterValidator(_distinct), Field(json_schema_extra={"uniqueItems": True}))
+# A key of labels and annotations, or all keys of a domain: example.com/*
+MetadataKey = Annotated[str, Field(max_length=LONGEST_KEY, pattern=rf"{LABEL_KEY}|^{DNS_SUBDOMAIN}/[*]$")]
 UserID = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 

@@ -19,6 +19,7 @@ from pydantic.alias_generators import to_camel
 
 from tangram.api.common.labels import LABEL_KEY, LABEL_VALUE, LONGEST_KEY, is_label_key, is_label_value
 from tangram.api.common.values import SKU
+from tangram.api.llm_deployment.pod_metadata import is_own_key
 from tangram.catalog.reading import yaml_text
 from tangram.fleet import PodNeeds
 from tangram.fleet.quantity import parse_quantity
@@ -32,6 +33,7 @@ from tangram.shell.query_headers import (
 )
 from tangram.shell.setting_types import (
     Distinct,
+    MetadataKey,
     Name,
     NameOrEmpty,
     Namespace,
@@ -43,6 +45,7 @@ from tangram.shell.setting_types import (
 )
 
 MOST_RULE_LABELS = 16
+MOST_METADATA_KEYS = 64
 
 
 class SettingsError(Exception):
@@ -313,6 +316,20 @@ class EnginePodSettings(_Section):
     """Size of /dev/shm in engine pods. Its contents count against the pod's memory."""
     node_removal: Literal["Default", "Block", "Allow"] = "Default"
     """Whether Cluster Autoscaler and Karpenter may remove nodes with engine pods."""
+    pod_metadata_keys: Annotated[
+        tuple[MetadataKey, ...], Field(max_length=MOST_METADATA_KEYS), *Distinct
+    ] = ()
+    """Keys of labels and annotations that spec.metadata may give engine pods: example.com/owner, team, or
+    example.com/* for all keys of this domain.
+    """
+
+    @field_validator("pod_metadata_keys")
+    @classmethod
+    def _are_not_our_own(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
+        own = [key for key in keys if is_own_key(key)]
+        if own:
+            raise ValueError(f"{own[0]} is a key that Tangram itself writes to pods")
+        return keys
 
     @model_validator(mode="after")
     def _limits_are_not_below_defaults(self) -> "EnginePodSettings":

@@ -1,7 +1,8 @@
 """Parse an LLMDeployment as the API server stores it: an `Intent`, or a message about what is wrong."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -10,6 +11,7 @@ from tangram import catalog
 from tangram.api.common.priority import PriorityClasses, with_priority
 from tangram.api.llm_deployment.evaluation import PrecisionToleranceSpec
 from tangram.api.llm_deployment.lengths import LengthsSpec
+from tangram.api.llm_deployment.pod_metadata import metadata_refusal
 from tangram.api.llm_deployment.replicas_set_by import replicas_set_by
 from tangram.api.llm_deployment.revision import revision
 from tangram.api.llm_deployment.spec import (
@@ -54,10 +56,15 @@ _NAME = re.compile(LLM_DEPLOYMENT_NAME_PATTERN.strip("^$"))
 _SERVED_NAME = re.compile(SERVED_NAME_PATTERN.strip("^$"))
 
 
-def parse(obj: Mapping[str, Any], classes: PriorityClasses = _NO_CLASSES) -> ParsedIntent:
+def parse(
+    obj: Mapping[str, Any],
+    classes: PriorityClasses = _NO_CLASSES,
+    pod_metadata_keys: Collection[str] | None = None,
+) -> ParsedIntent:
     """Return the intent of `obj`, defaults filled in. Never raises for user errors: see `InvalidIntent`.
 
-    `classes`: the PriorityClasses of the cluster. One that may not be used is the intent's `refusal`.
+    `classes`: the PriorityClasses of the cluster. `pod_metadata_keys`: those that the operator's setting
+    lists; None: the setting is not known. A class or a key that may not be used is the intent's `refusal`.
 
     The CRD's rules already refuse nearly all of this; they are checked again because an object may be older
     than a rule.
@@ -112,7 +119,10 @@ def parse(obj: Mapping[str, Any], classes: PriorityClasses = _NO_CLASSES) -> Par
         pod_labels=tuple(sorted(spec.metadata.labels.items())),
         pod_annotations=tuple(sorted(spec.metadata.annotations.items())),
     )
-    return with_priority(intent, classes.resolve(spec.priority_class_name))
+    intent = with_priority(intent, classes.resolve(spec.priority_class_name))
+    if pod_metadata_keys is None or intent.refusal is not None:
+        return intent
+    return replace(intent, refusal=metadata_refusal(spec.metadata, pod_metadata_keys))
 
 
 def _bounds(scaling: ScalingSpec, replicas: int | None) -> tuple[int, int]:

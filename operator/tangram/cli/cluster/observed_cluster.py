@@ -142,7 +142,8 @@ async def _observed_cluster(client: ApiClient, access: ClusterAccess) -> Observe
         )
 
     now = time.time()
-    intents = parsed_intents(view, skip, settings.default_priority_class_name)
+    keys = settings.engine.pod_metadata_keys
+    intents = parsed_intents(view, skip, settings.default_priority_class_name, keys)
     fleet = fleet_snapshot(view, settings, now, skip)
     return ObservedCluster(
         _with_desired_replicas(settings, view, fleet, intents, now),

@@ -15,6 +15,7 @@ from tangram.api import (
     priority_classes,
     with_priority,
 )
+from tangram.api.llm_deployment.pod_metadata import NOT_LISTED
 from tangram.api.llm_deployment.status import ScalingDecisionStatus
 from tangram.capacity.memory.from_facts import architecture_from_facts
 from tangram.catalog import Architecture, InputError
@@ -31,7 +32,7 @@ from tangram.fleet import (
     PriorityClass,
 )
 from tangram.recommendation.documents.fleet_input import FleetInput
-from tangram.recommendation.documents.llm_deployment import read_llm_deployment
+from tangram.recommendation.documents.llm_deployment import metadata_notes, read_llm_deployment
 from tangram.recommendation.documents.merge_documents import merged_input
 from tangram.recommendation.documents.snapshot_file import KIND as SNAPSHOT
 from tangram.recommendation.documents.snapshot_file import read_snapshot
@@ -84,6 +85,7 @@ def with_documents_applied(
             intent, model = _intent(document, fleet, intents, models, classes)
             _once(named, "LLMDeployment", identity(intent.namespace, intent.name))
             intents[intent.namespace, intent.name] = intent
+            notes += (f"{identity(intent.namespace, intent.name)}: {note}" for note in metadata_notes(intent))
             uid_models |= {} if model is None else {intent.uid: model}
     return AppliedSnapshot(fleet, tuple(intents.values()), uid_models, tuple(notes))
 
@@ -126,7 +128,9 @@ def _prioritized(
     name = getattr(intent, "priority_class_name", "") or classes.default
     if isinstance(intent, InvalidIntent) or name not in {item.name for item in changed}:
         return intent
-    return with_priority(intent, classes.resolve(None if name == classes.default else name))
+    kept = intent.refusal if intent.refusal is not None and intent.refusal.reason == NOT_LISTED else None
+    prioritized = with_priority(intent, classes.resolve(None if name == classes.default else name))
+    return replace(prioritized, refusal=prioritized.refusal or kept)
 
 
 def _with_pool(

@@ -7,6 +7,7 @@ from typing import Any
 
 from tangram.api import PriorityClasses, classes_of_files, parse
 from tangram.api.llm_deployment.facts import validated_facts
+from tangram.api.llm_deployment.pod_metadata import SETTING
 from tangram.api.llm_deployment.spec import LLMDeploymentSpec
 from tangram.capacity.memory.from_facts import architecture_from_facts
 from tangram.catalog import Architecture, InputError, known_model
@@ -78,7 +79,14 @@ def _intent(
         raise InputError(where, intent.message)
     if intent.refusal is not None:
         raise InputError(where, intent.refusal.message)
-    return intent, tuple(notes)
+    return intent, (*notes, *metadata_notes(intent))
+
+
+def metadata_notes(intent: Intent) -> tuple[str, ...]:
+    """Return what cannot be said about `spec.metadata` without the settings of an operator."""
+    if not intent.pod_labels and not intent.pod_annotations:
+        return ()
+    return (f"whether the operator's setting {SETTING} allows the keys of spec.metadata is not known here",)
 
 
 def _architecture(document: Mapping[str, Any], intent: Intent, where: str) -> Architecture:

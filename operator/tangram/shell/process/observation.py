@@ -78,7 +78,9 @@ class Observer:
         UID, are added to those about specs.
         """
         view = without_broken_objects(view, self.record_unreadable)
-        readable = parsed_intents(view, self.record_unreadable, self.settings.default_priority_class_name)
+        keys = self.settings.engine.pod_metadata_keys
+        default_class = self.settings.default_priority_class_name
+        readable = parsed_intents(view, self.record_unreadable, default_class, keys)
         readable = tuple(_warned(intent, warnings) for intent in readable)
         parsed = (*readable, *unreadable_intents(view, readable, self.faults.faults))
         intents = tuple(intent for intent in parsed if isinstance(intent, Intent))

@@ -1,6 +1,6 @@
 """Parse the LLMDeployments: valid intents, and invalid ones with the reason. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from tangram.api import parse, parse_priority_class, priority_classes
 from tangram.fleet import Fault, InvalidIntent, ParsedIntent, PriorityClass
@@ -20,11 +20,15 @@ class DuplicateUID(ValueError):
 
 
 def parsed_intents(
-    view: MirrorView, on_skipped: SkipHandler = ignore_skipped, default_class: str = ""
+    view: MirrorView,
+    on_skipped: SkipHandler = ignore_skipped,
+    default_class: str = "",
+    pod_metadata_keys: Collection[str] | None = None,
 ) -> tuple[ParsedIntent, ...]:
     """Return the parsed LLMDeployments, in the order of namespace and name, without those being deleted.
 
-    `default_class`: the PriorityClass of LLMDeployments that name none.
+    `default_class`: the PriorityClass of LLMDeployments that name none. `pod_metadata_keys`: those that
+    `spec.metadata` may have; None: any.
 
     Decisions identify LLMDeployments by UID, which the API server makes unique; a second object with the UID
     of another is skipped.
@@ -36,7 +40,7 @@ def parsed_intents(
     def parsed(obj: Object) -> ParsedIntent:
         if uid_of(obj) in uids:
             raise DuplicateUID(f"UID {uid_of(obj)} is that of another LLMDeployment")
-        intent = parse(obj, classes)
+        intent = parse(obj, classes, pod_metadata_keys)
         uids.add(intent.uid)
         return intent
 
