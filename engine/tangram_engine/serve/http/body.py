@@ -13,7 +13,7 @@ from tangram_engine.validation import locate
 from .admission import HeldBytes
 from .errors import APIError, bad_request
 from .json_faults import describe
-from .jsonio import Malformed, check, decode_value
+from .jsonio import Malformed, check, decode_value, with_whole_numbers_as_integers
 from .params import CONTENT_KINDS, PROMPT_KINDS, FieldError, MessageError
 
 BODY_LIMIT = 4 << 20  # bytes
@@ -38,11 +38,21 @@ def parse(raw: bytes, model: type[M]) -> M:
     """Bytes to a model. Raises APIError."""
     try:
         check(raw)
-        return decode_value(raw, model)
+        return _decode(raw, model)
     except Malformed as error:
         raise _no_json(*describe(raw, error)) from None
     except msgspec.ValidationError as error:
         raise _explain(error) from None
+
+
+def _decode(raw: bytes, model: type[M]) -> M:
+    """A whole number may be written as a float, as vLLM accepts it."""
+    try:
+        return decode_value(raw, model)
+    except msgspec.ValidationError as error:
+        if "got `float`" not in str(error):
+            raise
+    return decode_value(with_whole_numbers_as_integers(raw), model)
 
 
 async def _read(request: web.Request, held: HeldBytes, limit_s: float) -> bytes:

@@ -6,7 +6,9 @@ because a proxy before the engine may read the other one.
 """
 
 import json
+import re
 from collections.abc import Iterator
+from decimal import Decimal
 from json.encoder import encode_basestring_ascii
 from typing import Any, TypeVar
 
@@ -21,6 +23,11 @@ MAX_VALUES = 1 << 18  # elements and members, at any depth; the token ids of a p
 _CHUNK = 64 << 10  # bytes handled by one call, which holds the interpreter's lock
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_NUMBER_BYTES = b"0123456789+-.eE"
+# Numbers with a fraction or an exponent, of as many digits as 64 bits can take.
+_DECIMAL = re.compile(
+    rb"(?<![0-9.eE+-])-?[0-9]{1,19}(?:\.[0-9]{1,19}(?:[eE][+-]?[0-9]{1,2})?|[eE][+-]?[0-9]{1,2})(?![0-9.eE+-])"
+)
 
 
 T = TypeVar("T")
@@ -116,6 +123,38 @@ def decode_value(raw: bytes | msgspec.Raw, kind: type[T]) -> T:
 
 def _too_deep() -> Malformed:
     return Malformed(f"nested more than {DEPTH_LIMIT} levels deep", kind=RecursionError)
+
+
+def with_whole_numbers_as_integers(raw: bytes) -> bytes:
+    """The same valid JSON with 2 for 2.0 and 2e0: some clients know one kind of number."""
+    pieces: list[bytes] = []
+    offset = 0
+    for index, part in enumerate(split_at_quotes(raw)):
+        piece = raw[offset : offset + len(part)]
+        pieces.append(piece if index % 2 else b"".join(map(_as_integers, _cut_between_numbers(piece))))
+        offset += len(part) + 1
+    return b'"'.join(pieces)
+
+
+def _cut_between_numbers(piece: bytes) -> Iterator[bytes]:
+    start = 0
+    while start < len(piece):
+        end = min(start + _CHUNK, len(piece))
+        while start < end < len(piece) and piece[end - 1] in _NUMBER_BYTES:
+            end -= 1
+        end = end if end > start else start + _CHUNK  # inside a number that is too long for any field
+        yield piece[start:end]
+        start = end
+
+
+def _as_integers(piece: bytes) -> bytes:
+    return _DECIMAL.sub(_as_integer, piece)
+
+
+def _as_integer(match: re.Match[bytes]) -> bytes:
+    number = Decimal(match[0].decode())
+    whole = number == number.to_integral_value() and -(1 << 64) < number < 1 << 64
+    return b"%d" % int(number) if whole else match[0]
 
 
 def split_at_quotes(raw: bytes) -> list[bytes]:
