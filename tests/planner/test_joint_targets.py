@@ -361,6 +361,13 @@ def test_a_missing_pool_is_named_in_the_message():
     assert not applied(new_plan, m)
 
 
+def test_a_pool_without_gpus_is_named_in_the_message():
+    m = intent(pools=("right",))
+    _, decisions = decide(snapshot(on("left", node("b", gpu=1)), pools=(LEFT, RIGHT)), m)
+
+    assert decisions[m.uid].placed_message.startswith("GPUPools right have no GPU that the catalog knows")
+
+
 def test_the_price_of_a_pool_is_the_price_of_the_replica():
     observed = snapshot(
         on("right", node("a", gpu=1)), on("left", node("b", "L4", gpu=1)), pools=(LEFT, RIGHT)

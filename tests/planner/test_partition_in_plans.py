@@ -81,13 +81,14 @@ def test_a_model_that_runs_does_not_wait_for_a_plan_of_the_fleet():
 def test_where_cutting_failed_the_condition_of_the_whole_gpu_says_why():
     failed = PartitionView(failed=(FailedChanges("60336f49ed9c", "h100", "INSUFFICIENT_RESOURCES (23)"),))
     decisions, _ = planned(node("a", gpu=1), partition=failed)
-    elsewhere = intent("chat", pools=("other",))
-    others, _ = planned(
-        node("a", gpu=1), intents=(elsewhere,), partition=failed, pools=(Pool("other", (("x", "y"),)),)
+    elsewhere, other = intent("chat", pools=("other",)), replace(node("a", gpu=1), labels=(("x", "y"),))
+    others, applied = planned(
+        other, intents=(elsewhere,), partition=failed, pools=(Pool("other", (("x", "y"),)),)
     )
 
     assert "FleetPlan 60336f49ed9c could not cut GPUs of GPUPool h100" in decisions[CHAT.uid].placed_message
     assert "could not cut" not in others[elsewhere.uid].placed_message
+    assert len(applied) == 1
 
 
 def test_a_surge_takes_a_free_device_and_ends_with_the_move():
