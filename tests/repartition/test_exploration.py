@@ -63,15 +63,18 @@ def test_an_undisturbed_run_cuts_every_gpu():
 
 
 def test_one_disturbance_at_any_point_breaks_no_law():
-    """The other fleets follow to depth 4, which takes longer."""
+    """The other fleets follow at the same depth, and this one at twice the depth: that takes longer."""
     assert explored(SCENARIOS["one GPU"], 2).depth == 2
 
 
+# The defects below are found within three steps, the mutants of tangram.repartition within one.
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_no_order_of_a_few_steps_breaks_a_law(name):
-    assert explored(SCENARIOS[name], 4).states > 20_000
+@pytest.mark.parametrize(
+    ("name", "depth", "least"), [("one GPU", 4, 50_000), ("nodes", 2, 8_000), ("modes", 2, 6_000)]
+)
+def test_no_order_of_a_few_steps_breaks_a_law(name, depth, least):
+    assert explored(SCENARIOS[name], depth).states > least
 
 
 @pytest.mark.campaign
@@ -79,7 +82,9 @@ def test_no_order_of_a_few_steps_breaks_a_law(name):
 @pytest.mark.parametrize("faults", [0, 1])
 @pytest.mark.parametrize("changes", [0, 1])
 def test_no_order_of_twelve_steps_breaks_a_law(name, faults, changes):
-    explored(replace(SCENARIOS[name], faults=faults, changes=changes), 12, seconds=240)
+    result = explored(replace(SCENARIOS[name], faults=faults, changes=changes), 12, seconds=240)
+
+    assert result.depth >= 4
 
 
 # ---- the exploration finds what is broken -----------------------------------------------------------

@@ -91,9 +91,11 @@ SCENARIOS = {
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_replicas_move_and_no_single_disturbance_breaks_a_law(name):
-    assert explored(SCENARIOS[name], 2).depth == 2
+@pytest.mark.parametrize(
+    ("name", "depth"), [(name, 2 if name == "beside a foreign pod" else 1) for name in SCENARIOS]
+)
+def test_replicas_move_and_no_single_disturbance_breaks_a_law(name, depth):
+    assert explored(SCENARIOS[name], depth).depth == depth
 
 
 @pytest.mark.parametrize(
@@ -107,7 +109,11 @@ def test_no_order_of_a_move_that_nothing_disturbs_breaks_a_law(name):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_no_failure_at_any_point_of_a_move_breaks_a_law(name):
-    assert explored(replace(SCENARIOS[name], changes=0), 4).depth == 4
+    assert explored(replace(SCENARIOS[name], changes=0), 3).depth == 3
+
+
+# Each further step takes four times as long with both, three times with faults alone.
+DEEP = {(1, 1): 2, (1, 0): 4, (0, 1): 4, (0, 0): 8}  # by faults and changes: what four minutes are enough for
 
 
 @pytest.mark.campaign
@@ -115,7 +121,9 @@ def test_no_failure_at_any_point_of_a_move_breaks_a_law(name):
 @pytest.mark.parametrize("faults", [0, 1])
 @pytest.mark.parametrize("changes", [0, 1])
 def test_no_order_of_twelve_steps_of_a_move_breaks_a_law(name, faults, changes):
-    explored(replace(SCENARIOS[name], faults=faults, changes=changes), 12, seconds=240)
+    result = explored(replace(SCENARIOS[name], faults=faults, changes=changes), 12, seconds=240)
+
+    assert result.depth >= DEEP[faults, changes]
 
 
 # ---- the exploration finds what is broken -----------------------------------------------------------
