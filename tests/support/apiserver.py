@@ -1,6 +1,6 @@
 """A real API server for tests of the operator, with the CRDs, GPU nodes and a simulated kubelet.
 
-etcd, kube-apiserver, kube-controller-manager and kube-scheduler are the real programs. `Kubelet` polls the
+etcd, kube-apiserver, kube-controller-manager and kube-scheduler are the real programs. `Kubelet` watches the
 pods that the scheduler has bound and patches their status as a kubelet would: Running and Ready; inspect pods
 end with their report in the termination message; deleted pods are removed. It also renews the node leases.
 """
@@ -39,6 +39,7 @@ from tangram.kube.kinds import (
 )
 from tangram.kube.kubeconfig import load_kubeconfig
 from tangram.shell.write.stalled_rollouts import DESIRED_ANNOTATION
+from tests.support.observed_pods import ObservedPods
 from tests.support.operator_forks import OperatorFork, operator_forks
 
 CRDS = Kind(
@@ -207,17 +208,23 @@ class Kubelet:
     )  # likewise; without an entry it goes on
     ready: Callable[[dict[str, Any]], bool] = lambda _pod: True
     hold: bool = False  # True: pods stay as they are
+    pods: ObservedPods = field(init=False)
+    _handled: dict[str, str] = field(default_factory=dict)  # the version of a pod that was acted on, by UID
+
+    def __post_init__(self) -> None:
+        self.pods = ObservedPods(self.client)
 
     @contextlib.asynccontextmanager
     async def playing(self) -> AsyncIterator[None]:
-        """Run during the block; it is never cancelled inside a call, and its errors are raised."""
+        """Run during the block; it is never cancelled inside a write, and its errors are raised."""
         over = asyncio.Event()
-        task = asyncio.create_task(self._run(over))
-        try:
-            yield
-        finally:
-            over.set()
-            await task
+        async with self.pods.followed():
+            task = asyncio.create_task(self._run(over))
+            try:
+                yield
+            finally:
+                over.set()
+                await task
 
     async def _run(self, over: asyncio.Event) -> None:
         beat = 0.0
@@ -227,8 +234,7 @@ class Kubelet:
                     await self._heartbeat()
                     beat = time.monotonic()
                 if not self.hold:
-                    for pod in (await self.client.list(PODS)).items:
-                        await self._play(pod)
+                    await self._play_all()
             except (ApiError, aiohttp.ClientError, TimeoutError):
                 pass  # the API server is down on purpose, or another writer was faster
             await asyncio.sleep(POLL_S)
@@ -260,20 +266,32 @@ class Kubelet:
             }
             await self.client.apply(LEASES, lease, manager="kubelet", force=True, guard=UNGUARDED)
 
-    async def _play(self, pod: dict[str, Any]) -> None:
+    async def _play_all(self) -> None:
+        """Act on each pod whose last version was not acted on: the watch may show a write a little later."""
+        for uid, pod in list(self.pods.by_uid.items()):
+            version = pod["metadata"]["resourceVersion"]
+            if self._handled.get(uid) != version and await self._play(pod):
+                self._handled[uid] = version
+
+    async def _play(self, pod: dict[str, Any]) -> bool:
+        """Do what is due for a pod; return whether something was done."""
         meta, status = pod["metadata"], pod.get("status", {})
         if meta.get("deletionTimestamp"):
-            await self._remove(pod)
-        elif pod["spec"].get("nodeName") and status.get("phase") == "Pending":
+            return await self._remove(pod)
+        if pod["spec"].get("nodeName") and status.get("phase") == "Pending":
             component = meta.get("labels", {}).get("app.kubernetes.io/component")
             uri = meta.get("annotations", {}).get("tangram.dev/model-uri", "")
             if component == "inspect":
                 await self._ended(pod, *self.reports.get(uri, (report(), 0)))
-            elif component == "evaluate":
+                return True
+            if component == "evaluate":
                 if uri in self.evaluations:
                     await self._ended(pod, *self.evaluations[uri])
-            elif self.ready(pod):
+                return uri in self.evaluations
+            if self.ready(pod):
                 await self._patch(pod, "Running", {"running": {"startedAt": now()}}, ready=True)
+                return True
+        return False
 
     async def _ended(self, pod: dict[str, Any], message: str, code: int) -> None:
         ended = {
@@ -314,7 +332,8 @@ class Kubelet:
             PODS, body, manager="kubelet", force=True, subresource="status", guard=UNGUARDED
         )
 
-    async def _remove(self, pod: dict[str, Any]) -> None:
+    async def _remove(self, pod: dict[str, Any]) -> bool:
+        """Delete a pod that ends; return whether the API server accepted that."""
         meta = pod["metadata"]
         finalizers = meta.get("finalizers") or []
         phase = pod.get("status", {}).get("phase")
@@ -325,6 +344,7 @@ class Kubelet:
         options = {"gracePeriodSeconds": 0, "preconditions": {"uid": meta["uid"]}}
         async with session.delete(base + path, json=options) as response:
             await response.read()
+            return response.status in (200, 202, 404)
 
 
 @dataclass
@@ -359,9 +379,7 @@ class LiveCluster:
 
     async def condition(self, name: str, kind: str) -> dict[str, Any]:
         """One condition of an LLMDeployment, empty where it has none."""
-        obj = await self.get(LLM_DEPLOYMENTS, name)
-        conditions = ((obj or {}).get("status") or {}).get("conditions") or []
-        return next((c for c in conditions if c["type"] == kind), {})
+        return _condition(await self.get(LLM_DEPLOYMENTS, name), kind)
 
     async def until(
         self, name: str, kind: str, status: str, reason: str = "", within_s: float = 30.0
@@ -370,7 +388,7 @@ class LiveCluster:
 
         async def check() -> dict[str, Any] | None:
             obj = await self.get(LLM_DEPLOYMENTS, name)
-            found = await self.condition(name, kind)
+            found = _condition(obj, kind)
             current = obj is not None and found.get("observedGeneration") == obj["metadata"]["generation"]
             right = found.get("status") == status and reason in ("", found.get("reason"))
             return found if current and right else None
@@ -424,6 +442,11 @@ class LiveCluster:
                 o["metadata"]["name"]: _timeless(o.get("status")) for o in await self.all(LLM_DEPLOYMENTS)
             },
         }
+
+
+def _condition(obj: dict[str, Any] | None, kind: str) -> dict[str, Any]:
+    conditions = ((obj or {}).get("status") or {}).get("conditions") or []
+    return next((c for c in conditions if c["type"] == kind), {})
 
 
 def _timeless(part: Any) -> Any:

@@ -87,7 +87,7 @@ class PartitionedNode:
     def start_agent(self, *arguments: str) -> subprocess.Popen[bytes]:
         """Start the agent's process (again)."""
         command = [sys.executable, "-P", "-m", "tangram.partition.agent", "--node-name", self.name]
-        command += ["--kubeconfig", str(self.cluster.kubeconfig), "--interval-s", "0.3"]
+        command += ["--kubeconfig", str(self.cluster.kubeconfig), "--interval-s", "1"]
         command += ["--pod-resources-socket", str(self.kubelet.socket), *arguments]
         env = {**os.environ, **environment(self.nvml)}
         with (self.folder / "agent.log").open("ab") as log:
@@ -138,12 +138,11 @@ class PartitionedNode:
                     self.offered = self.devices()
                 else:
                     await self._play_plugin()
-                await self._play_pods()
+                self._play_pods()
             await asyncio.sleep(POLL_S)
 
     async def _play_plugin(self) -> None:
-        pods = (await self.cluster.client.list(PODS, OPERANDS)).items
-        if any(pod["spec"].get("nodeName") == self.name for pod in pods):
+        if any(self._is_plugin(pod) for pod in self.cluster.kubelet.pods.by_uid.values()):
             return
         if self.plugin is not None:  # it has ended: its handles are closed, and the kubelet offers nothing
             self.plugin.close()
@@ -168,9 +167,14 @@ class PartitionedNode:
             "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
         }
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
-        await self.cluster.client.create(PODS, body, manager="plugin", guard=UNGUARDED)
+        pod = await self.cluster.client.create(PODS, body, manager="plugin", guard=UNGUARDED)
+        # The watch may show it a little later.
+        self.cluster.kubelet.pods.by_uid.setdefault(pod["metadata"]["uid"], pod)
         ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
         await self._status(PODS, {"name": meta["name"], "namespace": OPERANDS}, "v1", "Pod", ready)
+
+    def _is_plugin(self, pod: dict[str, Any]) -> bool:
+        return pod["metadata"]["namespace"] == OPERANDS and pod["spec"].get("nodeName") == self.name
 
     async def _offer(self) -> None:
         """Report the devices on offer; the capacity keeps those of former layouts, as a kubelet's does."""
@@ -186,10 +190,10 @@ class PartitionedNode:
             kind, body, manager="plugin", force=True, subresource="status", guard=UNGUARDED
         )
 
-    async def _play_pods(self) -> None:
+    def _play_pods(self) -> None:
         pods = {
-            pod["metadata"]["uid"]: pod
-            for pod in (await self.cluster.client.list(PODS)).items
+            uid: pod
+            for uid, pod in self.cluster.kubelet.pods.by_uid.items()
             if pod["spec"].get("nodeName") == self.name
             and gpu_requests(pod["spec"])
             and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
