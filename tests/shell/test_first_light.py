@@ -231,7 +231,7 @@ async def test_steady_state_and_a_restart_write_nothing_but_the_lease(
 
     await process.stop()
     logged = len(process.logs())
-    process.start()
+    process.start(new_interpreter=True)
 
     async def has_planned() -> bool:
         return ": recommendation " in process.logs()[logged:]

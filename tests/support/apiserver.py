@@ -517,7 +517,7 @@ async def live_cluster(kubeconfig: Path, folder: Path) -> AsyncIterator[LiveClus
 
 @dataclass
 class OperatorProcess:
-    """`python -m tangram` as a process of its own: a fork at first, a new interpreter for a restart."""
+    """`python -m tangram` as a process of its own; a restart has another seed of hashes."""
 
     config: Path
     kubeconfig: Path
@@ -525,13 +525,13 @@ class OperatorProcess:
     process: subprocess.Popen[bytes] | OperatorFork | None = None
     starts: int = 0
 
-    def start(self) -> "OperatorProcess":
-        """Start it (again)."""
+    def start(self, *, new_interpreter: bool = False) -> "OperatorProcess":
+        """Start it (again), as a fork unless `new_interpreter`."""
         self.starts += 1
         arguments = ["--config", str(self.config), "--kubeconfig", str(self.kubeconfig)]
         folder = self.config.parent
-        if self.starts == 1:
-            self.process = operator_forks().start(arguments, folder, self.log)
+        if not new_interpreter:
+            self.process = operator_forks(self.starts % 2).start(arguments, folder, self.log)
             return self
         command = [sys.executable, "-P", "-m", "tangram", *arguments]
         with self.log.open("ab") as log:

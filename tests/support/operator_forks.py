@@ -1,7 +1,8 @@
 """Operators as forks of one process that has their modules loaded: four processor seconds less for each.
 
 A fork is a process of its own, with its own files, signals and random numbers. It shares the seed of hashes
-with other forks, so an order of iteration that should not matter does not differ between two of them.
+with other forks of its process, so an order of iteration that should not matter does not differ between two
+of them. An operator that is started again is a fork of a second such process, which has another seed.
 `python operator_forks.py` is that process: it reads {"arguments", "folder", "log"} from each line of its
 input, and writes {"pid"} where a fork began, {"pid", "status"} where one ended.
 
@@ -111,8 +112,8 @@ class OperatorFork:
 
 
 @functools.cache
-def operator_forks() -> OperatorForks:
-    """Start the server at the first call."""
+def operator_forks(server: int) -> OperatorForks:
+    """Start this server at the first call. Each has a random seed of hashes of its own."""
     forks = OperatorForks()
     atexit.register(forks.close)
     return forks
