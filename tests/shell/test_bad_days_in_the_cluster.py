@@ -14,10 +14,9 @@ import pytest
 from e2e.silicon.nvml.connection import Admin
 from e2e.silicon.nvml.state import Fault
 from tangram.kube.kinds import GPU_NODES, GPU_POOLS, NODES
-from tests.shell.test_partition_in_the_cluster import PARTITION, holds, model, plans, pool, reported
 from tests.support.apiserver import UNGUARDED, LiveCluster, add_node, eventually, gpu_node
-from tests.support.nvml_driver import nvml_state
-from tests.support.partitioned_node import PartitionedNode, partitioned_node
+from tests.support.partition_plans import PARTITION, holds, model, plans, pool, reported, uncut_node
+from tests.support.partitioned_node import PartitionedNode
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.slow, pytest.mark.timeout(330)]
 CREATE = "nvmlDeviceCreateGpuInstanceWithPlacement"
@@ -25,9 +24,7 @@ CREATE = "nvmlDeviceCreateGpuInstanceWithPlacement"
 
 @pytest.fixture
 async def node(cluster: LiveCluster) -> AsyncIterator[PartitionedNode]:
-    """A node with one uncut H100 in an IdleOnly pool; both have the name of the test's namespace."""
-    name = cluster.namespace
-    async with partitioned_node(cluster, name, nvml_state("H100-80GB-SXM", {}), {"pool": name}) as made:
+    async with uncut_node(cluster) as made:
         yield made
 
 
