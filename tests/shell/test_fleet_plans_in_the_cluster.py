@@ -163,9 +163,13 @@ async def _made(cluster: LiveCluster, name: str, spec: Any, labels: dict[str, st
     return await cluster.client.create(FLEET_PLANS, body, manager="someone", guard=UNGUARDED)
 
 
-async def test_a_deleted_fleet_plan_is_written_again(cluster: LiveCluster, operator) -> None:
+async def test_a_deleted_fleet_plan_is_written_again(
+    cluster: LiveCluster, proxy: FaultProxy, operator
+) -> None:
     operator(advice=QUICK)
     await cluster.apply(llm("tiny", cluster.namespace))
+    await cluster.until("tiny", "Ready", "True")
+    await proxy.quiet()  # the plan that counts is the last one
     first = await planned(cluster, "tiny")
 
     await cluster.delete(FLEET_PLANS, first["metadata"]["name"])
@@ -255,8 +259,8 @@ async def test_after_an_upgrade_a_new_fleet_plan_supersedes_the_old_one(
     process = operator(advice=QUICK)
     await cluster.apply(llm("tiny", cluster.namespace))
     await cluster.until("tiny", "Ready", "True")
+    await proxy.quiet()  # the plan that counts is the last one
     first_plan = await planned(cluster, "tiny")
-    await proxy.quiet()
     await process.stop()
     name, old = first_plan["metadata"]["name"], "0" * 12  # as a version before would have named it
     await cluster.client.delete(FLEET_PLANS, "", name, uid=uid_of(first_plan), guard=UNGUARDED)
