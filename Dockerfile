@@ -45,6 +45,7 @@ RUN sh /opt/build/requirements/install.sh /opt/build/requirements/operator.lock 
  && printf '#!/bin/sh\nexec /opt/venv/bin/python -P -m tangram "$@"\n' > /usr/local/bin/tangram-operator \
  && chmod 0755 /usr/local/bin/tangram-operator
 COPY operator/tangram /opt/tangram/tangram
+COPY engine/tangram_http /opt/tangram/tangram_http
 RUN mkdir -p /opt/empty \
  && chmod -R a+rX /opt/tangram \
  && /opt/venv/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/tangram
@@ -78,6 +79,7 @@ COPY operator/tangram/kube /opt/tangram/tangram/kube
 COPY operator/tangram/fleet /opt/tangram/tangram/fleet
 COPY operator/tangram/packing /opt/tangram/tangram/packing
 COPY operator/tangram/partition /opt/tangram/tangram/partition
+COPY engine/tangram_http /opt/tangram/tangram_http
 RUN mkdir -p /opt/empty \
  && chmod -R a+rX /opt/tangram \
  && /opt/venv/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/tangram
@@ -137,6 +139,7 @@ RUN /opt/venv/bin/python /opt/build/kernels/compile_kernels.py /opt/triton/cache
  && chmod -R a+rX /opt/triton/cache
 COPY models/tangram-tiny /models/tangram-tiny
 COPY engine/tangram_engine /opt/tangram/tangram_engine
+COPY engine/tangram_http /opt/tangram/tangram_http
 RUN mkdir -p /opt/empty \
  && chmod -R a+rX /opt/tangram \
  && find /models ! -perm -a=r -exec chmod a+rX {} + \

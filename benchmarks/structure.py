@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = (("operator", "tangram"), ("engine", "tangram_engine"))
+PACKAGES = (("operator", "tangram"), ("engine", "tangram_engine"), ("engine", "tangram_http"))
 # Names that say nothing about the value that they are bound to.
 VAGUE = frozenset(
     [

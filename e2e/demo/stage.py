@@ -21,15 +21,15 @@ from e2e.demo.graph import Say, Step, stderr_line
 from e2e.kube import Kube
 
 IMAGES = ("engine", "operator", "silicon", "prometheus")
-_AGENT = ("Dockerfile", "requirements", "operator/tangram")
+_AGENT = ("Dockerfile", "requirements", "operator/tangram", "engine/tangram_http")
 _ENGINE = (
-    *("Dockerfile", "requirements", "engine/tangram_engine", "models/tangram-tiny"),
+    *("Dockerfile", "requirements", "engine/tangram_engine", "engine/tangram_http", "models/tangram-tiny"),
     "operator/tangram/catalog/models.yaml",
 )
 SOURCES = {
     "engine": _ENGINE,
     "paced-engine": (*_ENGINE, "e2e/images", "e2e/paced_engine"),
-    "operator": ("Dockerfile", "requirements", "operator/tangram"),
+    "operator": ("Dockerfile", "requirements", "operator/tangram", "engine/tangram_http"),
     "silicon": ("e2e/images", "requirements", "e2e/silicon", "operator/tangram/catalog"),
     "prometheus": ("e2e/images",),
     "agent": _AGENT,

@@ -36,8 +36,8 @@ def _serve(options: dict[str, Any]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     gc.disable()  # modules are made to stay: looking for garbage among them is a tenth of the start
     from tangram_engine.config import EngineConfig  # noqa: PLC0415
-    from tangram_engine.serve.http.admission import AdmissionLimits  # noqa: PLC0415
     from tangram_engine.serve.server import ServeOptions, serve  # noqa: PLC0415
+    from tangram_http.connections import ConnectionLimits  # noqa: PLC0415
 
     gc.freeze()
     gc.enable()
@@ -46,8 +46,8 @@ def _serve(options: dict[str, Any]) -> int:
         values = options | others
         return kind(**{field.name: values[field.name] for field in fields(kind)})
 
-    bounds = {"connections": options["max_connections"], "body_bytes": options["max_body_bytes_in_flight"]}
-    limits = settings(AdmissionLimits, **bounds)
+    seconds = {name: options[name] for name in ("header_seconds", "idle_seconds", "stall_seconds")}
+    limits = ConnectionLimits(connections=options["max_connections"], **seconds)
     server = settings(ServeOptions, served_name=options["served_model_name"], limits=limits)
     return serve(server, settings(EngineConfig))
 

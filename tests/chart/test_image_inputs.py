@@ -128,7 +128,9 @@ def test_dependencies_lie_below_the_code_and_only_the_agent_is_root(target, code
 
 def test_the_agents_image_holds_the_code_that_the_agent_imports_and_no_other_package(tmp_path):
     copies = re.findall(
-        r"^COPY (operator/tangram\S+) /opt/tangram/(tangram\S*)$", _stage("agent"), re.MULTILINE
+        r"^COPY (operator/tangram\S+|engine/tangram_http) /opt/tangram/(tangram\S*)$",
+        _stage("agent"),
+        re.MULTILINE,
     )
     (tmp_path / "tangram").mkdir()
     for source, target in copies:
@@ -140,7 +142,10 @@ def test_the_agents_image_holds_the_code_that_the_agent_imports_and_no_other_pac
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
         "import tangram, tangram.partition.agent.command as command\n"
         "assert command.__file__.startswith(sys.path[0]), command.__file__\n"
-        "print(*{name.split('.')[1] for name in sys.modules if name.startswith('tangram.')})\n"
+        "shared = sys.modules['tangram_http']\n"
+        "assert shared.__file__.startswith(sys.path[0]), shared.__file__\n"
+        "names = {name.split('.')[1] for name in sys.modules if name.startswith('tangram.')}\n"
+        "print(*names, shared.__name__)\n"
         "command.main(['--help'])\n"
     )
     done = subprocess.run(

@@ -1,178 +1,26 @@
 """What clients hold before their requests are understood is bounded; probes answer all the while."""
 
-import asyncio
 import json
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 
-from e2e.cluster.apiserver import free_port
-from tangram_engine.serve.http.admission import (
-    FREE_BODY_BYTES,
-    HEADER_LIMIT,
-    SPARE_CONNECTIONS,
-    AdmissionLimits,
-    BodyBytes,
-    Connections,
-)
+from tangram_engine.serve.http.admission import FREE_BODY_BYTES, BodyBytes
 from tangram_engine.serve.http.errors import APIError
-from tangram_engine.serve.http.listener import Listener
+from tangram_engine.serve.server import ServeOptions
+from tangram_http.connections import ConnectionLimits
 from tests.support.engine_process import EngineProcess, eventually
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 PROBES = ("/health", "/ready", "/metrics")
 LONG = {"model": "tiny", "prompt": "the quick brown fox " * 5, "max_tokens": 400, "ignore_eos": True}
 MIB = 1 << 20
-
-
-@dataclass
-class FakeTransport(asyncio.Transport):
-    written: bytes = b""
-    unsent: int = 0
-    end: str = ""
-
-    def write(self, data: bytes) -> None:
-        self.written += data
-
-    def close(self) -> None:
-        self.end = "closed"
-
-    def abort(self) -> None:
-        self.end = "aborted"
-
-    def get_write_buffer_size(self) -> int:
-        return self.unsent
-
-
-@dataclass
-class Desk:
-    """Connections on a clock that the test sets."""
-
-    limits: AdmissionLimits
-    now: float = 0.0
-    reasons: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.connections = Connections(self.limits, self.reasons.append, lambda: self.now)
-        self.transports: dict[Any, FakeTransport] = {}
-
-    def open(self, *keys: Any) -> None:
-        for key in keys:
-            self.transports[key] = FakeTransport()
-            self.connections.opened(key, self.transports[key])
-
-    def ended(self) -> list[Any]:
-        return [key for key, transport in self.transports.items() if transport.end]
-
-    def after(self, seconds: float) -> list[Any]:
-        self.now += seconds
-        self.connections.sweep()
-        return self.ended()
-
-
-@pytest.fixture
-def desk() -> Desk:
-    return Desk(AdmissionLimits(connections=3, header_seconds=10, idle_seconds=75, stall_seconds=30))
-
-
-def test_beyond_the_limit_the_connection_that_waits_longest_is_closed(desk: Desk) -> None:
-    desk.open(*range(10_000))
-    assert len(desk.connections) == 3
-    assert desk.ended() == list(range(9_997))
-    assert desk.reasons == ["max_connections"] * 9_997
-
-
-def test_a_connection_that_is_answered_is_not_closed_for_another(desk: Desk) -> None:
-    desk.open("a", "b", "c")
-    with desk.connections.answering("a"):
-        desk.connections.received("b", b"GET / HTTP/1.1\r\n\r\n")  # its handler begins in a moment
-        desk.open("d")
-    assert desk.ended() == ["c"]
-
-
-def test_while_all_are_answered_spare_connections_are_for_probes_and_bounded(desk: Desk) -> None:
-    with ExitStack() as stack:
-        for key in "abc":
-            desk.open(key)
-            assert not stack.enter_context(desk.connections.answering(key))
-        desk.open(*range(1000))
-        assert len(desk.connections) == 3 + SPARE_CONNECTIONS
-        with desk.connections.answering(999) as only_probes:
-            assert only_probes
-    assert not {*"abc"} & {*desk.ended()}
-    for key in range(1000):
-        desk.connections.closed(key)
-    desk.open("d")  # closes one of the three that wait now, and is no spare
-    with desk.connections.answering("d") as only_probes:
-        assert not only_probes
-
-
-def test_an_idle_connection_is_closed_and_one_that_is_answered_is_not(desk: Desk) -> None:
-    desk.open("a", "b")
-    with desk.connections.answering("a"):
-        assert desk.after(74) == []
-        assert desk.after(1) == ["b"]
-        assert desk.after(1000) == ["b"]
-    assert desk.after(74) == ["b"]
-    assert desk.after(1) == ["a", "b"]
-
-
-def test_headers_that_come_byte_by_byte_are_ended_in_time(desk: Desk) -> None:
-    desk.open("a")
-    assert desk.after(20) == []
-    for _ in range(9):
-        desk.connections.received("a", b"x")
-        assert desk.after(1) == []
-    desk.connections.received("a", b"x")
-    assert desk.after(1) == ["a"]
-    assert desk.transports["a"].written.startswith(b"HTTP/1.1 408 ")
-
-
-@pytest.mark.parametrize("piece", [b"x" * 100, b"a: b\r\n" * 100, b"\r\n"])
-def test_headers_are_bounded_in_bytes(piece: bytes, desk: Desk) -> None:
-    desk.open("a")
-    sent = 0
-    if piece == b"\r\n":  # an end of headers, cut between its lines
-        assert desk.connections.received("a", b"GET / HTTP/1.1\r\n")
-        assert desk.connections.received("a", piece)
-        assert desk.connections.received("a", b"body" * HEADER_LIMIT)
-        return
-    while desk.connections.received("a", piece):
-        sent += len(piece)
-    assert HEADER_LIMIT - len(piece) <= sent <= HEADER_LIMIT
-    assert desk.transports["a"].written.startswith(b"HTTP/1.1 431 ")
-    assert desk.reasons == ["headers_too_large"]
-    assert not desk.connections.received("a", b"more")
-
-
-def test_what_is_sent_during_an_answer_counts_as_the_next_head_once_the_body_is_read(desk: Desk) -> None:
-    desk.open("a")
-    desk.connections.received("a", b"POST / HTTP/1.1\r\n\r\n")
-    with desk.connections.answering("a"):
-        assert desk.connections.received("a", b"b" * MIB)
-        desk.connections.body_read("a")
-        assert not desk.connections.received("a", b"GET" * HEADER_LIMIT)
-    assert desk.ended() == ["a"]
-
-
-def test_a_client_that_reads_nothing_is_cut_and_a_slow_one_is_not(desk: Desk) -> None:
-    desk.open("stalled", "slow")
-    with desk.connections.answering("stalled"), desk.connections.answering("slow"):
-        for unsent in range(10_000, 9_900, -1):
-            desk.transports["stalled"].unsent = 10_000
-            desk.transports["slow"].unsent = unsent
-            desk.after(1)
-    assert desk.ended() == ["stalled"]
-    assert desk.transports["stalled"].end == "aborted"
-    assert desk.reasons == ["slow_reader"]
 
 
 def test_body_bytes_are_bounded_beside_a_free_part_of_each() -> None:
@@ -263,34 +111,6 @@ def test_token_ids_and_answers_that_nothing_reads_count_as_held(start: Any) -> N
     eventually(lambda: server.metric("tangram_engine_body_bytes") == 0, "all given back")
 
 
-def test_a_large_body_is_read_in_small_pieces() -> None:
-    pieces: list[int] = []
-
-    class Recorded(Connections):
-        def received(self, key: object, data: bytes) -> bool:
-            pieces.append(len(data))
-            return super().received(key, data)
-
-    async def exchange() -> None:
-        async def handle(request: web.BaseRequest) -> web.Response:
-            return web.Response(text=str(len(await request.read())))
-
-        listener = Listener(
-            web.Server(handle), Recorded(AdmissionLimits(), lambda reason: None), access_log=None
-        )
-        port = free_port()
-        await listener.start("127.0.0.1", port)
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(HEAD + b"Content-Length: 800000\r\n\r\n" + b"x" * 800_000)
-        assert (await reader.readuntil(b"800000")).startswith(b"HTTP/1.1 200 ")
-        writer.close()
-        await writer.wait_closed()
-        await listener.close()
-
-    asyncio.run(exchange())
-    assert max(pieces) <= 32 << 10
-
-
 def test_many_connections_are_bounded_and_probes_and_requests_go_on(start: Any) -> None:
     server = start("--max-connections", "20")
     with clients(server, 200, b""):
@@ -330,6 +150,128 @@ def read_all(connection: socket.socket, seconds: float = 30) -> bytes:
     except ConnectionError:
         pass
     return received
+
+
+JSON = b"Content-Type: application/json\r\n"
+# Requests that are answered with an error, by what the answer is.
+REFUSED_REQUESTS = {
+    "400": (b"POST /v1/completions", JSON, b"{}"),
+    "400, no JSON": (b"POST /v1/chat/completions", JSON, b"{"),
+    "400, of a large body": (b"POST /v1/completions", JSON, b'{"prompt":[' + b"1," * 20_000 + b'"x"]}'),
+    "404": (b"GET /nothing", b"", b""),
+    "404, the model": (b"POST /v1/completions", JSON, b'{"model":"x","prompt":"the"}'),
+    "404, with a body": (b"POST /nothing", JSON, b"{}"),
+    "405": (b"GET /v1/completions", b"", b""),
+    "405, with a body": (b"PUT /v1/completions", JSON, b"{}"),
+    "413": (b"POST /v1/completions", JSON, b"x" * (5 << 20)),
+    "415": (b"POST /v1/completions", b"Content-Type: text/plain\r\n", b"{}"),
+    "415, encoded": (b"POST /v1/completions", JSON + b"Content-Encoding: br\r\n", b"{}"),
+    "415, encoded twice": (
+        b"POST /v1/completions",
+        JSON + b"Content-Encoding: identity\r\nContent-Encoding: br\r\n",
+        b"{}",
+    ),
+    "415, encoded in a list": (b"POST /v1/completions", JSON + b"Content-Encoding: identity, br\r\n", b"{}"),
+    "417": (b"POST /v1/completions", JSON + b"Expect: more\r\n", b"{}"),
+    "429": (b"POST /v1/completions", JSON, b'{"model":"tiny","prompt":"the","n":16}'),
+    "501": (b"POST /v1/completions", JSON + b"Transfer-Encoding: gzip, chunked\r\n", b""),
+}
+
+
+def refused_request(name: str) -> bytes:
+    line, headers, body = REFUSED_REQUESTS[name]
+    if b"Transfer-Encoding" not in headers:
+        headers += b"Content-Length: %d\r\n" % len(body)
+    return line + b" HTTP/1.1\r\nHost: x\r\n" + headers + b"\r\n" + body
+
+
+def answer_head(connection: socket.socket) -> bytes:
+    """The status line and headers of one answer; its body is read, too."""
+    received = b""
+    while b"\r\n\r\n" not in received:
+        received += connection.recv(1 << 16)
+    head, _, body = received.partition(b"\r\n\r\n")
+    length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+    while len(body) < length:
+        body += connection.recv(1 << 16)
+    return head
+
+
+def test_after_any_refusal_a_connection_is_idle_and_bounded_as_a_new_one(start: Any) -> None:
+    """What is refused holds no place: as many such connections as there may be lock no client out."""
+    server = start(
+        *("--max-connections", "32", "--max-num-seqs", "4", "--max-queued-requests", "4"),
+        *("--header-seconds", "1"),
+    )
+    with ExitStack() as stack:
+        opened: list[tuple[str, socket.socket]] = []
+
+        def refuse(name: str) -> None:
+            (connection,) = stack.enter_context(clients(server, 1, refused_request(name)))
+            connection.settimeout(30)
+            head = answer_head(connection)
+            assert head.split()[1].decode() == name[:3], (name, head)
+            opened.append((name, connection))
+
+        for name in REFUSED_REQUESTS:
+            refuse(name)
+        for at in range(32):
+            refuse(("400", "404, the model", "429")[at % 3])
+        for _ in range(3):
+            assert server.complete("the", max_tokens=1).status_code == 200
+        assert server.metric("vllm:admission_rejections_total", reason="max_connections") > 0
+        # The newest are still open: half a head on them is ended in time, a large one by its size.
+        late = opened[-10:]
+        for at, (_, connection) in enumerate(late):
+            connection.sendall(b"GET /health HTTP/1.1\r\n")
+            if at % 2:
+                for _ in range(5):
+                    try:
+                        connection.sendall(b"a: %s\r\n" % (b"b" * 8000))
+                    except ConnectionError:
+                        break
+        for at, (name, connection) in enumerate(late):
+            assert read_all(connection)[:12] in ({b"HTTP/1.1 431", b""} if at % 2 else {b"HTTP/1.1 408"}), (
+                name
+            )
+        closed = partial(server.metric, "tangram_engine_connections_closed_total")
+        assert (closed(reason="slow_headers"), closed(reason="headers_too_large")) == (5, 5)
+
+
+def test_a_body_that_its_client_aborts_leaves_no_connection(start: Any) -> None:
+    server = start("--max-connections", "16")
+    for _ in range(3):
+        with clients(server, 16, HEAD + b"Content-Length: 1000\r\n\r\n{"):
+            pass
+        eventually(lambda: server.metric("tangram_engine_connections") == 1, "only this one")
+    assert server.complete("the", max_tokens=1).status_code == 200
+
+
+def test_a_single_header_may_have_what_all_may_have_together(start: Any) -> None:
+    server = start()
+    for size in (8_000, 9_000, 20_000, 32_000):
+        with clients(server, 1, b"GET /v1/models HTTP/1.1\r\nHost: x\r\nA: %s\r\n\r\n" % (b"a" * size)) as (
+            one,
+        ):
+            assert answer_head(one).startswith(b"HTTP/1.1 200 "), size
+    with clients(server, 1, b"GET /v1/models HTTP/1.1\r\nHost: x\r\nA: %s\r\n\r\n" % (b"a" * 32_760)) as (
+        one,
+    ):
+        received = read_all(one)
+    assert received.startswith(b"HTTP/1.1 431 ")
+    assert json.loads(received.partition(b"\r\n\r\n")[2])["error"]["code"] == "headers_too_large"
+
+
+def test_broken_http_gets_an_error_object_that_quotes_nothing(start: Any) -> None:
+    server = start()
+    for raw in (b"GET /secret\r\n\r\n", b"secret\r\n\r\n", b"GET / HTTP/1.1\r\nsecret\r\n\r\n"):
+        with clients(server, 1, raw) as (broken,):
+            received = read_all(broken)
+        head, _, body = received.partition(b"\r\n\r\n")
+        assert head.split()[1] == b"400"
+        assert json.loads(body)["error"]["type"] == "invalid_request_error"
+        assert b"secret" not in received
+    assert "Traceback" not in server.log.read_text()
 
 
 def test_slow_and_endless_headers_are_ended_and_idle_connections_closed(start: Any) -> None:
@@ -381,12 +323,11 @@ def test_the_documented_limits_are_those_of_the_code() -> None:
     assert len(flags) == 7
     for flag, value in flags.items():
         assert defaults[flag.removeprefix("--").replace("-", "_")] == value, flag
-    limits = AdmissionLimits()
-    assert (limits.connections, limits.body_bytes) == (
-        defaults["max_connections"],
-        defaults["max_body_bytes_in_flight"],
-    )
+    options = ServeOptions("x")
+    assert defaults["max_connections"] == options.limits.connections
+    assert defaults["max_body_bytes_in_flight"] == options.max_body_bytes_in_flight
     numbers = f"{jsonio.MAX_STRINGS}, {jsonio.MAX_CONTAINERS}, {jsonio.MAX_VALUES}; {jsonio.DEPTH_LIMIT}"
-    sizes = (f"{HEADER_LIMIT >> 10} KiB", f"{body.BODY_LIMIT >> 20} MiB", f"{FREE_BODY_BYTES >> 10} KiB")
-    for stated in (numbers, *sizes, f"{SPARE_CONNECTIONS} more"):
+    limits = ConnectionLimits()
+    sizes = (f"{limits.head_bytes >> 10} KiB", f"{body.BODY_LIMIT >> 20} MiB", f"{FREE_BODY_BYTES >> 10} KiB")
+    for stated in (numbers, *sizes, f"{limits.spare} more"):
         assert f" {stated}" in table

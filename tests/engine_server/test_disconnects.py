@@ -94,6 +94,43 @@ def test_a_client_that_does_not_read_its_stream_is_ended_at_the_time_limit(start
     eventually(server.quiet, "nothing left")
 
 
+async def test_a_client_that_leaves_at_the_end_of_its_stream_writes_no_trace(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The last write of a stream finds its client gone: that ends a handler with ConnectionError."""
+    from aiohttp import web
+
+    from tangram_engine.serve.http_responses import EventStream
+    from tangram_http.pages import serve_pages
+    from tangram_http.sockets import listening_socket
+
+    ended = asyncio.Event()
+
+    async def stream(request: web.Request) -> web.StreamResponse:
+        events = EventStream(request, {}, close=False)
+        hold = events.send(b"{}")
+        assert hold is not None
+        await hold()
+        while request.transport is not None:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        ended.set()
+        await events.done()
+        raise AssertionError("the client has left")
+
+    app = web.Application()
+    app.router.add_get("/", stream)
+    listening = listening_socket("127.0.0.1", 0)
+    serving = await serve_pages(app, listening)
+    reader, writer = await asyncio.open_connection(*listening.getsockname())
+    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    await reader.readuntil(b"{}")
+    writer.transport.abort()
+    async with asyncio.timeout(30):
+        await ended.wait()
+    await serving.close()
+    assert not caplog.records
+
+
 async def test_answers_of_concurrent_clients_are_never_mixed_up(server: EngineProcess) -> None:
     import httpx
 

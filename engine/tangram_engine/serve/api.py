@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
-from tangram_engine.serve.http.admission import BodyBytes, Connections, HeldBytes
+from tangram_engine.serve.http.admission import BodyBytes, HeldBytes
 from tangram_engine.serve.http.body import read_model
 from tangram_engine.serve.http.errors import (
     APIError,
@@ -32,6 +32,7 @@ from tangram_engine.serve.http.params import (
 from tangram_engine.serve.http_responses import EventStream, send_whole
 from tangram_engine.serve.replies import Chat, Completion, Dialect, usage, usage_so_far
 from tangram_engine.serve.text.tokenizer import TextTools, TokenizerError
+from tangram_http.connections import Connections
 
 from .client import EngineClient
 from .generation import Delta, Generation, Hold
@@ -73,9 +74,7 @@ class Backend:
 
     async def read(self, request: web.Request, model: type[M], held: HeldBytes) -> M:
         """The body of a request. Raises APIError."""
-        body = await read_model(request, model, self.executor, held, self.body_seconds)
-        self.connections.body_read(request.protocol)
-        return body
+        return await read_model(request, model, self.executor, held, self.body_seconds)
 
     def parts(self) -> tuple[EngineClient, RequestPreparer]:
         """Engine and preparer; only called for accepted requests, which come after both are there."""

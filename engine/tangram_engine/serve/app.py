@@ -14,7 +14,8 @@ from tangram_engine import __version__
 from tangram_engine.serve.api_keys import APIKeys
 from tangram_engine.serve.http.cross_origin import AllowedOrigins
 from tangram_engine.serve.http.errors import APIError, internal
-from tangram_engine.serve.http.listener import PROBES, EarlyRefusal
+from tangram_http.listener import RefusalCounter
+from tangram_http.refusals import EarlyRefusal
 
 from .api import Backend, Endpoints
 from .lifecycle import State
@@ -22,6 +23,8 @@ from .metrics import EngineMetrics
 
 logger = logging.getLogger(__name__)
 
+# Open to all, and answered while every connection is in use.
+PROBES = frozenset({"/health", "/ready", "/ping", "/metrics", "/version"})
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _CHALLENGE = 'Bearer realm="tangram"'  # RFC 6750, section 3
 _COMPLETIONS, _CHAT = "/v1/completions", "/v1/chat/completions"
@@ -181,15 +184,15 @@ def _count(backend: Backend, request: web.Request, status: int) -> None:
         backend.metrics.http.labels(handler, request.method, str(status)).inc()
 
 
-def count_early_refusal(metrics: EngineMetrics, api_keys: APIKeys | None) -> EarlyRefusal:
+def count_early_refusal(metrics: EngineMetrics, api_keys: APIKeys | None) -> RefusalCounter:
     """Return what counts requests for tokens that are refused before a handler sees them."""
 
-    def count(request: web.BaseRequest, error: APIError) -> None:
+    def count(request: web.BaseRequest, refusal: EarlyRefusal) -> None:
         if request.method != "POST" or request.path not in {_COMPLETIONS, _CHAT}:
             return
         # Without this, clients without a key could make the operator add replicas.
         if _has_key(request, api_keys):
-            metrics.rejected(error.status, error.code)
+            metrics.rejected(refusal.status, refusal.code)
 
     return count
 

@@ -1,6 +1,7 @@
 """vLLM's metric names and buckets, so that dashboards, KEDA recipes and llm-d's router work unchanged."""
 
 from collections.abc import Sequence
+from http import HTTPStatus
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics
 
@@ -219,7 +220,7 @@ class EngineMetrics:
         """Count a request for tokens that was not accepted, if this error, with which it ends, refuses it."""
         if code in REFUSED_BY_REPLICA:
             self._received.value += 1
-        if code in REFUSALS or 400 <= status < 500:
+        if code in REFUSALS or 400 <= status < 500 or status == HTTPStatus.NOT_IMPLEMENTED:
             self._rejected.labels(**self._labels, reason=code if code in REFUSALS else INVALID).inc()
 
     def ended(self, reason: str) -> None:

@@ -11,23 +11,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from aiohttp import web
-from aiohttp.http import HttpProcessingError
 
 from tangram_engine.checkpoint import CheckpointError, RefusalReason, read_checkpoint, read_shapes
 from tangram_engine.config import DUMMY, EngineConfig
 from tangram_engine.log_limit import EngineLogHandler
 from tangram_engine.messages import EngineInfo
 from tangram_engine.serve.api_keys import APIKeyFileError, APIKeys
-from tangram_engine.serve.http.admission import AdmissionLimits, BodyBytes, Connections
+from tangram_engine.serve.http.admission import BodyBytes
 from tangram_engine.serve.http.cross_origin import AllowedOrigins
 from tangram_engine.serve.http.defaults import SamplingDefaults, read_defaults
-from tangram_engine.serve.http.errors import APIError
-from tangram_engine.serve.http.listener import Listener
+from tangram_engine.serve.http.errors import early_refusal_body
 from tangram_engine.serve.text.client import WORKERS, TextClient
 from tangram_engine.serve.text.tokenizer import TextTools, load_tokenizer
+from tangram_http.connections import ConnectionLimits, Connections
+from tangram_http.listener import Listener
+from tangram_http.refusals import EarlyRefusal, RefusalWriter
+from tangram_http.sockets import listening_socket, within_descriptors
 
 from .api import Backend
-from .app import build_app, count_early_refusal
+from .app import PROBES, build_app, count_early_refusal
 from .client import EngineClient
 from .heartbeat import Heartbeat
 from .lifecycle import Lifecycle, State
@@ -64,7 +66,9 @@ class ServeOptions:
     step_timeout_seconds: float = 60.0  # vLLM: VLLM_ENGINE_ITERATION_TIMEOUT_S
     api_key_file: Path | None = None
     allowed_origins: Collection[str] = ()  # of web pages; none: browsers let no page of another origin call
-    limits: AdmissionLimits = field(default_factory=AdmissionLimits)
+    max_body_bytes_in_flight: int = 256 << 20  # beside FREE_BODY_BYTES of each request
+    body_seconds: float = 20.0  # from the end of the headers to the end of the body
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
 
 
 class Server:
@@ -92,9 +96,13 @@ class Server:
             lifecycle=self._lifecycle,
             metrics=self._metrics,
             executor=self._executor,
-            connections=Connections(options.limits, self._metrics.refused),
-            bodies=BodyBytes(options.limits.body_bytes, self._metrics.refused),
-            body_seconds=options.limits.body_seconds,
+            connections=Connections(
+                within_descriptors(options.limits),
+                self._metrics.refused,
+                writer=RefusalWriter(early_refusal_body, "application/json"),
+            ),
+            bodies=BodyBytes(options.max_body_bytes_in_flight, self._metrics.refused),
+            body_seconds=options.body_seconds,
             text_executor=self._text_executor,
             text_slots=asyncio.Semaphore(WORKERS),
             created=int(time.time()),
@@ -147,6 +155,7 @@ class Server:
         self._listener = Listener(
             runner.server,
             self._backend.connections,
+            PROBES,
             self._refuse_early,
             access_log=None,
             keepalive_timeout=self._options.limits.idle_seconds,
@@ -155,17 +164,15 @@ class Server:
             max_headers=_MAX_HEADERS,
             read_bufsize=_READ_BYTES,
         )
-        await self._listener.start(self._options.host, self._options.port)
+        await self._listener.start(listening_socket(self._options.host, self._options.port))
         if self._api_keys is not None:
             self._api_keys.watch()
         logger.info("listening on %s port %d", self._options.host, self._options.port)
         return runner
 
-    def _refuse_early(self, request: web.BaseRequest, error: APIError) -> None:
+    def _refuse_early(self, request: web.BaseRequest, refusal: EarlyRefusal) -> None:
         """Book a refusal that the application does not see."""
-        count_early_refusal(self._metrics, self._api_keys)(request, error)
-        if self._origins is not None:
-            error.headers.update(self._origins.headers(request))
+        count_early_refusal(self._metrics, self._api_keys)(request, refusal)
 
     async def _live(self, tools: TextTools) -> int:
         stop = asyncio.create_task(self._stop.wait())
@@ -221,7 +228,6 @@ def serve(options: ServeOptions, config: EngineConfig, factory: EngineFactory = 
     """Run one replica until a signal stops it or its engine dies; the process's exit status."""
     shown = "%(asctime)s server %(levelname)s %(name)s: %(message)s"
     logging.basicConfig(level=logging.INFO, format=shown, handlers=[EngineLogHandler()])
-    logging.getLogger("aiohttp.server").addFilter(_is_not_a_clients_fault)
     sys.setswitchinterval(_SWITCH_S)
 
     async def main() -> int:
@@ -233,8 +239,3 @@ def serve(options: ServeOptions, config: EngineConfig, factory: EngineFactory = 
         return await server.run()
 
     return asyncio.run(main())
-
-
-def _is_not_a_clients_fault(record: logging.LogRecord) -> bool:
-    """Drop broken HTTP: its trace quotes what the client sent, which may be a prompt."""
-    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))

@@ -56,7 +56,8 @@ def _decode(raw: bytes, model: type[M]) -> M:
 
 
 async def _read(request: web.Request, held: HeldBytes, limit_s: float) -> bytes:
-    if request.headers.get("Content-Encoding", "identity").strip().lower() not in {"", "identity"}:
+    codings = ",".join(request.headers.getall("Content-Encoding", [])).split(",")
+    if {coding.strip().lower() for coding in codings} - {"", "identity"}:
         raise APIError(415, "Compressed request bodies are not accepted.", code="unsupported_encoding")
     if request.content_type != "application/json":
         raise APIError(415, "Content-Type must be application/json.", code="unsupported_media_type")

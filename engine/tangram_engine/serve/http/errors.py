@@ -5,6 +5,8 @@ from typing import Any
 
 from aiohttp import web
 
+from tangram_http.refusals import EarlyRefusal
+
 from .jsonio import dumps
 
 _MESSAGE_LIMIT = 1000  # characters; libraries quote values of a body in theirs
@@ -100,3 +102,14 @@ def timed_out(seconds: float) -> APIError:
 def internal() -> APIError:
     """500: our own defect; the log has the trace, the client only this."""
     return APIError(500, "Internal server error.", kind="server_error", code="internal_error")
+
+
+def early_refusal(refusal: EarlyRefusal) -> APIError:
+    """The error object for a request that the listener refuses."""
+    kind = "invalid_request_error" if refusal.status < 500 else "server_error"
+    return APIError(refusal.status, refusal.message, kind=kind, code=refusal.code)
+
+
+def early_refusal_body(refusal: EarlyRefusal) -> bytes:
+    """The error object as the listener sends it."""
+    return dumps(early_refusal(refusal).body())
