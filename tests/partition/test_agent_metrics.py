@@ -21,6 +21,7 @@ from tangram.partition.agent.driver_thread import DriverHangs
 from tangram.partition.agent.metrics import AgentMetrics, MetricsServer
 from tangram.partition.device_usage import device_usage
 from tangram.partition.nvml import NVMLDriver
+from tangram_http.pages import PAGE_LIMITS
 from tests.support.node_agent import AgentNode
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -285,15 +286,14 @@ def test_after_a_round_that_failed_nothing_old_is_shown_and_the_age_grows():
 
 
 @contextmanager
-def serving(metrics):
+def serving(metrics, limits=PAGE_LIMITS):
     """Serve metrics on loopback; yields the port."""
-    server = MetricsServer(0, metrics.registry, "127.0.0.1")
+    server = MetricsServer(0, metrics.registry, "127.0.0.1", limits)
     server.start()
     try:
         yield server.server_port
     finally:
-        server.shutdown()
-        server.server_close()
+        server.close()
 
 
 def scrape(port, path="/metrics"):
@@ -308,21 +308,27 @@ def test_the_port_serves_metrics_and_nothing_else():
             scrape(port, "/")
 
 
-def test_clients_that_say_nothing_are_given_up_and_leave_a_bounded_number_of_threads(monkeypatch):
-    monkeypatch.setattr(metrics_module._Scrape, "timeout", 0.5)
-    with serving(AgentMetrics("node-a")) as port:
-        silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
-        threads = [thread.name for thread in threading.enumerate() if "process_request" in thread.name]
-        assert len(threads) <= metrics_module.MOST_SCRAPES
-        limit = time.monotonic() + 20
-        while True:
-            try:
-                assert "tangram_agent" in scrape(port)
-                break
-            except OSError:
-                assert time.monotonic() < limit
-        for each in silent:
-            each.close()
+def test_clients_that_send_a_byte_now_and_then_keep_no_scrape_out_and_are_ended():
+    with serving(AgentMetrics("node-a"), replace(PAGE_LIMITS, header_seconds=1)) as port:
+        dripping = [socket.create_connection(("127.0.0.1", port)) for _ in range(8)]
+        ended = 0
+        limit = time.monotonic() + 60
+        while ended < len(dripping):
+            assert time.monotonic() < limit
+            assert "tangram_agent" in scrape(port)
+            for each in dripping:
+                if each.fileno() >= 0:
+                    try:
+                        each.send(b"G")
+                    except OSError:
+                        each.close()
+                        ended += 1
+            time.sleep(0.05)  # the pace of the clients
+
+
+def test_a_port_that_is_taken_is_an_error_of_the_start():
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
+        MetricsServer(taken.getsockname()[1], AgentMetrics("node-a").registry, "127.0.0.1")
 
 
 def test_every_metric_has_its_row_in_the_documents_and_every_row_its_metric():

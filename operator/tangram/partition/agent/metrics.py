@@ -1,18 +1,19 @@
 """The metrics of a node agent, and the port that shows them.
 
 A scrape shows what the last round found and never calls the driver: it cannot hang with it, and calls nothing
-beside an operation. Series are made anew for each scrape, so that those of a slice go with the slice. Their
+beside an operation. Series are made anew for each page, so that those of a slice go with the slice. Their
 number is bounded by what the GPUs of a node can hold.
 """
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from functools import partial
 
+from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -24,9 +25,11 @@ from tangram.partition.device_usage import DeviceUsage
 from tangram.partition.gpu_node import Holders
 from tangram.partition.layouts import ObservedInstance, ObservedLayout
 from tangram.partition.nvml import NVMLFailure
+from tangram_http.connections import ConnectionLimits
+from tangram_http.pages import PAGE_LIMITS, CachedPage, serve_pages
+from tangram_http.sockets import listening_socket
 
 PORT = 9408
-MOST_SCRAPES, SCRAPE_S = 8, 10.0  # at once; seconds of silence after which a client is given up
 OPERATION_BUCKETS_S = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 _LABELS = ("node", "gpu", "uuid", "profile", "start", "namespace", "pod")
 _NO_USAGE: Mapping[str, DeviceUsage] = {}
@@ -64,7 +67,7 @@ class OperationTiming:
 
 
 class AgentMetrics(Collector):
-    """Counts and shows what an agent does. The thread of the rounds writes, those of scrapes read."""
+    """Counts and shows what an agent does. The thread of the rounds writes, that of pages reads."""
 
     def __init__(self, node: str = "", clock: Callable[[], float] = time.monotonic) -> None:
         self.registry = registry = CollectorRegistry()
@@ -182,54 +185,41 @@ class AgentMetrics(Collector):
         return ShownDevice(labels + names, held, usages.get(uuid, DeviceUsage()))
 
 
-class MetricsServer(ThreadingHTTPServer):
-    """Serves /metrics. A bounded number of clients at once, each in a thread; others are turned away."""
+class MetricsServer:
+    """Serves /metrics in a thread with an event loop of its own."""
 
-    daemon_threads = True
-    request_queue_size = 2 * MOST_SCRAPES
-
-    def __init__(self, port: int, registry: CollectorRegistry, host: str = "") -> None:
-        self.registry = registry
-        self._free = threading.BoundedSemaphore(MOST_SCRAPES)
-        super().__init__((host, port), _Scrape)
+    def __init__(
+        self,
+        port: int,
+        registry: CollectorRegistry,
+        host: str = "0.0.0.0",  # noqa: S104 - the pod's address
+        limits: ConnectionLimits = PAGE_LIMITS,
+    ) -> None:
+        """Listen; port 0 is any free one. Raises OSError."""
+        self._socket = listening_socket(host, port)
+        self._limits = limits
+        self._page = CachedPage(lambda: partial(generate_latest, registry))
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+        self.server_port: int = self._socket.getsockname()[1]
 
     def start(self) -> None:
-        """Serve until the process ends."""
-        threading.Thread(target=self.serve_forever, name="metrics", daemon=True).start()
+        """Serve until the process ends, or `close`."""
+        self._thread.start()
 
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread, if one is free."""
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+    def close(self) -> None:
+        """End the thread, and all connections."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer, and free the thread."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
+    def _run(self) -> None:
+        app = web.Application()
+        app.router.add_get("/metrics", self._show)
+        serving = self._loop.run_until_complete(serve_pages(app, self._socket, self._limits))
+        self._loop.run_forever()
+        self._loop.run_until_complete(serving.close())
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.close()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of clients that went away."""
-
-
-class _Scrape(BaseHTTPRequestHandler):
-    timeout = SCRAPE_S
-    server: MetricsServer
-
-    def do_GET(self) -> None:
-        """Answer a scrape."""
-        if self.path.partition("?")[0] != "/metrics":
-            self.send_error(404)
-            return
-        body = generate_latest(self.server.registry)
-        self.send_response(200)
-        self.send_header("Content-Type", CONTENT_TYPE_LATEST)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name in the base class
-        """Log no scrapes."""
+    async def _show(self, _request: web.Request) -> web.StreamResponse:
+        return web.Response(body=await self._page.read(), headers={"Content-Type": CONTENT_TYPE_LATEST})

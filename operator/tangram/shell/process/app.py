@@ -12,8 +12,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from aiohttp import web
-
 import tangram
 from tangram.fleet import Intent
 from tangram.kube.client import ApiClient
@@ -49,6 +47,8 @@ from tangram.shell.watch.mirror import Mirror, MirrorSource
 from tangram.shell.watch.mirrors import Mirrors
 from tangram.shell.write.action_writer import ActionWriter
 from tangram.shell.write.alert_rules import AlertRules, rule_sources
+from tangram_http.pages import PageServer, serve_pages
+from tangram_http.sockets import listening_socket
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class Operator:
         self.failed = asyncio.Event()
         self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._servers: list[web.AppRunner] = []
+        self._servers: list[PageServer] = []
         lease = settings.leader_election
         self.elector = Elector(
             self.client,
@@ -127,7 +127,7 @@ class Operator:
             (http_endpoints.probes(self.live, self.ready), self.settings.probe_port),
             (http_endpoints.metrics(self.metrics.registry, self.refresh_ages), self.settings.metrics_port),
         ):
-            self._servers.append(await http_endpoints.serve(app, host, port))
+            self._servers.append(await serve_pages(app, listening_socket(host, port)))
         self._spawn("lease", self.elector.run())
         self._spawn("mirrors", self._run_mirrors())
         self._spawn("loop", self.loop.run())
@@ -151,7 +151,7 @@ class Operator:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.elector.release()
         for server in self._servers:
-            await server.cleanup()
+            await server.close()
         await asyncio.to_thread(self.plan_worker.stop)
         await asyncio.to_thread(self.recommendation_worker.stop)
         if self.reader is not None:

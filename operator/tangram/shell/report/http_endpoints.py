@@ -1,12 +1,28 @@
 """Serve the operator's HTTP endpoints: probes for the kubelet, metrics for Prometheus."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from tangram_http.pages import CachedPage
 
 Check = Callable[[], str]
 """Returns the problem, empty if there is none."""
+
+
+class CollectedMetrics(Collector):
+    """The metrics of one moment, with their values."""
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = tuple(metrics)
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the same metrics again."""
+        return iter(self._metrics)
 
 
 def probes(live: Check, ready: Check) -> web.Application:
@@ -23,20 +39,23 @@ def probes(live: Check, ready: Check) -> web.Application:
 
 
 def metrics(registry: CollectorRegistry, refresh: Callable[[], None]) -> web.Application:
-    """Return the application with /metrics. `refresh` sets the gauges that depend on the time."""
-    app = web.Application()
+    """Return the application with /metrics. `refresh` sets the gauges that depend on the time.
+
+    Values are collected in the event loop, so that no page shows half of a change, and written as text in a
+    thread.
+    """
+
+    def snapshot() -> Callable[[], bytes]:
+        refresh()
+        collected = CollectorRegistry()
+        collected.register(CollectedMetrics(registry.collect()))
+        return partial(generate_latest, collected)
+
+    page = CachedPage(snapshot)
 
     async def show(_request: web.Request) -> web.StreamResponse:
-        refresh()
-        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return web.Response(body=await page.read(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
+    app = web.Application()
     app.router.add_get("/metrics", show)
     return app
-
-
-async def serve(app: web.Application, host: str, port: int) -> web.AppRunner:
-    """Serve `app` until cleanup() of the returned runner."""
-    runner = web.AppRunner(app, access_log=None, handle_signals=False)
-    await runner.setup()
-    await web.TCPSite(runner, host, port).start()
-    return runner
