@@ -15,7 +15,7 @@ from .http_connection import HTTPConnection
 from .refusals import EarlyRefusal
 
 EarlyHandler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
-RefusalCounter = Callable[[web.BaseRequest, EarlyRefusal], None]
+Refuse = Callable[[web.BaseRequest, EarlyRefusal], web.Response]
 ACCEPTED_AT_ONCE = 8  # then the connections that are open already have their turn
 ACCEPT_PAUSE_S = 0.1  # after a failure of accept, which lasts until a descriptor is free
 ROOM_PAUSE_S = 0.01  # while every connection is being answered
@@ -38,18 +38,18 @@ class Listener:
         server: web.Server,
         connections: Connections,
         probes: Collection[str] = (),
-        refused: RefusalCounter = lambda request, refusal: None,
+        refuse: Refuse | None = None,
         clock: Callable[[], float] = time.monotonic,
         **options: Any,
     ) -> None:
-        """Take the paths that are answered beyond the limit, too, and what is called for early refusals."""
+        """Take the paths that are answered beyond the limit, too, and what answers early refusals."""
         self._server = server
         self._connections = connections
         self._clock = clock
         self._logged_at: float | None = None
         head_bytes = connections.limits.head_bytes
         self._options = {"max_line_size": head_bytes, "max_field_size": head_bytes, **options}
-        server.request_handler = before_routing(server.request_handler, connections, probes, refused)
+        server.request_handler = before_routing(server.request_handler, connections, probes, refuse)
 
     async def start(self, listening: socket.socket) -> None:
         """Accept from here on. The socket is closed with the listener."""
@@ -127,7 +127,10 @@ class Listener:
 
 
 def before_routing(
-    handle: EarlyHandler, connections: Connections, probes: Collection[str], refused: RefusalCounter
+    handle: EarlyHandler,
+    connections: Connections,
+    probes: Collection[str],
+    refuse: Refuse | None = None,
 ) -> EarlyHandler:
     """Settle what comes before aiohttp routes a request or, on `Expect: 100-continue`, invites its body."""
 
@@ -138,8 +141,7 @@ def before_routing(
             connections.refuse("max_connections")
             refusal = refusals.ALL_IN_USE
         if refusal is not None:
-            refused(request, refusal)
-            return connections.writer.response(refusal)
+            return connections.writer.response(refusal) if refuse is None else refuse(request, refusal)
         response = await handle(request)
         # The rest of a body would have to be read as if it were a head.
         if not response.prepared and (is_surplus or not request.content.at_eof()):

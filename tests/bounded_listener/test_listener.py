@@ -52,6 +52,10 @@ class Port:
             return web.Response(status=int(request.query["status"]))
         return web.Response(text=str(len(await request.read())))
 
+    def refuse(self, request: web.BaseRequest, refusal: EarlyRefusal) -> web.Response:
+        self.refusals.append(refusal)
+        return self.connections.writer.response(refusal)
+
     @asynccontextmanager
     async def serving(self) -> AsyncIterator["Port"]:
         app = web.Application(client_max_size=1 << 30)
@@ -63,7 +67,7 @@ class Port:
             runner.server,
             self.connections,
             {"/probe"},
-            lambda request, refusal: self.refusals.append(refusal),
+            self.refuse,
             lambda: self.now,
             access_log=None,
             lingering_time=0.2,

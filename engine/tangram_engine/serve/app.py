@@ -14,7 +14,6 @@ from tangram_engine import __version__
 from tangram_engine.serve.api_keys import APIKeys
 from tangram_engine.serve.http.cross_origin import AllowedOrigins
 from tangram_engine.serve.http.errors import APIError, internal
-from tangram_http.listener import RefusalCounter
 from tangram_http.refusals import EarlyRefusal
 
 from .api import Backend, Endpoints
@@ -184,7 +183,9 @@ def _count(backend: Backend, request: web.Request, status: int) -> None:
         backend.metrics.http.labels(handler, request.method, str(status)).inc()
 
 
-def count_early_refusal(metrics: EngineMetrics, api_keys: APIKeys | None) -> RefusalCounter:
+def count_early_refusal(
+    metrics: EngineMetrics, api_keys: APIKeys | None
+) -> Callable[[web.BaseRequest, EarlyRefusal], None]:
     """Return what counts requests for tokens that are refused before a handler sees them."""
 
     def count(request: web.BaseRequest, refusal: EarlyRefusal) -> None:

@@ -170,9 +170,13 @@ class Server:
         logger.info("listening on %s port %d", self._options.host, self._options.port)
         return runner
 
-    def _refuse_early(self, request: web.BaseRequest, refusal: EarlyRefusal) -> None:
-        """Book a refusal that the application does not see."""
+    def _refuse_early(self, request: web.BaseRequest, refusal: EarlyRefusal) -> web.Response:
+        """Book and answer a request that the application does not see."""
         count_early_refusal(self._metrics, self._api_keys)(request, refusal)
+        response = self._backend.connections.writer.response(refusal)
+        if self._origins is not None:
+            response.headers.update(self._origins.headers(request))
+        return response
 
     async def _live(self, tools: TextTools) -> int:
         stop = asyncio.create_task(self._stop.wait())
