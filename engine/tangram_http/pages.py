@@ -16,7 +16,7 @@ PAGE_LIMITS = ConnectionLimits(
     connections=32, head_bytes=16 << 10, header_seconds=5.0, stall_seconds=10.0, answer_seconds=20.0
 )
 _LINGER_S = 1.0  # in which the rest of a body is read that no page wants
-_MAX_HEADERS = 64
+MAX_HEADERS = 64
 _LOOP_SHARE = 0.1
 
 
@@ -92,7 +92,7 @@ async def serve_pages(
         access_log=None,
         keepalive_timeout=limits.idle_seconds,
         lingering_time=_LINGER_S,
-        max_headers=_MAX_HEADERS,
+        max_headers=MAX_HEADERS,
         read_bufsize=limits.head_bytes,
     )
     await listener.start(listening)

@@ -15,7 +15,8 @@ logger = logging.getLogger(__name__)
 
 def listening_socket(host: str, port: int) -> socket.socket:
     """Return a socket that listens on `host` and `port`; port 0 is any free one. Raises OSError."""
-    listening = socket.create_server((host, port), backlog=BACKLOG)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
     listening.setblocking(False)
     return listening
 

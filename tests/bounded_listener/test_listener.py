@@ -384,7 +384,24 @@ async def test_a_handler_whose_client_has_left_is_no_error(
     assert not caplog.records
 
 
-# ---- descriptors -----------------------------------------------------------------------------------
+# ---- sockets and descriptors ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0", "::1"])
+def test_a_socket_listens_where_it_is_told_to(host: str) -> None:
+    if ":" in host and not has_ipv6():
+        pytest.skip("this machine has no IPv6")
+    with listening_socket(host, 0) as listening:
+        reached = host if ":" in host else "127.0.0.1"
+        socket.create_connection((reached, listening.getsockname()[1])).close()
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Gauge
 
+from benchmarks.structure import ROOT
 from tangram.shell.report import http_endpoints
-from tangram_http.pages import CachedPage, serve_pages
+from tangram_http.pages import MAX_HEADERS, PAGE_LIMITS, CachedPage, serve_pages
 from tangram_http.sockets import listening_socket
 
 
@@ -131,3 +132,40 @@ async def test_a_page_of_the_operator_shows_values_of_one_moment() -> None:
 
     assert isinstance(response, web.Response)
     assert response.body == b'# HELP a A.\n# TYPE a gauge\na{of="x"} 1.0\na{of="y"} 2.0\n'
+
+
+def test_the_limits_in_the_security_document_are_those_of_the_pages() -> None:
+    table = (
+        (ROOT / "SECURITY.md")
+        .read_text()
+        .split("## The ports of operator and node agent")[1]
+        .split("\n## ")[0]
+    )
+    limits = PAGE_LIMITS
+
+    for stated in (
+        f"{limits.connections}, and {limits.spare} more",
+        f"{limits.head_bytes >> 10} KiB, {MAX_HEADERS} headers; {limits.header_seconds:g} s",
+        f"{limits.answer_seconds:g} s, {limits.stall_seconds:g} s without a byte",
+        f"without a request | {limits.idle_seconds:g} s",
+    ):
+        assert stated in table
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        (b"a: b\r\n" * (MAX_HEADERS - 1), b"200"),
+        (b"a: b\r\n" * MAX_HEADERS, b"400"),
+        (b"a: %s\r\n" % (b"b" * 16_000), b"200"),
+        (b"a: %s\r\n" % (b"b" * 16_400), b"431"),
+    ],
+)
+async def test_the_head_of_a_request_for_a_page_is_bounded(headers: bytes, status: bytes) -> None:
+    listening = listening_socket("127.0.0.1", 0)
+    serving = await serve_pages(http_endpoints.probes(lambda: "", lambda: ""), listening)
+    reader, writer = await asyncio.open_connection(*listening.getsockname())
+    writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n" + headers + b"\r\n")
+    assert (await reader.readline()).split()[1] == status
+    writer.close()
+    await serving.close()
