@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     serve = commands.add_parser("serve", help="serve the OpenAI API", allow_abbrev=False)
     serve.add_argument("--model", type=Path, required=True, metavar="DIR")
     serve.add_argument("--served-model-name", required=True, metavar="NAME")
-    serve.add_argument("--host", default="0.0.0.0")  # noqa: S104  (a pod's port is meant to be reached)
+    serve.add_argument("--host", default="", help="default: every address, of IPv6 and of IPv4")
     serve.add_argument("--port", type=_integer(0, 65535), default=8000)
     serve.add_argument("--max-model-len", type=_integer(2), help="tokens; default: the model's own context")
     serve.add_argument("--max-num-seqs", type=_integer(1), default=64, help="sequences in one step")

@@ -18,6 +18,7 @@ from tangram_http.http_connection import RECEIVE_BYTES
 from tangram_http.listener import Listener
 from tangram_http.refusals import EarlyRefusal, RefusalWriter
 from tangram_http.sockets import listening_socket, within_descriptors
+from tests.support.ipv6 import has_ipv6
 
 SMALL = ConnectionLimits(connections=16)
 HEAD_BYTES = SMALL.head_bytes
@@ -394,14 +395,6 @@ def test_a_socket_listens_where_it_is_told_to(host: str) -> None:
     with listening_socket(host, 0) as listening:
         reached = host if ":" in host else "127.0.0.1"
         socket.create_connection((reached, listening.getsockname()[1])).close()
-
-
-def has_ipv6() -> bool:
-    try:
-        with socket.create_server(("::1", 0), family=socket.AF_INET6):
-            return True
-    except OSError:
-        return False
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from tangram.partition.agent.metrics import AgentMetrics, MetricsServer
 from tangram.partition.device_usage import device_usage
 from tangram.partition.nvml import NVMLDriver
 from tangram_http.pages import PAGE_LIMITS
+from tests.support.ipv6 import has_ipv6
 from tests.support.node_agent import AgentNode
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -299,6 +300,19 @@ def serving(metrics, limits=PAGE_LIMITS):
 def scrape(port, path="/metrics"):
     with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as response:
         return response.read().decode()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_the_port_is_reached_at_every_address_of_the_pod(address):
+    if address == "::1" and not has_ipv6():
+        pytest.skip("this machine has no IPv6")
+    server = MetricsServer(0, AgentMetrics("node-a").registry)
+    server.start()
+    try:
+        with socket.create_connection((address, server.server_port), timeout=10):
+            pass
+    finally:
+        server.close()
 
 
 def test_the_port_serves_metrics_and_nothing_else():

@@ -57,7 +57,7 @@ class ServeOptions:
     """The flags of `tangram-engine serve` that matter to the server."""
 
     served_name: str
-    host: str = "0.0.0.0"  # noqa: S104  (a pod's port is meant to be reached)
+    host: str = ""  # every address, of IPv6 and of IPv4
     port: int = 8000
     max_queued_requests: int = 256
     max_request_seconds: float = 600.0
@@ -167,7 +167,8 @@ class Server:
         await self._listener.start(listening_socket(self._options.host, self._options.port))
         if self._api_keys is not None:
             self._api_keys.watch()
-        logger.info("listening on %s port %d", self._options.host, self._options.port)
+        where = self._options.host or "every address,"
+        logger.info("listening on %s port %d", where, self._options.port)
         return runner
 
     def _refuse_early(self, request: web.BaseRequest, refusal: EarlyRefusal) -> web.Response:

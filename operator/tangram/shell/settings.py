@@ -392,8 +392,8 @@ class Settings(_Section):
     """Port of the operator's own metrics."""
     probe_port: Port = 8080
     """Port of /livez and /readyz."""
-    listen_host: str = "0.0.0.0"  # noqa: S104 - the pod's address
-    """Address on which both ports listen."""
+    listen_host: str = ""
+    """Address on which both ports listen; empty: every address, of IPv6 and of IPv4."""
     advice: AdviceSettings = AdviceSettings()
     """When recommendations for the whole fleet are computed."""
 

