@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tangram.kube.client import LIST_CHUNK, PAGE_ATTEMPTS, RESTARTS, ApiError
+from tangram.kube.client import AT_ONCE, LIST_CHUNK, PAGE_ATTEMPTS, PAGE_BYTES, RESTARTS, ApiError
 from tangram.kube.kinds import DEPLOYMENTS, PODS, Identity
 from tangram.kube.response_body import MAX_BODY_BYTES
 from tangram.kube.retry_delays import RetryDelays
@@ -62,6 +62,21 @@ async def test_a_list_continues_while_pages_arrive() -> None:
         assert asyncio.get_running_loop().time() - began > 1.0
     assert len(listing.items) == 15 * LIST_CHUNK
     assert len(pages) == len(collection.requests) == 15
+
+
+async def test_between_parts_of_a_page_the_event_loop_does_other_work() -> None:
+    reduced = [0]
+
+    def reduce(obj: dict[str, Any]) -> dict[str, Any]:
+        if not reduced[-1]:
+            asyncio.get_running_loop().call_soon(reduced.append, 0)
+        reduced[-1] += 1
+        return obj
+
+    async with served(Collection(2 * LIST_CHUNK).serve) as (client, _):
+        await client.list(PODS, reduce=reduce)
+    assert sum(reduced) == 2 * LIST_CHUNK
+    assert max(reduced) <= AT_ONCE
 
 
 async def test_a_stalled_page_is_requested_again_with_a_smaller_limit() -> None:
@@ -214,7 +229,7 @@ async def test_objects_of_the_largest_size_come_in_small_pages() -> None:
         )
     assert names(listing.items) == [f"o{i}" for i in range(count)]
     largest = max(limit for first, limit in collection.requests[8:])
-    assert largest * 1_500_000 < MAX_BODY_BYTES
+    assert largest * 1_500_000 < PAGE_BYTES < MAX_BODY_BYTES
     assert len(collection.requests) < 30
 
 
