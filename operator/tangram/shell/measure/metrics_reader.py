@@ -56,6 +56,7 @@ class MetricsReader:
         self._built: dict[tuple[MetricsSubject, ...], tuple[FleetQuery, ...]] = {}  # of the last round
         self._asked_alone: set[str] = set()  # UIDs whose series made queries about others fail
         self._slots = asyncio.Semaphore(CONCURRENCY)
+        self._parsing = asyncio.Lock()  # answers that come together are parsed in different turns of the loop
         self._prometheus = Prometheus(settings, transport=transport)
         self.histories = HistoryReader(
             Prometheus(settings, transport=transport), clock=clock, server_time=self.server_time
@@ -195,10 +196,11 @@ class MetricsReader:
         try:
             async with self._slots:
                 body = await self._prometheus.query(query.promql, evaluated_at)
-            answer = vector(body)
-            for begin in range(0, len(answer), _ROWS_AT_ONCE):
-                answers.add(query, answer[begin : begin + _ROWS_AT_ONCE])
-                await asyncio.sleep(0)
+            async with self._parsing:
+                answer = vector(body)
+                for begin in range(0, len(answer), _ROWS_AT_ONCE):
+                    await asyncio.sleep(0)
+                    answers.add(query, answer[begin : begin + _ROWS_AT_ONCE])
         except QueryFailed as failure:
             return failure
         except _NOT_PROMETHEUS:
