@@ -11,7 +11,15 @@ from typing_extensions import TypedDict
 from tangram.api.common.labels import LABEL_KEY, LABEL_VALUE, LONGEST_KEY, LONGEST_NAME
 from tangram.api.common.values import PoolName
 from tangram.api.pool import GPUPoolSpec
-from tangram.shell.setting_types import Name, NameOrEmpty, Namespace, PodToleration, Quantity, UserID
+from tangram.shell.setting_types import (
+    Name,
+    NameOrEmpty,
+    Namespace,
+    PodToleration,
+    Port,
+    Quantity,
+    UserID,
+)
 
 REGISTRY = r"^[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]+)?(/[a-z0-9]+([._-][a-z0-9]+)*)*/?$"
 # Validators print it for an empty registry, as the value that they expected.
@@ -194,6 +202,38 @@ class RBACValues(_Section, total=False):
     """Narrow what the operator may write to objects of LLMDeployments and pods of the engine."""
 
 
+class NetworkPeer(_Section, total=False):
+    """Pods or addresses, as in the NetworkPolicy API."""
+
+    namespaceSelector: dict[str, Any]
+    """As in the NetworkPolicy API."""
+    podSelector: dict[str, Any]
+    """As in the NetworkPolicy API."""
+    ipBlock: dict[str, Any]
+    """As in the NetworkPolicy API."""
+
+
+class EngineNetworkValues(_Section, total=False):
+    """Who reaches the engines."""
+
+    namespaces: Annotated[list[Namespace], Field(json_schema_extra={"uniqueItems": True})]
+    """Namespaces with NetworkPolicies for engines and Jobs; empty: watchNamespaces."""
+    clients: list[NetworkPeer]
+    """Pods that may send requests to engines."""
+
+
+class NetworkPolicyValues(_Section, total=False):
+    """NetworkPolicies of the operator, the agents and the engines."""
+
+    enabled: StrictBool
+    """Create the NetworkPolicies."""
+    metricsFrom: list[NetworkPeer]
+    """Pods that may read metrics."""
+    apiServerPorts: Annotated[list[Port], Field(min_length=1)]
+    """Ports of the API server."""
+    engines: EngineNetworkValues
+
+
 class ServiceAccountValues(_Section, total=False):
     """The operator's ServiceAccount."""
 
@@ -269,6 +309,7 @@ class ChartValues(_Section, total=False):
     agent: AgentValues
     crds: CRDsValues
     rbac: RBACValues
+    networkPolicy: NetworkPolicyValues
     serviceAccount: ServiceAccountValues
     serviceMonitor: MonitorValues
     """Scraping of the operator by the Prometheus Operator."""
