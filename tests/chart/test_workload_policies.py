@@ -33,6 +33,7 @@ pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(180)]
 Object = dict[str, Any]
 RELEASE, SYSTEM, TEAM = "rights-tangram", "rights", "rights-team"
 IMAGE = "registry.example.com/team/tangram-engine"
+LONG = ".".join(["a" * 61] * 4)
 VALUES = {
     "image": {"registry": "registry.example.com/team"},
     "crds": {"enabled": False},  # they are there
@@ -45,7 +46,8 @@ VALUES = {
         "runtimeClassName": "nvidia",
         "tolerations": [{"key": "dedicated", "operator": "Exists"}],
         "nodeRemoval": "Block",
-        "podMetadataKeys": ["team", "example.com/*"],
+        # As many as there may be, of the length that they may have: CEL has a budget of steps.
+        "podMetadataKeys": ["team", "example.com/*", *(f"{LONG}.{number}/*" for number in range(62))],
     },
 }
 SLICE = Shape("H100-80GB-SXM", "1g.10gb", 1, "int4")
@@ -61,6 +63,7 @@ def owned(settings: Settings) -> dict[str, Object]:
     """Return all that the operator writes for an LLMDeployment, in every variant, by what it is."""
     keys = {"api_keys": SecretKey("keys", "clients.txt")}
     metadata = {"pod_labels": (("team", "ml"),), "pod_annotations": (("example.com/owner", "ml"),)}
+    most = tuple((f"{LONG}.61/{'k' * 61}{number:02}", "v" * 63) for number in range(16))
     at = Shape("H100-80GB-SXM", "gpu")
     spread = Spread(0.5, 0.5)
 
@@ -80,6 +83,7 @@ def owned(settings: Settings) -> dict[str, Object]:
         "engines of a claim, with keys": deployment(owner(uris["claim"], **keys), SLICE, spread=spread),
         "engines on two GPUs": deployment(owner(**keys), replace(at, tensor_parallel=2), max_unavailable=1),
         "engines of a class": deployment(owner(priority_class_name="high", **metadata), at),
+        "engines with the most metadata": deployment(owner(pod_labels=most, pod_annotations=most), at),
         "service": manifests.service(OWNER),
         "rule": manifests.prometheus_rule(with_objectives, settings.prometheus_rule),
         **{
