@@ -327,7 +327,7 @@ def check_messages(messages: list[Raw]) -> None:
             decode_value(raw, Message)
         except msgspec.ValidationError as error:
             raise MessageError(index, error) from None
-        for name, value in _unknown_fields(raw).items():
+        for name, value in _unknown(decode_value(raw, dict[str, Raw])).items():
             path = f"messages.{index}.{name}"
             if len(memoryview(value)) > MAX_UNKNOWN_FIELD:
                 raise FieldError(path, f"at most {MAX_UNKNOWN_FIELD} bytes are accepted")
@@ -338,16 +338,16 @@ def check_messages(messages: list[Raw]) -> None:
                 raise FieldError(f"{path}.{where}".rstrip("."), what) from None
 
 
-def _unknown_fields(raw: Raw) -> dict[str, Raw]:
-    written = decode_value(raw, dict[str, Raw])
+def _unknown(written: dict[str, Raw]) -> dict[str, Raw]:
     return {name: value for name, value in written.items() if name not in Message.__struct_fields__}
 
 
 def template_message(raw: Raw) -> dict[str, Any]:
     """What a chat template sees of a valid message, in the order of transformers; unknown fields, too."""
-    unknown = {name: decode_value(value, object) for name, value in _unknown_fields(raw).items()}
+    written = decode_value(raw, dict[str, Raw])
+    unknown = {name: decode_value(value, object) for name, value in _unknown(written).items()}
     values = unknown | decode_value(raw, Message).plain()
-    ordered = {name: values.get(name) for name in ("thinking", *decode_value(raw, dict[str, Raw]), *values)}
+    ordered = {name: values.get(name) for name in ("thinking", *written, *values)}
     return {name: value for name, value in ordered.items() if value is not None}
 
 
