@@ -269,10 +269,11 @@ async def test_after_an_upgrade_a_new_fleet_plan_supersedes_the_old_one(
 
     process.start()
 
+    # A plan of the moment before the model served may be there, too: three writes leave it as it is.
     async def replaced() -> bool:
         plans = {p["metadata"]["name"]: p.get("status") for p in await cluster.all(FLEET_PLANS)}
         states = {plan_name: (status or {}).get("state") for plan_name, status in plans.items()}
-        return states == {old: "Superseded", name: first_plan["status"]["state"]}
+        return states.items() >= {old: "Superseded", name: first_plan["status"]["state"]}.items()
 
     await eventually(replaced, 60, "the plan under its new name")
     await proxy.quiet()
