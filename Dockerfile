@@ -6,8 +6,10 @@
 #
 # Any builder will do: Docker with or without BuildKit, buildah, podman. Hence no `RUN --mount` and no here-documents.
 # BASE_IMAGE needs python3 (3.11 or newer) with venv and, for the engine, its headers, and ca-certificates; nothing is
-# installed into it from the distribution. Dependencies lie in a layer below the code, so that a change of code moves
-# only a small layer.
+# installed into it from the distribution. `make push` wants it named by digest. An image holds of it what Python needs
+# at run time (the stage "runtime"): no shell, no package manager, and nothing of the build. Commands in that stage and
+# above it therefore have the form of a list. Dependencies lie in a layer below the code, so that a change of code
+# moves only a small layer.
 #
 # KERNEL_ARCHITECTURES (compute capabilities, 90 for 9.0), KERNEL_MODELS (names in the operator's catalog) and
 # KERNEL_FORMATS say for which GPUs and models the engine image brings compiled kernels; empty: none, all, all. A pod
@@ -32,7 +34,23 @@ COPY .build /opt/build/.build
 COPY requirements/install.sh requirements/uv.lock /opt/build/requirements/
 
 
-FROM base AS operator
+FROM base AS runtime-files
+COPY requirements/runtime_files.py /opt/build/requirements/
+RUN python3 /opt/build/requirements/runtime_files.py /opt/runtime
+
+
+FROM scratch AS runtime
+COPY --from=runtime-files /opt/runtime /
+ENV PATH=/opt/venv/bin \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    HOME=/tmp \
+    USER=tangram
+ARG BASE_IMAGE
+LABEL org.opencontainers.image.base.name="${BASE_IMAGE}"
+
+
+FROM base AS operator-dependencies
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
 ARG PIP_TRUSTED_HOST
@@ -42,13 +60,20 @@ ARG UV_INSECURE_HOST
 COPY requirements/operator.lock /opt/build/requirements/
 RUN sh /opt/build/requirements/install.sh /opt/build/requirements/operator.lock \
  && echo /opt/tangram > "$(/opt/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tangram.pth" \
- && printf '#!/bin/sh\nexec /opt/venv/bin/python -P -m tangram "$@"\n' > /usr/local/bin/tangram-operator \
- && chmod 0755 /usr/local/bin/tangram-operator
+ && printf '#!/opt/venv/bin/python -P\nimport runpy\nrunpy.run_module("tangram", run_name="__main__", alter_sys=True)\n' \
+      > /opt/venv/bin/tangram-operator \
+ && chmod 0755 /opt/venv/bin/tangram-operator \
+ && rm -f /opt/venv/.lock /opt/venv/bin/activate* /opt/venv/bin/Activate.ps1
+
+
+FROM runtime AS operator
+COPY --from=operator-dependencies /opt/venv /opt/venv
+# What is imported here is all that needs libraries of the system.
+RUN ["/opt/venv/bin/python", "-c", "import ctypes, pycurl, sqlite3, ssl; import ortools.sat.python.cp_model"]
 COPY operator/tangram /opt/tangram/tangram
 COPY engine/tangram_http /opt/tangram/tangram_http
-RUN mkdir -p /opt/empty \
- && chmod -R a+rX /opt/tangram \
- && /opt/venv/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/tangram
+# Every user may read the code, whatever the umask of the checkout, and it is compiled: pods run on a read-only root.
+RUN ["/opt/venv/bin/python", "-c", "import compileall as c, pathlib, py_compile; [p.chmod(p.stat().st_mode & 0o755 | (0o555 if p.is_dir() else 0o444)) for p in pathlib.Path('/opt/tangram').rglob('*')]; assert c.compile_dir('/opt/tangram', quiet=1, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)"]
 WORKDIR /opt/empty
 USER 65532:65532
 EXPOSE 8080 9090
@@ -58,7 +83,7 @@ LABEL org.opencontainers.image.title="tangram-operator" \
       org.opencontainers.image.licenses="Apache-2.0"
 
 
-FROM base AS agent
+FROM base AS agent-dependencies
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
 ARG PIP_TRUSTED_HOST
@@ -68,8 +93,15 @@ ARG UV_INSECURE_HOST
 COPY requirements/agent.lock /opt/build/requirements/
 RUN sh /opt/build/requirements/install.sh /opt/build/requirements/agent.lock \
  && echo /opt/tangram > "$(/opt/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tangram.pth" \
- && printf '#!/bin/sh\nexec /opt/venv/bin/python -P -m tangram.partition.agent "$@"\n' > /usr/local/bin/tangram-agent \
- && chmod 0755 /usr/local/bin/tangram-agent
+ && printf '#!/opt/venv/bin/python -P\nimport runpy\nrunpy.run_module("tangram.partition.agent", run_name="__main__", alter_sys=True)\n' \
+      > /opt/venv/bin/tangram-agent \
+ && chmod 0755 /opt/venv/bin/tangram-agent \
+ && rm -f /opt/venv/.lock /opt/venv/bin/activate* /opt/venv/bin/Activate.ps1
+
+
+FROM runtime AS agent
+COPY --from=agent-dependencies /opt/venv /opt/venv
+RUN ["/opt/venv/bin/python", "-c", "import ctypes, ssl"]
 # What the agent imports, and no more: it is the one process of Tangram with rights on a node.
 COPY operator/tangram/__init__.py /opt/tangram/tangram/
 COPY operator/tangram/log_limit.py /opt/tangram/tangram/log_limit.py
@@ -80,9 +112,7 @@ COPY operator/tangram/fleet /opt/tangram/tangram/fleet
 COPY operator/tangram/packing /opt/tangram/tangram/packing
 COPY operator/tangram/partition /opt/tangram/tangram/partition
 COPY engine/tangram_http /opt/tangram/tangram_http
-RUN mkdir -p /opt/empty \
- && chmod -R a+rX /opt/tangram \
- && /opt/venv/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/tangram
+RUN ["/opt/venv/bin/python", "-c", "import compileall as c, pathlib, py_compile; [p.chmod(p.stat().st_mode & 0o755 | (0o555 if p.is_dir() else 0o444)) for p in pathlib.Path('/opt/tangram').rglob('*')]; assert c.compile_dir('/opt/tangram', quiet=1, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)"]
 WORKDIR /opt/empty
 # root: a capability that a pod adds is effective for root alone (KEP-2763), and the driver changes MIG layouts for
 # processes with CAP_SYS_ADMIN. The chart grants that one, and drops the others.
@@ -94,7 +124,7 @@ LABEL org.opencontainers.image.title="tangram-agent" \
       org.opencontainers.image.licenses="Apache-2.0"
 
 
-FROM base AS engine
+FROM base AS engine-dependencies
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
 ARG PIP_TRUSTED_HOST
@@ -104,8 +134,10 @@ ARG UV_INSECURE_HOST
 COPY requirements/engine.lock /opt/build/requirements/
 RUN sh /opt/build/requirements/install.sh /opt/build/requirements/engine.lock \
  && echo /opt/tangram > "$(/opt/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tangram.pth" \
- && printf '#!/bin/sh\nexec /opt/venv/bin/python -P -m tangram_engine "$@"\n' > /usr/local/bin/tangram-engine \
- && chmod 0755 /usr/local/bin/tangram-engine
+ && printf '#!/opt/venv/bin/python -P\nimport runpy\nrunpy.run_module("tangram_engine", run_name="__main__", alter_sys=True)\n' \
+      > /opt/venv/bin/tangram-engine \
+ && chmod 0755 /opt/venv/bin/tangram-engine \
+ && rm -f /opt/venv/.lock /opt/venv/bin/activate* /opt/venv/bin/Activate.ps1
 # Triton builds its launcher at the first launch of a kernel, with a C compiler. It is built here instead, with one that
 # leaves with the layer's temporary files; pods find it in /opt/triton and write what they compile to TRITON_CACHE_DIR.
 ENV TRITON_LIBCUDA_PATH=/opt/triton/libcuda
@@ -118,6 +150,9 @@ RUN sh /opt/build/requirements/install.sh /opt/build/requirements/compiler.lock 
 ENV TRITON_CACHE_MANAGER=tangram_engine.kernels.image_cache:ImageCache \
     TANGRAM_IMAGE_CACHE=/opt/triton/cache \
     TRITON_CACHE_DIR=/tmp/triton
+
+
+FROM engine-dependencies AS engine-kernels
 # The kernels that the engine's start needs, compiled by starting it on simulated GPUs: hence all that starts, but no
 # server. What changes elsewhere leaves this layer alone.
 ARG KERNEL_ARCHITECTURES="80 89 90 100"
@@ -137,13 +172,20 @@ RUN /opt/venv/bin/python /opt/build/kernels/compile_kernels.py /opt/triton/cache
       --catalog /opt/build/kernels/models.yaml --architectures ${KERNEL_ARCHITECTURES} \
       --models ${KERNEL_MODELS} --formats ${KERNEL_FORMATS} \
  && chmod -R a+rX /opt/triton/cache
+
+
+FROM runtime AS engine
+COPY --from=engine-dependencies /opt/venv /opt/venv
+RUN ["/opt/venv/bin/python", "-c", "import ctypes, ssl, tokenizers, torch, triton"]
+COPY --from=engine-kernels /opt/triton /opt/triton
+ENV TRITON_LIBCUDA_PATH=/opt/triton/libcuda \
+    TRITON_CACHE_MANAGER=tangram_engine.kernels.image_cache:ImageCache \
+    TANGRAM_IMAGE_CACHE=/opt/triton/cache \
+    TRITON_CACHE_DIR=/tmp/triton
 COPY models/tangram-tiny /models/tangram-tiny
 COPY engine/tangram_engine /opt/tangram/tangram_engine
 COPY engine/tangram_http /opt/tangram/tangram_http
-RUN mkdir -p /opt/empty \
- && chmod -R a+rX /opt/tangram \
- && find /models ! -perm -a=r -exec chmod a+rX {} + \
- && /opt/venv/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/tangram
+RUN ["/opt/venv/bin/python", "-c", "import compileall as c, pathlib, py_compile; [p.chmod(p.stat().st_mode & 0o755 | (0o555 if p.is_dir() else 0o444)) for d in ('/models', '/opt/tangram') for p in pathlib.Path(d).rglob('*')]; assert c.compile_dir('/opt/tangram', quiet=1, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)"]
 WORKDIR /opt/empty
 USER 65532:65532
 EXPOSE 8000

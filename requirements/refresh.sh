@@ -23,3 +23,4 @@ compile e2e.lock requirements/e2e.in -c requirements/dev.lock
 compile silicon.lock requirements/silicon.in -c requirements/dev.lock
 compile uv.lock requirements/uv.in
 compile compiler.lock requirements/compiler.in
+compile sbom.lock requirements/sbom.in

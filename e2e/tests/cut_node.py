@@ -27,6 +27,7 @@ from e2e.silicon.nvml.connection import Admin
 from e2e.silicon.nvml.daemon import serving
 from e2e.silicon.nvml.state import SILICON_LATENCIES, GpuInstance, NvmlState, from_json, node_state
 from e2e.tests.conftest import clear
+from e2e.tests.support import PRINT_DEVICES
 
 HERE, MANIFESTS = Path(__file__).parent, install.ROOT / "e2e/silicon/manifests"
 AGENT = "agent-of-simulated-driver"
@@ -128,8 +129,7 @@ class CutNode:
 
     def device(self, pod: dict[str, Any]) -> str:
         """The UUID of the device that the kubelet gave a pod."""
-        command = ("printenv", "NVIDIA_VISIBLE_DEVICES")
-        return self.kube.kubectl("exec", pod["metadata"]["name"], "--", *command).strip()
+        return self.kube.kubectl("exec", pod["metadata"]["name"], "--", *PRINT_DEVICES).strip()
 
     def plans_of_changes(self) -> list[dict[str, Any]]:
         """The FleetPlans that change layouts, the oldest first."""

@@ -14,6 +14,9 @@ from e2e.cluster.base import run
 from e2e.demo import install
 from e2e.kube import Kube
 
+# Images of the product have no program but Python.
+PRINT_DEVICES = ("/opt/venv/bin/python", "-c", "import os; print(os.environ['NVIDIA_VISIBLE_DEVICES'])")
+
 
 def ask(kube: Kube, name: str = install.NAME) -> str:
     """One short answer of a model."""

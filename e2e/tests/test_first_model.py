@@ -5,10 +5,12 @@ import re
 import pytest
 from openai import OpenAI
 
+from e2e.cluster import contents, images
 from e2e.cluster.images import FEW_KERNELS
 from e2e.demo import install
+from e2e.demo.stage import Stage
 from e2e.kube import Kube
-from e2e.tests.support import deployment
+from e2e.tests.support import PRINT_DEVICES, deployment
 
 pytestmark = pytest.mark.cluster
 
@@ -67,9 +69,7 @@ def test_every_condition_is_there_and_speaks_of_this_generation(model: Kube) -> 
 
 def test_the_pod_holds_one_slice_and_the_kubelet_knows_which(model: Kube) -> None:
     pod = model.get("pods", "-l", "app.kubernetes.io/component=engine")["items"][0]
-    slices = model.kubectl(
-        "exec", pod["metadata"]["name"], "--", "printenv", "NVIDIA_VISIBLE_DEVICES"
-    ).strip()
+    slices = model.kubectl("exec", pod["metadata"]["name"], "--", *PRINT_DEVICES).strip()
 
     assert re.fullmatch(r"MIG-[0-9a-f-]{36}", slices)
     assert pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/mig-1g.10gb"] == "1"
@@ -77,6 +77,9 @@ def test_the_pod_holds_one_slice_and_the_kubelet_knows_which(model: Kube) -> Non
 
 LAUNCHER = """
 import os, shutil, sys
+if "LD_LIBRARY_PATH" not in os.environ:  # read when a process starts
+    os.environ["LD_LIBRARY_PATH"] = "/opt/triton/libcuda"
+    os.execv(sys.executable, sys.orig_argv)
 sys.setdlopenflags(os.RTLD_LAZY)  # the stand-in for libcuda has none of the functions that the launcher calls
 assert not any(map(shutil.which, ("cc", "gcc", "clang")))
 from triton.backends.nvidia import driver
@@ -91,8 +94,7 @@ print(path, _load_module_from_path("cuda_utils", path).launch)
 def test_the_image_has_the_launcher_of_triton_and_needs_no_compiler(model: Kube) -> None:
     pod = model.get("pods", "-l", "app.kubernetes.io/component=engine")["items"][0]
     assert pod["spec"]["containers"][0]["securityContext"]["readOnlyRootFilesystem"] is True
-    command = ("env", "LD_LIBRARY_PATH=/opt/triton/libcuda", "/opt/venv/bin/python", "-c", LAUNCHER)
-    found = model.kubectl("exec", pod["metadata"]["name"], "--", *command)
+    found = model.kubectl("exec", pod["metadata"]["name"], "--", "/opt/venv/bin/python", "-c", LAUNCHER)
 
     assert found.startswith("/opt/triton/cache/")
     assert "built-in function launch" in found
@@ -113,6 +115,19 @@ def test_the_image_brings_the_kernels_of_the_models_that_it_was_built_for(model:
 
     found = set(kernels.splitlines())
     assert {f"{name} {FEW_KERNELS['KERNEL_ARCHITECTURES']}" for name in ("_attend", "_scan")} <= found
+
+
+@pytest.mark.parametrize("target", images.PRODUCT)
+def test_an_image_holds_no_program_but_python_and_nothing_of_its_build(
+    stage: Stage, model: Kube, target: str
+) -> None:
+    del model  # it is served by these images
+    if stage.provider.name != "local":
+        pytest.skip("the layers lie in the layout of the local cluster alone")
+    held = list(contents.files(images.oci_layout(), stage.references[target]))
+
+    assert any(file.path.endswith("bin/python3") for file in held)
+    assert contents.faults(held) == []
 
 
 def test_the_engine_pod_has_no_rights_that_its_author_lacked(model: Kube) -> None:

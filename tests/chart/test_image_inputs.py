@@ -54,6 +54,7 @@ def test_every_pin_has_hashes_and_no_lock_names_a_host(lock):
         ("silicon.lock", inputs("silicon.in")),
         ("uv.lock", inputs("uv.in")),
         ("compiler.lock", inputs("compiler.in")),
+        ("sbom.lock", inputs("sbom.in")),
     ],
 )
 def test_a_lock_holds_what_is_asked_for_within_its_ranges(lock, wanted):
@@ -104,9 +105,9 @@ def test_any_builder_can_build_it(name):
     assert re.search(r"^ARG BASE_IMAGE=", instructions, re.MULTILINE)
 
 
-def _stage(target):
+def _stage(target, base="runtime"):
     stages = re.split(r"^FROM ", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)
-    return next(text for text in stages if text.startswith(f"base AS {target}\n"))
+    return next(text for text in stages if text.startswith(f"{base} AS {target}\n"))
 
 
 @pytest.mark.parametrize(
@@ -120,7 +121,8 @@ def _stage(target):
 )
 def test_dependencies_lie_below_the_code_and_only_the_agent_is_root(target, code, user):
     stage = _stage(target)
-    assert stage.index("install.sh") < stage.index(f"COPY {code}")
+    assert "install.sh" in _stage(f"{target}-dependencies", "base")
+    assert stage.index(f"COPY --from={target}-dependencies /opt/venv /opt/venv") < stage.index(f"COPY {code}")
     assert re.findall(r"^USER (.+)$", stage, re.MULTILINE) == [user]
     assert stage.index(f"COPY {code}") < stage.index(f"USER {user}")
     assert '"-P"' in stage
@@ -158,8 +160,21 @@ def test_the_agents_image_holds_the_code_that_the_agent_imports_and_no_other_pac
     assert copied - {"tangram"} == set(imported.split())
 
 
+def test_images_begin_with_nothing_and_have_no_shell_that_a_build_could_use():
+    assert _stage("runtime", "scratch").startswith(
+        "scratch AS runtime\nCOPY --from=runtime-files /opt/runtime /\n"
+    )
+    for target in images.PRODUCT:
+        commands = re.findall(r"^RUN (.+)$", _stage(target), re.MULTILINE)
+        assert all(json.loads(command)[0] == "/opt/venv/bin/python" for command in commands)
+        copied = re.findall(r"^COPY (?:--from=\S+ )?.+ (\S+)$", _stage(target), re.MULTILINE)
+        assert all(
+            path.startswith(("/opt/venv", "/opt/tangram/", "/opt/triton", "/models/")) for path in copied
+        )
+
+
 def test_the_images_of_the_product_are_the_targets_of_its_dockerfile():
-    targets = re.findall(r"^FROM base AS (\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    targets = re.findall(r"^FROM runtime AS (\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     assert set(images.PRODUCT) == set(targets)
     assert {images.RECIPES[target].dockerfile for target in targets} == {"Dockerfile"}
 
@@ -169,7 +184,7 @@ def test_whatever_the_dockerfiles_copy_is_let_through_by_dockerignore():
     allowed = [line[1:] for line in ignore if line.startswith("!")]
     assert "*" in ignore
     for name in DOCKERFILES:
-        for line in re.findall(r"^COPY (.+)$", (ROOT / name).read_text(), re.MULTILINE):
+        for line in re.findall(r"^COPY (?!--from=)(.+)$", (ROOT / name).read_text(), re.MULTILINE):
             for source in line.split()[:-1]:
                 fits = [
                     a
