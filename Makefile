@@ -31,9 +31,9 @@ help: ## List the targets
 
 ## ---- development -----------------------------------------------------------------------------
 
-$(VENV)/.stamp: pyproject.toml requirements/dev.lock
+$(VENV)/.stamp: pyproject.toml requirements/dev.lock requirements/uv.lock
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet 'uv>=0.8,<1'
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/uv.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --requirements requirements/dev.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
 	touch $@
@@ -126,9 +126,15 @@ images: ## Build the images; `make images push REGISTRY=registry.example.com/tea
 	$(PYTHON) -m e2e.cluster images --tag $(TAG)
 
 .PHONY: push
-push: ## Push the images to REGISTRY
+push: ## Push the images to REGISTRY, built on a base image with a digest, and sign them by cosign
 	@: "$${REGISTRY:?say where to: make images push REGISTRY=registry.example.com/team}"
 	$(PYTHON) -m e2e.cluster push --registry "$$REGISTRY" --tag $(TAG)
+
+.PHONY: sbom
+sbom: setup ## List what the images hold, built before, as CycloneDX in build/sbom
+	$(BIN)/uv venv --quiet --clear $(VENV)/sbom
+	$(BIN)/uv pip install --quiet --python $(VENV)/sbom/bin/python --require-hashes --requirement requirements/sbom.lock
+	$(PYTHON) -m e2e.cluster sbom --tag $(TAG) --generator $(VENV)/sbom/bin/cyclonedx-py
 
 .PHONY: calibrate
 calibrate: setup ## Fit the step-time model again on the published measurements, and write how well it predicts

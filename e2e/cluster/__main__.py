@@ -7,8 +7,9 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
-from e2e.cluster import binaries, images, packages, paths, providers
+from e2e.cluster import binaries, images, packages, paths, providers, release, sbom
 from e2e.cluster.base import ClusterError, Progress
 
 
@@ -65,8 +66,14 @@ def build_images(options: argparse.Namespace, say: Progress) -> None:
 
 
 def push_images(options: argparse.Namespace, say: Progress) -> None:
-    for target in options.names or images.PRODUCT:
-        print(images.push(target, options.registry, tag=options.tag, progress=say))
+    targets = options.names or images.PRODUCT
+    print(*release.push_all(targets, options.registry, tag=options.tag, progress=say), sep="\n")
+
+
+def write_sboms(options: argparse.Namespace, say: Progress) -> None:
+    targets = options.names or images.PRODUCT
+    for path in sbom.write(targets, options.generator, Path("build/sbom"), tag=options.tag, progress=say):
+        print(path)
 
 
 def clean(options: argparse.Namespace, say: Progress) -> None:
@@ -84,6 +91,7 @@ VERBS: dict[str, Callable[[argparse.Namespace, Progress], None]] = {
     "packages": fetch_packages,
     "images": build_images,
     "push": push_images,
+    "sbom": write_sboms,
     "clean": clean,
 }
 
@@ -94,11 +102,12 @@ def main() -> None:
     )
     parser.add_argument("verb", choices=VERBS)
     parser.add_argument(
-        "names", nargs="*", help="binaries: programs; images, push: targets of the Dockerfiles"
+        "names", nargs="*", help="binaries: programs; images, push, sbom: targets of the Dockerfiles"
     )
     parser.add_argument("--provider", choices=providers.NAMES, default=providers.AUTO)
     parser.add_argument("--registry", help="push: where to, for example registry.example.com/team")
-    parser.add_argument("--tag", default="dev", help="images, push: the tag (default: dev)")
+    parser.add_argument("--tag", default="dev", help="images, push, sbom: the tag (default: dev)")
+    parser.add_argument("--generator", type=Path, default=Path("cyclonedx-py"), help="sbom: cyclonedx-py")
     parser.add_argument("--load", action="store_true", help="images: also load them into the cluster")
     options = parser.parse_args()
     if options.verb == "push" and not options.registry:

@@ -135,18 +135,6 @@ def build_arguments(
     ]
 
 
-def push(target: str, registry: str, *, tag: str = "dev", progress: Progress = silent) -> str:
-    """Bring one image, built before, to a registry of the user's."""
-    local, remote = reference(target, tag=tag), reference(target, registry=registry, tag=tag)
-    progress(f"pushing {remote}")
-    if docker_answers():
-        run(["docker", "tag", local, remote], timeout_s=30)
-        run(["docker", "push", remote], timeout_s=PUSH_TIMEOUT_S)
-    else:
-        buildah("push", local, f"docker://{remote}", timeout_s=PUSH_TIMEOUT_S)
-    return remote
-
-
 # ---- buildah -------------------------------------------------------------------------------------------
 
 
