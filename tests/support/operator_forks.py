@@ -49,7 +49,7 @@ class OperatorForks:
             assert self._server.stdin is not None
             self._server.stdin.write(line.encode() + b"\n")
             self._server.stdin.flush()
-            assert self._changed.wait_for(lambda: self._begun, 60), "the server of forks does not answer"
+            assert self._changed.wait_for(lambda: self._begun, 180), "the server of forks does not answer"
             return OperatorFork(self, self._begun.pop())
 
     def status(self, pid: int, timeout_s: float = 0.0) -> int | None:
