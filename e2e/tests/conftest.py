@@ -1,7 +1,7 @@
 """A cluster for what a person lives through; every test starts from an installed, quiet Tangram.
 
 A model takes most of a minute to become Ready and to end again: the tests of a module share one. A test waits
-for most of its time. So three processes run side by side where clusters can be made at will, each with its own.
+for most of its time. So three processes run side by side where clusters can be made at will, each with one.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def test_no_failure_at_any_point_of_a_move_breaks_a_law(name):
 
 
 # Each further step takes four times as long with both, three times with faults alone.
-DEEP = {(1, 1): 2, (1, 0): 4, (0, 1): 4, (0, 0): 8}  # by faults and changes: what four minutes are enough for
+DEEP = {(1, 1): 2, (1, 0): 4, (0, 1): 2, (0, 0): 8}  # by faults and changes: within four minutes
 
 
 @pytest.mark.campaign
