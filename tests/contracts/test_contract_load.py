@@ -28,6 +28,7 @@ from tangram_engine.serve.metrics import (
     CountedRequest,
     EngineMetrics,
 )
+from tangram_http import refusals
 from tests.contracts.test_contract_buckets import INFO
 from tests.support.fleet import intent, shape
 
@@ -136,12 +137,13 @@ def errors_of_the_server():
 def test_each_refusal_is_the_replicas_or_the_requests():
     """Refusals of requests are 4xx but 429, which says either; 500 and 504 end what was accepted."""
     errors = set(errors_of_the_server())
+    errors |= {(r.status, r.code) for r in vars(refusals).values() if isinstance(r, refusals.EarlyRefusal)}
     by_replica = {code for status, code in errors if status == 503} | {"queue_full"}
 
     assert by_replica == set(REFUSED_BY_REPLICA)
     assert {code for status, code in errors if status == 429} == {"queue_full", "too_many_sequences"}
     assert set(REFUSED_BY_REPLICA).isdisjoint(REFUSED_FOR_ITSELF)
-    assert {status for status, _ in errors if status >= 500} == {500, 503, 504}
+    assert {status for status, _ in errors if status >= 500} == {500, 501, 503, 504}
 
 
 def test_the_document_says_of_each_reason_whether_it_is_load():

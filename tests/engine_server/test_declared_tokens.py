@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import transformers
+from msgspec import Raw
 
 from tangram_engine.checkpoint import CheckpointError
 from tangram_engine.messages import EngineInfo
 from tangram_engine.serve.http.defaults import SamplingDefaults
 from tangram_engine.serve.http.errors import APIError
-from tangram_engine.serve.http.params import ChatRequest, CompletionRequest, Message
+from tangram_engine.serve.http.params import ChatRequest, CompletionRequest
 from tangram_engine.serve.prepare_requests import RequestPreparer
 from tangram_engine.serve.text.declared_tokens import read_declared_tokens
 from tangram_engine.serve.text.tokenizer import TextTools, load_chat_template, load_tokenizer
@@ -158,7 +159,7 @@ def test_the_end_token_of_the_tokenizer_ends_answers(fields: dict[str, Any], sto
     [
         (CompletionRequest(model="m", prompt="a [PAD]"), "prompt"),
         (CompletionRequest(model="m", prompt=[5, 320]), "prompt"),
-        (ChatRequest(model="m", messages=[Message(role="user", content="a [PAD]")]), "messages"),
+        (ChatRequest(model="m", messages=[Raw(b'{"role":"user","content":"a [PAD]"}')]), "messages"),
     ],
 )
 def test_a_prompt_with_a_token_beyond_the_embedding_is_refused(request_: Any, field: str) -> None:

@@ -98,7 +98,7 @@ def test_many_tokens_are_decoded_by_the_call_that_gives_the_interpreter_away(mod
         def decode_batch(self, batch: list[list[int]], *, skip_special_tokens: bool) -> list[str]:
             return real.decode_batch(batch, skip_special_tokens=skip_special_tokens)
 
-    tools = TextTools(Recorded(), byte_level=True, longest_token=None)  # type: ignore[arg-type]
+    tools = TextTools(Recorded(), longest_token=None)  # type: ignore[arg-type]
     for count in (2, 20, 500, 5000):
         ids = [5 + number % 293 for number in range(count)]
         assert tools.decode(ids) == real.decode(ids)

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from tangram_engine.serve.http import jsonio
 from tangram_engine.serve.http.body import parse
 from tangram_engine.serve.http.errors import APIError
+from tangram_engine.serve.http.jsonio import decode_value
 from tangram_engine.serve.http.params import (
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
+    Message,
     template_options,
 )
 
@@ -41,7 +43,7 @@ def test_chats_take_whole_floats_and_keep_their_texts(field: str) -> None:
     body = b'{"model":"m",%s,"%s":2.0,"temperature":0.5}' % (MESSAGES, field.encode())
     request = parse(body, ChatRequest)
     assert (getattr(request, field), request.temperature) == (2, 0.5)
-    assert request.messages[0].content == 'n is 2.0, "2.0" \\'
+    assert decode_value(request.messages[0], Message).content == 'n is 2.0, "2.0" \\'
 
 
 def test_token_ids_and_options_take_whole_floats() -> None:

@@ -309,8 +309,9 @@ def test_the_port_is_reached_at_every_address_of_the_pod(address):
     server = MetricsServer(0, AgentMetrics("node-a").registry)
     server.start()
     try:
-        with socket.create_connection((address, server.server_port), timeout=10):
-            pass
+        host = f"[{address}]" if ":" in address else address
+        with urllib.request.urlopen(f"http://{host}:{server.server_port}/metrics", timeout=10) as response:
+            assert response.status == 200
     finally:
         server.close()
 

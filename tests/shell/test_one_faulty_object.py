@@ -219,10 +219,10 @@ def test_an_llmdeployment_whose_spec_raises_is_refused_with_the_reason(
 ) -> None:
     real = intents.parse
 
-    def parse(obj: Object, classes: PriorityClasses) -> Any:
+    def parse(obj: Object, classes: PriorityClasses, keys: Any) -> Any:
         if obj["metadata"]["uid"] == BAD:
             raise ZeroDivisionError("division by zero")
-        return real(obj, classes)
+        return real(obj, classes, keys)
 
     monkeypatch.setattr(intents, "parse", parse)
     result = check(RUNNING_FLEET, "parse")

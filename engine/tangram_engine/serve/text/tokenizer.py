@@ -237,12 +237,18 @@ def _spells_every_byte(tokenizer: Tokenizer, steps: list[dict[str, Any]]) -> boo
 def _special(tokenizer: Tokenizer) -> frozenset[int]:
     """By the library's own answer: a token that was declared again as not special is still skipped."""
 
-    def text(token: int, *, skip: bool) -> str:
-        written: str = tokenizer.decode([token], skip_special_tokens=skip)
-        return written
+    def is_skipped(token: int, *, declared: bool) -> bool:
+        try:
+            with _NATIVE:
+                with_it, without_it = (
+                    tokenizer.decode([token], skip_special_tokens=skip) for skip in (False, True)
+                )
+        except TokenizerError:  # a decoder that fails on a short text
+            return declared
+        return bool(with_it) and not without_it
 
     added = tokenizer.get_added_tokens_decoder()
-    return frozenset(token for token in added if text(token, skip=False) and not text(token, skip=True))
+    return frozenset(token for token, flags in added.items() if is_skipped(token, declared=flags.special))
 
 
 def load_chat_template(directory: Path) -> ChatTemplate | None:
