@@ -1,7 +1,7 @@
 """A cluster for what a person lives through; every test starts from an installed, quiet Tangram.
 
 A model takes most of a minute to become Ready and to end again: the tests of a module share one. A test waits
-for most of its time. So three processes run side by side where clusters can be made at will, each with one.
+for most of its time. So two processes run side by side where clusters can be made at will, each with one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from e2e.demo.graph import run_steps, stderr_line
 from e2e.demo.stage import Stage, registry_for
 from e2e.kube import Kube, wait_until
 
-CLUSTERS = 3  # side by side on two cores: their tests wait for three quarters of their time
+CLUSTERS = 2  # side by side on two cores; each takes 7 GB of disk for its copy of the images
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):  # its cluster has its number
     os.environ["TANGRAM_CLUSTER"] = worker.removeprefix("gw")
 
