@@ -20,7 +20,7 @@ from e2e.cluster.base import REPOSITORY, ClusterError, Progress, run, silent, ta
 from e2e.cluster.baseimage import archive, ensure_base_image, host_bundle, local_reference
 from e2e.cluster.locks import locked
 
-BUILD_TIMEOUT_S, PUSH_TIMEOUT_S = 1800.0, 600.0
+BUILD_TIMEOUT_S, PUSH_TIMEOUT_S = 3600.0, 600.0  # the engine: ten minutes on two quiet cores
 INGEST_ATTEMPTS = 3
 # Builds of one repository that stay on the disk: what runs, what replaces it, and one to go back to.
 KEPT_BUILDS = 3
