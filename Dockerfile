@@ -8,8 +8,8 @@
 # BASE_IMAGE needs python3 (3.11 or newer) with venv and, for the engine, its headers, and ca-certificates; nothing is
 # installed into it from the distribution. `make push` wants it named by digest. An image holds of it what Python needs
 # at run time (the stage "runtime"): no shell, no package manager, and nothing of the build. Commands in that stage and
-# above it therefore have the form of a list. Dependencies lie in a layer below the code, so that a change of code
-# moves only a small layer.
+# above it therefore have the form of a list. The engine's stands on BASE_IMAGE. Dependencies lie in a layer below the
+# code, so that a change of code moves only a small layer.
 #
 # KERNEL_ARCHITECTURES (compute capabilities, 90 for 9.0), KERNEL_MODELS (names in the operator's catalog) and
 # KERNEL_FORMATS say for which GPUs and models the engine image brings compiled kernels; empty: none, all, all. A pod
@@ -174,18 +174,17 @@ RUN /opt/venv/bin/python /opt/build/kernels/compile_kernels.py /opt/triton/cache
  && chmod -R a+rX /opt/triton/cache
 
 
-FROM runtime AS engine
-COPY --from=engine-dependencies /opt/venv /opt/venv
-RUN ["/opt/venv/bin/python", "-c", "import ctypes, ssl, tokenizers, torch, triton"]
-COPY --from=engine-kernels /opt/triton /opt/triton
-ENV TRITON_LIBCUDA_PATH=/opt/triton/libcuda \
-    TRITON_CACHE_MANAGER=tangram_engine.kernels.image_cache:ImageCache \
-    TANGRAM_IMAGE_CACHE=/opt/triton/cache \
-    TRITON_CACHE_DIR=/tmp/triton
+# Not copied into the stage "runtime": torch and its libraries are 6 GB, which builder and nodes would hold twice.
+FROM engine-kernels AS engine
 COPY models/tangram-tiny /models/tangram-tiny
 COPY engine/tangram_engine /opt/tangram/tangram_engine
 COPY engine/tangram_http /opt/tangram/tangram_http
-RUN ["/opt/venv/bin/python", "-c", "import compileall as c, pathlib, py_compile; [p.chmod(p.stat().st_mode & 0o755 | (0o555 if p.is_dir() else 0o444)) for d in ('/models', '/opt/tangram') for p in pathlib.Path(d).rglob('*')]; assert c.compile_dir('/opt/tangram', quiet=1, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)"]
+RUN rm -rf /opt/build \
+ && mkdir -p /opt/empty \
+ && chmod -R a+rX /opt/tangram \
+ && find /models ! -perm -a=r -exec chmod a+rX {} + \
+ && find / -xdev -type f -perm /6000 -exec chmod a-s {} + \
+ && /opt/venv/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/tangram
 WORKDIR /opt/empty
 USER 65532:65532
 EXPOSE 8000

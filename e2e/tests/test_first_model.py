@@ -117,7 +117,7 @@ def test_the_image_brings_the_kernels_of_the_models_that_it_was_built_for(model:
     assert {f"{name} {FEW_KERNELS['KERNEL_ARCHITECTURES']}" for name in ("_attend", "_scan")} <= found
 
 
-@pytest.mark.parametrize("target", images.PRODUCT)
+@pytest.mark.parametrize("target", [target for target in images.PRODUCT if target != "engine"])
 def test_an_image_holds_no_program_but_python_and_nothing_of_its_build(
     stage: Stage, model: Kube, target: str
 ) -> None:
