@@ -21,10 +21,14 @@ GENERATE_TIMEOUT_S = 120.0
 # Runs in the image.
 _HELD = """
 import importlib.metadata, json, pathlib, platform
-files = sorted(pathlib.Path("/var/lib/dpkg/status.d").glob("*"))
+dpkg = pathlib.Path("/var/lib/dpkg")  # Debian has one file for all packages, a runtime image one for each
+one_file = dpkg / "status"
+texts = one_file.read_text().strip().split("\\n\\n") if one_file.exists() else [
+    file.read_text() for file in sorted((dpkg / "status.d").glob("*"))
+]
 print(json.dumps({
     "distribution": platform.freedesktop_os_release()["ID"],
-    "debian": [file.read_text() for file in files],
+    "debian": texts,
     "python": {one.metadata["Name"]: one.version for one in importlib.metadata.distributions()},
 }))
 """
