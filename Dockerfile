@@ -104,7 +104,6 @@ COPY --from=agent-dependencies /opt/venv /opt/venv
 RUN ["/opt/venv/bin/python", "-c", "import ctypes, ssl"]
 # What the agent imports, and no more: it is the one process of Tangram with rights on a node.
 COPY operator/tangram/__init__.py /opt/tangram/tangram/
-COPY operator/tangram/log_limit.py /opt/tangram/tangram/log_limit.py
 COPY operator/tangram/api /opt/tangram/tangram/api
 COPY operator/tangram/catalog /opt/tangram/tangram/catalog
 COPY operator/tangram/kube /opt/tangram/tangram/kube

@@ -1,4 +1,4 @@
-"""One HTTP port whose clients are bounded, for the engine, the operator and the node agent.
+"""One HTTP port whose clients are bounded, and a log that is, for engine, operator and node agent.
 
 In: an application of aiohttp, a listening socket and limits. Out: a port that clients can neither fill nor
 block. It imports aiohttp and the standard library alone, since all images hold it.
@@ -11,4 +11,5 @@ block. It imports aiohttp and the standard library alone, since all images hold 
 | `listener` | accepts connections, pauses where that fails, and refuses what HTTP/1.1 does not allow |
 | `sockets` | opens the listening socket, within the descriptors of the process |
 | `pages` | serves small pages, each made at most once a second |
+| `log_limit` | writes some log lines of each kind, and counts the others |
 """

@@ -5,16 +5,13 @@ import asyncio
 import io
 import json
 import logging
-from pathlib import Path
 
 import pytest
 
 from benchmarks.structure import modules
-from tangram import log_limit
-from tangram.log_limit import BURST, MOST_KINDS, MOST_LOGGERS, REPORT_S, LimitedLogHandler
 from tangram.partition.agent import command as agent
 from tangram.shell import logs
-from tangram_engine import log_limit as engine_log_limit
+from tangram_http.log_limit import BURST, MOST_KINDS, MOST_LOGGERS, REPORT_S, LimitedLogHandler
 
 LINES = 100_000
 
@@ -33,12 +30,6 @@ class Log:
     @property
     def lines(self):
         return self.stream.getvalue().splitlines()
-
-
-def test_the_engine_has_the_same_module():
-    operators, engines = (Path(module.__file__).read_text() for module in (log_limit, engine_log_limit))
-
-    assert engines == operators.replace("Limited", "Engine")
 
 
 def test_a_hundred_thousand_lines_of_one_kind_leave_a_few_and_their_number():

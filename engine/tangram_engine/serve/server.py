@@ -14,7 +14,6 @@ from aiohttp import web
 
 from tangram_engine.checkpoint import CheckpointError, RefusalReason, read_checkpoint, read_shapes
 from tangram_engine.config import DUMMY, EngineConfig
-from tangram_engine.log_limit import EngineLogHandler
 from tangram_engine.messages import EngineInfo
 from tangram_engine.serve.api_keys import APIKeyFileError, APIKeys
 from tangram_engine.serve.http.admission import BodyBytes
@@ -25,6 +24,7 @@ from tangram_engine.serve.text.client import WORKERS, TextClient
 from tangram_engine.serve.text.tokenizer import TextTools, load_tokenizer
 from tangram_http.connections import ConnectionLimits, Connections
 from tangram_http.listener import Listener
+from tangram_http.log_limit import LimitedLogHandler
 from tangram_http.refusals import EarlyRefusal, RefusalWriter
 from tangram_http.sockets import listening_socket, within_descriptors
 
@@ -232,7 +232,7 @@ class Server:
 def serve(options: ServeOptions, config: EngineConfig, factory: EngineFactory = llm_engine) -> int:
     """Run one replica until a signal stops it or its engine dies; the process's exit status."""
     shown = "%(asctime)s server %(levelname)s %(name)s: %(message)s"
-    logging.basicConfig(level=logging.INFO, format=shown, handlers=[EngineLogHandler()])
+    logging.basicConfig(level=logging.INFO, format=shown, handlers=[LimitedLogHandler()])
     sys.setswitchinterval(_SWITCH_S)
 
     async def main() -> int:

@@ -14,7 +14,6 @@ from typing import Protocol
 from tangram_engine.checkpoint import CheckpointError
 from tangram_engine.config import EngineConfig
 from tangram_engine.frames import FrameReader
-from tangram_engine.log_limit import EngineLogHandler
 from tangram_engine.messages import (
     FRAME_LIMIT,
     Abort,
@@ -33,6 +32,7 @@ from tangram_engine.messages import (
 )
 from tangram_engine.schedule.request import Request
 from tangram_engine.start_error import StartError
+from tangram_http.log_limit import LimitedLogHandler
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ def main(channel: socket.socket, factory: EngineFactory, config: EngineConfig) -
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     shown = "%(asctime)s engine %(levelname)s %(name)s: %(message)s"
-    logging.basicConfig(level=logging.INFO, format=shown, handlers=[EngineLogHandler()])
+    logging.basicConfig(level=logging.INFO, format=shown, handlers=[LimitedLogHandler()])
     inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(channel, inbox), daemon=True, name="receive").start()
     try:

@@ -4,7 +4,7 @@ import json
 import logging
 from datetime import UTC, datetime
 
-from tangram.log_limit import LimitedLogHandler
+from tangram_http.log_limit import LimitedLogHandler
 
 # aiohttp and httpx log the URL of each request at INFO; kopf logs every event.
 _QUIET = ("httpx", "httpcore", "aiohttp", "kopf")

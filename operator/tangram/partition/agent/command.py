@@ -11,7 +11,6 @@ from pathlib import Path
 from tangram.kube.client import ApiError
 from tangram.kube.credentials import SERVICE_ACCOUNT, AuthError, Credentials, in_cluster_credentials
 from tangram.kube.kubeconfig import load_kubeconfig
-from tangram.log_limit import LimitedLogHandler
 from tangram.partition.agent.api_thread import ApiThread
 from tangram.partition.agent.cluster import Cluster
 from tangram.partition.agent.driver_thread import DEADLINE_S, DriverHangs, DriverThread
@@ -21,6 +20,7 @@ from tangram.partition.agent.pod_resources import SOCKET, PodResources
 from tangram.partition.agent.round_trigger import RoundTrigger
 from tangram.partition.agent.watch import NodeWatch
 from tangram.partition.nvml import NVMLDriver
+from tangram_http.log_limit import LimitedLogHandler
 
 log = logging.getLogger(__name__)
 
