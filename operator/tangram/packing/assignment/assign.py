@@ -120,7 +120,7 @@ def _whole(work: AssignmentState, classes: GPUClasses, counts: SolutionCounts) -
             continue
         for ids, target in zip(group.members, _repeat(group.targets, n), strict=True):
             free = _keep_gangs(work, ids, target, classes)
-            kind = GPUKind(group.kind.sku, group.kind.place, group.kind.price)
+            kind = group.kind.one_gpu
             origin_of = origins(work.fleet, (work.gpus[gpu] for gpu in ids))
             given = list[str]()
             for origin, count in target.in_mig:

@@ -44,6 +44,11 @@ class GPUKind:
     nvlink_gpus: int = NODE_GPUS  # of the node that one NVLink domain joins
     node_size: int = 1  # GPUs of the node, MIG ones counted
 
+    @property
+    def one_gpu(self) -> "GPUKind":
+        """The kind of each of its GPUs in MIG mode, where the node does not matter."""
+        return GPUKind(self.sku, self.place, self.price)
+
     def gangs_that_fit(self, size: int, free: int) -> int:
         """Return how many gangs of `size` GPUs fit on `free` GPUs of a node."""
         return gangs_that_fit(size, free=free, node_gpus=self.node_size, nvlink_gpus=self.nvlink_gpus)
@@ -293,12 +298,7 @@ def in_turn(
 
 
 def _converted(fleet: PreparedFleet, classes: Iterable[StateClass]) -> tuple[ConvertedClass, ...]:
-    kinds = {
-        (GPUKind(c.kind.sku, c.kind.place, c.kind.price), origin)
-        for c in classes
-        for target in c.targets
-        for origin, _ in target.in_mig
-    }
+    kinds = {(c.kind.one_gpu, origin) for c in classes for target in c.targets for origin, _ in target.in_mig}
     converted = []
     for kind, origin in sorted(kinds):
         board = fleet.problem.board(kind.sku)

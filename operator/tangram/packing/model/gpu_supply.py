@@ -18,9 +18,8 @@ def add_gpus(model: Model, fleet: PreparedFleet) -> None:
         model.counts.append(counts)
         for variable, target in zip(counts, group.targets, strict=True):
             _offer(model, kind, variable, target, hours)
-            place = GPUKind(kind.sku, kind.place, kind.price)
             for origin, count in target.in_mig:
-                in_mig.setdefault((place, origin), Terms()).add(variable, count)
+                in_mig.setdefault((kind.one_gpu, origin), Terms()).add(variable, count)
     for number, added in enumerate(model.classes.converted):
         most = sum(len(ids) for c in model.classes.existing if c.is_node for ids in c.members)
         counts = [model.cp.new_int_var(0, most, f"v{number}.{t}") for t in range(len(added.targets))]

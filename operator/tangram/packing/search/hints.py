@@ -32,9 +32,8 @@ def converted_as_they_are(classes: GPUClasses) -> list[tuple[int, ...]]:
     """Return how many GPUs of each converted class become what if nothing changes: all of them idle."""
     now: Counter[tuple[GPUKind, Origin]] = Counter()
     for group in classes.existing:
-        place = GPUKind(group.kind.sku, group.kind.place, group.kind.price)
         for origin, n in group.targets[as_it_is(group)].in_mig:
-            now[place, origin] += n * len(group.members)
+            now[group.kind.one_gpu, origin] += n * len(group.members)
     return [
         tuple(now[c.kind, c.origin] * (target.kind == "idle") for target in c.targets)
         for c in classes.converted
