@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.duration_report import DurationReport
 from tests.support.process_tree import processor_seconds
-from tests.support.processor_budget import ProcessorBudget, table_text
+from tests.support.processor_budget import ProcessorBudget, record, seconds_before, table_text
 
 TABLE = {"tests/a.py": 20.0, "tests/b.py": 100.0, "tests/c.py": 80.0, "tests/small.py": 2.0}
 GROWN = TABLE | {"tests/a.py": 40.0}
@@ -102,6 +102,21 @@ def test_a_run_that_failed_otherwise_is_not_kept(cache: Path) -> None:
 
     assert session.exitstatus == pytest.ExitCode.INTERRUPTED
     assert list(cache.iterdir()) == []
+
+
+def test_two_runs_of_different_files_are_both_kept(cache: Path) -> None:
+    record({"tests/conftest.py": 1.0, "tests/deleted.py": 3.0})
+
+    record({"tests/repository/test_processor_budget.py": 2.0})
+
+    assert seconds_before() == {"tests/conftest.py": 1.0, "tests/repository/test_processor_budget.py": 2.0}
+
+
+def test_a_run_is_compared_with_the_same_files_of_the_run_before() -> None:
+    slower_others = {"tests/other.py": 1000.0}
+    table = TABLE | {"tests/other.py": 100.0}
+
+    assert ProcessorBudget(table, before=GROWN | slower_others).exceeding_twice(GROWN) == {"tests/a.py"}
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ TABLE = ROOT / "tests" / "cpu_seconds.toml"
 LEAST_S = 10.0  # a file that takes less is not compared: its seconds vary too much
 MOST_GROWTH = 1.5
 HEADING = """\
-# Processor seconds of each test file in a run of `make test` without the cluster suite, children included.
+# Processor seconds of each test file in a run of `make test`, children included, without the cluster suite.
 # `make test-budget` writes this file.
 """
 
@@ -53,7 +53,8 @@ class ProcessorBudget:
 
     def exceeding_twice(self, seconds: Mapping[str, float]) -> set[str]:
         """Return those of them that did so in the run before, too."""
-        return self.exceeding(seconds) & self.exceeding(self.before)
+        before = {file: self.before[file] for file in seconds.keys() & self.before.keys()}
+        return self.exceeding(seconds) & self.exceeding(before)
 
     def unlisted(self, seconds: Mapping[str, float]) -> set[str]:
         """Return the files without an entry that are large enough for one to matter."""
@@ -76,8 +77,7 @@ class ProcessorBudget:
 
 def load_budget() -> ProcessorBudget:
     """Read the table and the last run; either may be missing."""
-    before = json.loads(last_run().read_text()) if last_run().exists() else {}
-    return ProcessorBudget(load_table(), before)
+    return ProcessorBudget(load_table(), seconds_before())
 
 
 def load_table() -> dict[str, float]:
@@ -86,9 +86,15 @@ def load_table() -> dict[str, float]:
 
 
 def record(seconds: Mapping[str, float]) -> None:
-    """Keep the seconds of a run until the next one."""
+    """Keep the seconds of a run until the next one, beside those of files that ran in another one."""
+    kept = {file: before_s for file, before_s in seconds_before().items() if (ROOT / file).exists()}
     last_run().parent.mkdir(parents=True, exist_ok=True)
-    last_run().write_text(json.dumps(seconds))
+    last_run().write_text(json.dumps({**kept, **seconds}))
+
+
+def seconds_before() -> dict[str, float]:
+    """Return what the files took when each of them ran last."""
+    return json.loads(last_run().read_text()) if last_run().exists() else {}
 
 
 def last_run() -> Path:
@@ -102,4 +108,4 @@ def table_text(seconds: Mapping[str, float]) -> str:
 
 
 if __name__ == "__main__":
-    TABLE.write_text(table_text(json.loads(last_run().read_text())))
+    TABLE.write_text(table_text(seconds_before()))
