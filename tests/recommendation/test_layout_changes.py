@@ -67,6 +67,15 @@ def test_a_replica_makes_room_on_its_own_gpu():
     assert str(change.after) == "1g.10gb@0 1g.10gb@1 3g.40gb@4"
 
 
+def test_a_replica_that_moves_is_named_with_its_namespace_the_default_one_too():
+    """The executor knows LLMDeployments as NAMESPACE/NAME; a name that it does not know counts as deleted."""
+    models = tuple(replace(model, namespace="default") for model in MODELS)
+    facts = tuple((replace(key, namespace="default"), found) for key, found in crowded().facts)
+    (changes,) = recommend(replace(crowded(), facts=facts), models).changes
+
+    assert changes.disturbed == ("default/b",)
+
+
 @pytest.mark.parametrize("policy", [PoolPolicy.IDLE_ONLY, PoolPolicy.IGNORE])
 def test_without_the_policy_for_it_no_replica_moves(policy):
     assert recommend(crowded(policy), MODELS).changes == ()

@@ -42,6 +42,7 @@ def layout_changes(
     states = {gpu.id: gpu for gpu in fleet.problem.gpus}
     recut = {layout.id: layout for layout in packing.layouts if layout.recut and layout.id in states}
     touched = _touched(fleet.problem, packing)
+    names = {d.id: f"{d.intent.namespace}/{d.intent.name}" for d in fleet.inputs.deployments}
     sets = _connected(recut, (*touched.values(), *_changing_together(states, recut)))
     changes, notes = list[LayoutChanges](), list[str]()
     for gpus in sets:
@@ -54,7 +55,7 @@ def layout_changes(
             notes.append(f"GPU {min(gpus)} is not cut: no steps move replicas of {', '.join(blocked)}")
             continue
         shapes = {
-            (choice.demand, part.shape)
+            (names.get(choice.demand, choice.demand), part.shape)
             for choice in packing.choices
             for part in choice.parts
             if choice.demand in owners and part.count
