@@ -152,7 +152,7 @@ CHANGES = {
             "after": {"migEnabled": True, "instances": [{"profile": "1g.10gb", "start": 6}]},
         }
     ],
-    "changeDisplay": "1x gpu -> 1g.10gb@6",
+    "changeDisplay": "n/0: gpu -> 1g.10gb",
     "pool": "h100",
 }
 
@@ -177,7 +177,7 @@ def test_of_a_plan_of_changes_the_consent_may_change_and_nothing_else(cluster):
     ):
         assert cluster.run(*patch, json.dumps({"spec": change})).returncode != 0
     row = cluster.ok("kubectl", "get", "fleetplan", "abcdefabcde1").splitlines()[1]
-    assert "1x gpu -> 1g.10gb@6" in row
+    assert "n/0: gpu -> 1g.10gb" in row
 
 
 def test_a_plan_is_of_the_fleet_or_of_changes_and_never_both_nor_neither(cluster):

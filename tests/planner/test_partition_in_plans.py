@@ -2,7 +2,18 @@
 
 from dataclasses import replace
 
-from tangram.fleet import ApplyDeployment, ComingDevices, FailedChanges, PartitionView, Pool, ReplicaMove
+import pytest
+
+from tangram.fleet import (
+    ApplyDeployment,
+    ComingDevices,
+    FailedChanges,
+    InvalidIntent,
+    MIGPolicy,
+    PartitionView,
+    Pool,
+    ReplicaMove,
+)
 from tangram.planner import plan
 from tests.support.fleet import NOW, claims, intent, node, shape, snapshot, workload
 
@@ -137,3 +148,71 @@ def test_a_move_waits_for_the_devices_that_come():
     assert decisions[CHAT.uid].placed_reason == "WaitingForSlices"
     assert "keeps 1 replica" in decisions[CHAT.uid].placed_message
     assert applied == []
+
+
+# ---- moves that are impossible, and models that a consent would serve ------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("edit", "why"),
+    [
+        ({}, None),
+        ({"mig": MIGPolicy.FORBIDDEN}, "H100-80GB-SXM:1g.10gb does not serve it any more"),
+        ({"paused": True}, "spec.paused is true"),
+        ({"uri": "image:///m/70b"}, "does not serve it any more"),
+        ({"min_replicas": 0, "replicas": 0}, None),  # it is off: nothing is left to move
+    ],
+)
+def test_why_a_replica_does_not_move_as_a_plan_has_it(edit, why):
+    """What a person edits after the consent decides; the plan hears of it."""
+    edited = intent("chat", **edit)
+    seen = snapshot(
+        node("a", gpu=1, mig_1g_10gb=1),
+        workloads=(workload(CHAT, shape(), 1),),
+        claims=claims(CHAT, shape(), "a"),
+        partition=PartitionView(moves=(ReplicaMove(CHAT.uid, shape("1g.10gb").key),)),
+    )
+
+    told = dict(plan(seen, (edited,), NOW).immovable)
+
+    assert (CHAT.uid in told) == (why is not None)
+    assert (why or "") in told.get(CHAT.uid, "")
+
+
+def test_a_spec_that_became_invalid_moves_no_replica():
+    invalid = InvalidIntent(CHAT.uid, "ns", "chat", 2, 0.0, "spec.x is wrong")
+    seen = snapshot(
+        node("a", gpu=1, mig_1g_10gb=1),
+        workloads=(workload(CHAT, shape(), 1),),
+        partition=PartitionView(moves=(ReplicaMove(CHAT.uid, shape("1g.10gb").key),)),
+    )
+
+    assert "Accepted" in dict(plan(seen, (invalid,), NOW).immovable)[CHAT.uid]
+
+
+WAITING = PartitionView(waiting=(("ns/chat", "60336f49ed9c"), ("ns/chat", "71"), ("ns/other", "72")))
+
+
+@pytest.mark.parametrize(
+    ("of", "fields", "without"),
+    [
+        (intent("chat", mig=MIGPolicy.REQUIRED), {}, "placement.mig is Required"),
+        (CHAT, {"claims": claims(None, shape(), "a")}, "1 more needs a free"),
+    ],
+)
+def test_a_model_that_waits_for_a_consent_says_so_with_the_plan_and_the_command(of, fields, without):
+    decisions, applied = planned(node("a", gpu=1), intents=(of,), partition=WAITING, **fields)
+
+    decision = decisions[CHAT.uid]
+    assert (decision.placed_reason, decision.consent) == ("WaitingForConsent", "60336f49ed9c")
+    assert "FleetPlan 60336f49ed9c serves it and waits for consent: tangram approve 60336f49ed9c" in (
+        decision.placed_message
+    )
+    assert without in decision.placed_message
+    assert applied == []
+
+
+def test_a_model_that_is_served_waits_for_no_consent():
+    decisions, _ = planned(node("a", gpu=1), partition=WAITING)
+
+    assert (decisions[CHAT.uid].placed_reason, decisions[CHAT.uid].consent) == ("Placed", "")

@@ -16,7 +16,9 @@ from tangram.fleet import (
     Inspection,
     InspectionFailure,
     InvalidIntent,
+    MIGPolicy,
     Objective,
+    PartitionView,
     Pool,
     RecommendedChange,
     WriteProblem,
@@ -765,6 +767,39 @@ def test_another_layout_is_recommended_only_for_missing_replicas():
     assert short["placement"]["plan"] == "fp-1"
     assert short["placement"]["relaxations"] == [{"dimension": "layout", "text": layout.text}]
     assert not {"plan", "relaxations"} & set(advised(serving(m), m, advice)["placement"])
+
+
+@pytest.mark.parametrize(
+    ("of", "offer", "ready"),
+    [
+        (intent(mig=MIGPolicy.REQUIRED), {"gpu": 1}, ("False", "WaitingForConsent")),
+        (intent(min_replicas=3), {"mig_1g_10gb": 2}, ("False", "WaitingForConsent")),
+    ],
+)
+def test_a_model_that_waits_for_a_consent_names_the_plan_that_can_be_approved(of, offer, ready):
+    layout = RecommendedChange(LAYOUT, "FleetPlan fp-1 serves it whole: 1 GPUs cut anew")
+    waits = PartitionView(waiting=(("ns/m", "60336f49ed9c"),))
+    status = advised(snapshot(node("b", **offer), partition=waits), of, Advice("fp-1", 0.0, (), (layout,)))
+
+    assert LLMDeploymentStatus.model_validate(status)
+    assert (condition_of(status, "Placed"), condition_of(status, "Ready")) == (ready, ready)
+    assert "tangram approve 60336f49ed9c" in conditions(status)["Ready"]["message"]
+    assert status["placement"]["relaxations"] == [
+        {"dimension": "layout", "text": "FleetPlan 60336f49ed9c: tangram approve 60336f49ed9c"}
+    ]
+
+
+def test_a_replica_that_its_spec_rules_out_is_not_ready_while_a_consent_is_waited_for():
+    of = intent(mig=MIGPolicy.REQUIRED)
+    waits = PartitionView(waiting=(("ns/m", "60336f49ed9c"),))
+    seen = snapshot(
+        node("b", gpu=1),
+        workloads=(workload(of, shape()),),
+        claims=claims(of, shape(), "b"),
+        partition=waits,
+    )
+
+    assert condition_of(status_of(seen, of), "Ready") == ("False", "WaitingForConsent")
 
 
 def test_alternatives_state_replicas_cost_and_the_reason_of_rejection():

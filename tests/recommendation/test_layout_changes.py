@@ -202,3 +202,128 @@ def test_mig_modes_of_one_node_change_in_one_plan():
     (changes,) = recommend(seen, many).changes
 
     assert len(changes.changes) == 2
+
+
+# ---- moves for which no GPU is cut ------------------------------------------------------------------------
+
+FIRST, SECOND, THIRD = (f"GPU-{number:08d}-0000-0000-0000-000000000000" for number in (1, 2, 3))
+TINY = ShapeKey("H100-80GB-SXM", "1g.10gb")
+
+
+def slices(*starts):
+    return MIGLayout(True, tuple(MIGSlice(start, "1g.10gb") for start in starts))
+
+
+def running(gpus, policy=PoolPolicy.RECOMMEND):
+    """A node and its models. `gpus`: (id, layout, {start, or None for the whole GPU: model})."""
+    held = [(gpu, layout, start, name) for gpu, layout, users in gpus for start, name in users.items()]
+    models = tuple(intent(name) for name in sorted({name for *_, name in held}))
+    at = {name: shape("1g.10gb" if layout.mig_enabled else "gpu") for _, layout, _, name in held}
+    offers = {
+        "gpu": sum(not layout.mig_enabled for _, layout, _ in gpus),
+        "mig_1g_10gb": sum(len(layout.slices) for _, layout, _ in gpus),
+    }
+    known = tuple(
+        PartitionedGPU(
+            gpu,
+            layout,
+            "H100-80GB-SXM",
+            held=tuple((start, f"ns/{name}-{start}") for start, name in users.items()),
+        )
+        for gpu, layout, users in gpus
+    )
+    fleet = snapshot(
+        replace(node("a", **offers), gpus=len(gpus), labels=(("pool", "x"),)),
+        claims=tuple(
+            Claim("a", at[name].resource, 1, f"uid-{name}", pod=f"ns/{name}-{start}")
+            for _, _, start, name in held
+        ),
+        workloads=tuple(
+            workload(model, at[model.name], sum(model.name == name for *_, name in held))
+            for model in models
+            if model.name in at
+        ),
+        desired=tuple((m.uid, max(1, sum(m.name == name for *_, name in held))) for m in models),
+        pools=(Pool("x", (("pool", "x"),), policy=policy, backend="nvml"),),
+        partition=PartitionView((NodePartition("a", "nvml", "", True, True, known),)),
+    )
+    models = tuple(
+        replace(m, max_replicas=replicas, min_replicas=replicas)
+        for m, (_, replicas) in zip(models, fleet.desired, strict=True)
+    )
+    return fleet, models
+
+
+def test_a_move_that_saves_a_whole_gpu_is_a_plan_of_changes():
+    gpus = ((FIRST, MIGLayout(), {None: "alpha"}), (SECOND, slices(0, 4), {0: "beta"}))
+    (changes,) = recommend(*running(gpus)).changes
+
+    (left,) = changes.changes
+    assert (left.gpu, left.keeps_layout) == (FIRST, True)
+    assert changes.moves == (("ns/alpha", TINY),)
+    assert changes.cost == (pytest.approx(2 * changes.cost[1]), pytest.approx(changes.cost[1]))
+    assert (changes.serves, changes.pool) == ((), "x")
+
+
+def test_several_models_that_leave_their_gpus_for_one_are_one_plan_or_several():
+    gpus = (
+        (FIRST, MIGLayout(), {None: "alpha"}),
+        (SECOND, MIGLayout(), {None: "gamma"}),
+        (THIRD, slices(0, 4, 5), {0: "beta"}),
+    )
+    found = recommend(*running(gpus)).changes
+
+    assert sorted(owner for one in found for owner in one.disturbed) == ["ns/alpha", "ns/gamma"]
+    assert {c.gpu for one in found for c in one.changes} == {FIRST, SECOND}
+
+
+@pytest.mark.parametrize("policy", [PoolPolicy.FULL, PoolPolicy.IDLE_ONLY, PoolPolicy.IGNORE])
+def test_where_no_person_is_asked_moves_alone_are_only_recommended(policy):
+    gpus = ((FIRST, MIGLayout(), {None: "alpha"}), (SECOND, slices(0, 4), {0: "beta"}))
+
+    assert recommend(*running(gpus, policy)).changes == ()
+
+
+def test_slices_on_which_a_replica_would_save_nothing_go_with_its_move():
+    """Its pod asks for a 1g.10gb of the node: those of the GPU that it leaves must not be among them."""
+    gpus = ((FIRST, slices(*range(7)), {2: "alpha"}), (SECOND, slices(*range(7)), {0: "beta", 1: "gamma"}))
+    (changes,) = recommend(*running(gpus)).changes
+
+    (left,) = changes.changes
+    assert (left.gpu, left.before, left.after) == (FIRST, slices(*range(7)), MIGLayout(True))
+    assert changes.moves == (("ns/alpha", TINY),)
+
+
+def test_an_idle_gpu_on_which_a_replica_could_start_is_part_of_its_move():
+    gpus = (
+        (FIRST, MIGLayout(), {None: "alpha"}),
+        (SECOND, slices(0, 4), {0: "beta"}),
+        (THIRD, slices(0, 1), {}),
+    )
+    (changes,) = recommend(*running(gpus)).changes
+
+    assert [(c.gpu, str(c.before), str(c.after)) for c in changes.changes] == [
+        (FIRST, "gpu", "gpu"),
+        (THIRD, "1g.10gb@0 1g.10gb@1", "empty"),
+    ]
+
+
+@pytest.mark.parametrize("uncuttable", [{"backend": "mig-manager"}, {"cuttable": False}])
+def test_a_replica_that_could_start_where_it_saves_nothing_is_not_moved(uncuttable):
+    gpus = ((FIRST, slices(*range(7)), {2: "alpha"}), (SECOND, slices(*range(7)), {0: "beta", 1: "gamma"}))
+    seen, models = running(gpus)
+    planned = plan_fleet(snapshot_input(seen, models))
+    states = tuple(replace(gpu, **uncuttable) for gpu in planned.fleet.problem.gpus)
+    fleet = replace(planned.fleet, problem=replace(planned.fleet.problem, gpus=states))
+
+    assert planned.packing.moves
+    changes, notes = layout_changes(fleet, planned.packing, seen, planned.document["steps"])
+    assert changes == ()
+    assert notes == (f"replicas of ns/alpha do not move: they could start on GPU {FIRST} as well",)
+
+
+def test_who_gets_replicas_by_a_cut_is_named_with_what_the_gpus_cost():
+    (changes,) = recommend(crowded(), MODELS).changes
+
+    assert changes.serves == ("ns/c",)
+    assert changes.cost == (pytest.approx(changes.cost[1]), pytest.approx(changes.cost[0]))

@@ -2,11 +2,14 @@
 
 from dataclasses import replace
 
+import pytest
+
 from tangram.fleet import PoolPolicy, ReplicaMove, ShapeKey
 from tangram.repartition import (
     Hold,
     HoldNode,
     MarkPod,
+    PlanState,
     ReleaseNode,
     SetLayouts,
     UnmarkPod,
@@ -355,3 +358,95 @@ def test_no_mark_is_taken_from_a_pod_that_leaves():
     there = replace(node("a", gpu("a0", BEFORE)), pods=(replace(POD, is_marked=True, is_leaving=True),))
 
     assert next_step(world(there)).actions == ()
+
+
+# ---- moves for which no GPU is cut: the plan names the GPU that a replica leaves ------
+
+SLICE, ENTIRE = ShapeKey("A30", "1g.6gb"), ShapeKey("A30", "gpu")
+LEAVE = replace(changes(("a", "a0", "gpu", "gpu")), moves=(("chat/llama", SLICE),))
+
+
+def left(*held, state=PlanState.EXECUTING, shapes=(ENTIRE,), age_s=10.0, of=LEAVE, approved=True, **owner):
+    """The next step where chat/llama is to leave a0, whole, for a slice of a1."""
+    pods = tuple(WorldPod(name, name.rpartition("-")[0]) for name in held)
+    gpus = (
+        replace(gpu("a0", "gpu"), held=tuple((None, pod.name) for pod in pods)),
+        gpu("a1", "1g.6gb@0 2g.12gb@2"),
+    )
+    there = replace(node("a", *gpus), pods=pods)
+    record = plan(of, state, since=NOW - age_s, approved=approved)
+    found = world(there, plans=(record,), policy=PoolPolicy.RECOMMEND)
+    known = WorldOwner("uid", 1, 1, 1, frozenset(shapes), **owner)
+    return next_step(replace(found, owners={} if "gone" in held else {"chat/llama": known}))
+
+
+def test_a_move_alone_waits_for_consent_and_tells_the_planner_once_it_has_it():
+    assert verdicts(left("chat/llama-1", state=None, approved=None)) == {
+        "plan": ("Recommended", "WaitingForApproval")
+    }
+    assert verdicts(left("chat/llama-1", state=PlanState.APPROVED)) == {"plan": ("Executing", "Beginning")}
+    result = left("chat/llama-1")
+    assert verdicts(result) == {"plan": ("Executing", "Moving")}
+    assert result.moves == (ReplicaMove("uid", SLICE, surge=0),)
+    assert (result.actions, result.progress[0].done) == ((), 0)
+
+
+@pytest.mark.parametrize(
+    ("held", "shapes", "expected"),
+    [
+        (("chat/llama-1",), (ENTIRE, SLICE), ("Executing", "Moving")),
+        (("chat/llama-1",), (SLICE,), ("Executing", "Moving")),  # its Deployment is gone, its pod is not
+        ((), (ENTIRE, SLICE), ("Executing", "Moving")),
+        ((), (SLICE,), ("Done", "Applied")),
+        (("chat/other-1",), (SLICE,), ("Done", "Applied")),  # another one has taken the GPU meanwhile
+    ],
+)
+def test_a_plan_of_moves_is_done_once_its_replicas_stand_where_it_says(held, shapes, expected):
+    assert verdicts(left(*held, shapes=shapes)) == {"plan": expected}
+
+
+def test_a_plan_of_moves_that_was_not_carried_out_is_not_done_although_nothing_is_left_to_move():
+    assert verdicts(left(shapes=(SLICE,), state=PlanState.RECOMMENDED, approved=None)) == {
+        "plan": ("Recommended", "WaitingForApproval")
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason", "text"),
+    [
+        ({"immovable": "spec.paused is true"}, "MoveImpossible", "spec.paused is true"),
+        ({"age_s": LIMITS.cut_s + 1}, "NoDevice", "A30:1g.6gb for chat/llama"),
+        (
+            {"age_s": LIMITS.move_s + 1, "shapes": (ENTIRE, SLICE)},
+            "DeadlineExceeded",
+            "chat/llama runs on A30:1g.6gb",
+        ),
+    ],
+)
+def test_a_move_that_becomes_impossible_fails_and_says_why(fields, reason, text):
+    result = left("chat/llama-1", **fields)
+
+    assert verdicts(result) == {"plan": ("Failed", reason)}
+    assert text in result.progress[0].message
+    assert result.moves == ()
+
+
+def test_a_cut_is_not_done_before_the_replica_that_moves_for_it_has_left_its_gpu():
+    both = replace(
+        changes(("a", "a0", "gpu", "gpu"), ("a", "a1", "empty", "1g.6gb@0 2g.12gb@2")), moves=LEAVE.moves
+    )
+    pod = WorldPod("chat/llama-1", "chat/llama")
+    cut = gpu("a1", "1g.6gb@0 2g.12gb@2")
+    there = replace(
+        node(
+            "a", replace(gpu("a0", "gpu"), held=((None, pod.name),)), cut, wanted={"a1": "1g.6gb@0 2g.12gb@2"}
+        ),
+        pods=(pod,),
+    )
+    found = world(there, plans=(plan(both),), policy=PoolPolicy.FULL)
+    owner = WorldOwner("uid", 1, 1, 1, frozenset({ENTIRE}))
+    result = next_step(replace(found, owners={"chat/llama": owner}))
+
+    assert verdicts(result) == {"plan": ("Executing", "Moving")}
+    assert result.progress[0].done == 1
+    assert result.moves == (ReplicaMove("uid", SLICE, surge=0),)

@@ -9,6 +9,7 @@ import pytest
 from tangram.fleet import (
     Claim,
     FleetSnapshot,
+    InvalidIntent,
     LayoutChange,
     LayoutChanges,
     NodePartition,
@@ -35,7 +36,14 @@ from tangram.repartition import (
 )
 from tangram.shell.lead.lease import NotLeader
 from tangram.shell.repartition.executor import KEPT, ROUND_S, Executor, RepartitionRound
-from tangram.shell.repartition.plan_objects import change_display, fits, plan_object, plan_record, plan_status
+from tangram.shell.repartition.plan_objects import (
+    change_display,
+    fits,
+    gpu_indices,
+    plan_object,
+    plan_record,
+    plan_status,
+)
 from tangram.shell.repartition.world import (
     MARK,
     Recommended,
@@ -44,6 +52,7 @@ from tangram.shell.repartition.world import (
     holds,
     plan_objects,
     repartition_world,
+    waiting_for_consent,
 )
 from tangram.shell.watch.kept_fields import fleet_plan
 from tangram.shell.watch.store import Store
@@ -138,13 +147,115 @@ def test_a_plan_of_too_many_gpus_is_not_made():
 
     assert not fits(many)
     assert world_of(recommended=(many,), partitions=(free,)).plans == ()
-    assert change_display(many) == f"65x gpu -> {HALVES}"
+    indices = {gpu: number for number, gpu in enumerate(gpus)}
+    assert change_display(many, indices) == "a/0 a/1 a/2 +62: gpu -> 2x2g.12gb"
+
+
+LEFT = LayoutChange("a", OTHER_GPU, layout("gpu"), layout("gpu"))
+TO_QUARTERS = (("default/chat", ShapeKey("A30", "1g.6gb")),)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        (CUT, "a/0: gpu -> 2x2g.12gb"),
+        (replace(CUT, serves=("default/code", "team/chat")), "a/0: gpu -> 2x2g.12gb, for code team/chat"),
+        (replace(CUT, changes=(LEFT,), moves=TO_QUARTERS), "chat moves"),
+        (
+            replace(CUT, changes=(*CUT.changes, LEFT), moves=TO_QUARTERS, serves=("default/code",)),
+            "a/0: gpu -> 2x2g.12gb, chat moves, for code",
+        ),
+        (
+            replace(CUT, changes=(LayoutChange("a", GPU, layout("1g.6gb@0"), layout("1g.6gb@3")),)),
+            "a/0: 1g.6gb@0 -> 1g.6gb@3",
+        ),
+        (
+            replace(CUT, changes=(LayoutChange("a", GPU, layout("1g.6gb@0 1g.6gb@1"), layout("empty")),)),
+            "a/0: 2x1g.6gb -> empty",
+        ),
+    ],
+)
+def test_a_row_says_what_is_cut_who_moves_and_who_gains(changes, text):
+    assert change_display(changes, {GPU: 0, OTHER_GPU: 1}) == text
+
+
+def test_a_gpu_has_the_index_that_its_gpunode_has():
+    gpu_nodes = {"a": {"status": {"gpus": [{"id": GPU, "index": 3}, {"id": "index-1", "index": 1}]}}, "b": {}}
+    plan = plan_object("p", CUT, "", LABELS, gpu_indices(gpu_nodes))
+
+    assert gpu_indices(gpu_nodes) == {GPU: 3, "a/index-1": 1}
+    assert plan["spec"]["changes"][0]["index"] == 3
 
 
 def test_a_long_display_is_cut():
     starts = [LayoutChange("a", f"{GPU}{n}", layout("gpu"), layout(f"1g.6gb@{n}")) for n in range(40)]
+    serves = tuple(f"{'n' * 60}/{'m' * 60}{n}" for n in range(9))
 
-    assert len(change_display(LayoutChanges(tuple(starts)))) == 256
+    assert len(change_display(LayoutChanges(tuple(starts), serves=serves), {})) == 256
+
+
+def test_a_plan_of_changes_says_what_its_gpus_cost_before_and_after():
+    priced = replace(CUT, cost=(6.146, 3.07), serves=("chat/llama",))
+    record = plan_record(written(priced), frozenset())
+    status = plan_status(PlanProgress("p", PlanState.RECOMMENDED, "WaitingForApproval", ""), record, NOW)
+
+    assert record.changes.name == CUT.name  # a consent is not outdated by a changed price
+    assert (record.changes.cost, record.changes.serves) == ((6.15, 3.07), ("chat/llama",))
+    assert (status["currentCostPerHour"], status["savesPerHour"]) == ("6.15", "3.08")
+
+
+def test_moves_alone_become_a_plan_and_start_from_the_layouts_that_they_keep():
+    moves = LayoutChanges((LayoutChange("a", GPU, layout("gpu"), layout("gpu")),), TO_QUARTERS, "pool")
+    node = {"metadata": {"name": "a"}, "taints": [], "allocatable": {}}
+
+    def planned(text, wanted=None):
+        world = world_of(nodes=(node,), recommended=(moves,), partitions=(uncut(text, wanted),))
+        return [plan.name for plan in world.plans]
+
+    assert planned("gpu") == planned("gpu", "gpu") == [moves.name]
+    assert planned("empty") == []
+
+
+def test_a_consent_to_a_move_covers_the_shape_that_was_shown():
+    moves = LayoutChanges((LEFT,), TO_QUARTERS, "pool")
+
+    assert moves.name != replace(moves, moves=(("default/chat", ShapeKey("A30", "2g.12gb")),)).name
+
+
+def test_a_replica_of_an_llmdeployment_that_was_made_invalid_is_not_taken_for_moved():
+    invalid = InvalidIntent("uid-llama", "chat", "llama", 2, 0.0, "spec.replicas is negative")
+    runs = workload(intent("llama"), Shape("A30", "gpu"), 1)
+    snapshot = FleetSnapshot(workloads=(runs,))
+    immovable = {"uid-llama": "waits until condition Accepted is True"}
+    world = repartition_world(
+        snapshot,
+        [invalid],
+        (),
+        (),
+        plan_objects(()),
+        Recommended("", ()),
+        RepartitionLimits(),
+        NOW,
+        immovable,
+    )
+
+    owner = world.owners["chat/llama"]
+    assert owner.shapes == {ShapeKey("A30", "gpu")}
+    assert owner.immovable == immovable["uid-llama"]
+
+
+WAITS = (("chat/llama", "p"), ("chat/tiny", "p"))
+
+
+@pytest.mark.parametrize(
+    ("state", "approved", "expected"),
+    [("Recommended", None, WAITS), ("Recommended", True, ()), ("Executing", True, ()), (None, None, ())],
+)
+def test_who_waits_for_a_consent_is_known_with_the_name_of_the_plan(state, approved, expected):
+    plan = written(replace(CUT, serves=("chat/tiny", "chat/llama")), "p", state=state)
+    plan["spec"] |= {} if approved is None else {"approved": approved}
+
+    assert waiting_for_consent([plan]) == expected
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
 """`FleetPlan`: a plan for the fleet, written by Tangram for users. Decimals are strings.
 
 There are two kinds. One is of the whole fleet: the best layout of all GPUs, named by the hash of its inputs.
-The other one is of changes: GPUs that are cut anew together, named by the hash of GPUs, layouts and of whom
-they disturb; it is what a person approves and the operator carries out. The spec never changes, but for
-`approved`. The status holds what is true of the plan at a time. Lists are bounded: the rest is counted in
-`total...`, and `tangram plan` makes the same plan in full.
+The other one is of changes: GPUs that are cut anew together, or that replicas leave, named by the hash of
+GPUs, layouts and replicas that move; it is what a person approves and the operator carries out. The spec
+never changes, but for `approved`. The status holds what is true of the plan at a time. Lists are bounded: the
+rest is counted in `total...`, and `tangram plan` makes the same plan in full.
 """
 
 from typing import Annotated, Literal
@@ -20,7 +20,7 @@ from tangram.api.llm_deployment.status import Count, Decimal, ShortText, Text, T
 MAX_ITEMS = 1000  # of each list; its writer bounds the bytes
 MAX_NEW_NODES, MAX_NOTES = 256, 32  # likewise
 EXAMPLES = 3  # names of GPUs listed for a class of layouts
-MAX_CHANGES = 64  # GPUs that one plan cuts anew
+MAX_CHANGES = 64  # GPUs that one plan changes
 PlanState = Literal[
     "Recommended",
     "InForce",
@@ -154,12 +154,15 @@ class PlannedMIGLayout(APIModel):
 
 
 class PlannedChange(APIModel):
-    """One GPU that is cut anew."""
+    """One GPU that is cut anew, or that replicas leave."""
 
     node: ShortText = Field(description="The node of the GPU.")
     gpu: GPUId = Field(description="UUID of the GPU, or `index-N` where the backend knows no UUIDs.")
+    index: Count | None = optional("Index of the GPU on its node when the plan was made.")
     before: PlannedMIGLayout = Field(description="The layout from which the plan starts.")
-    after: PlannedMIGLayout = Field(description="The layout that it is given.")
+    after: PlannedMIGLayout = Field(
+        description="The layout that it is given; the same where replicas leave the GPU, and it is not cut."
+    )
 
 
 class DisturbedDeployment(APIModel):
@@ -178,13 +181,21 @@ class FleetPlanSpec(APIModel):
 
     changes: tuple[PlannedChange, ...] = list_field(
         MAX_CHANGES,
-        "GPUs that are cut anew together. Present in a plan of changes, absent in a plan of the whole fleet.",
+        "GPUs that are cut anew together, or that replicas leave. Present in a plan of changes, absent in a "
+        "plan of the whole fleet.",
     )
     change_display: ShortText | None = optional(
-        'The changes as text, equal ones together: "2x gpu -> 3g.40gb@0 4g.40gb@4".'
+        'The changes as text, equal ones together: "node-a/0: gpu -> 3x1g.10gb, chat moves, for code".'
     )
     disturbed: tuple[DisturbedDeployment, ...] = list_field(
         MAX_ITEMS, "LLMDeployments of which replicas move for the changes."
+    )
+    serves: tuple[ShortText, ...] = list_field(
+        MAX_ITEMS, "LLMDeployments that get more replicas by the changes, as NAMESPACE/NAME."
+    )
+    cost_before_per_hour: Decimal | None = optional(
+        "Of a plan of changes: USD per hour of those of its GPUs that were in use when it was made, and of "
+        "those to which replicas move."
     )
     pool: ShortText | None = optional("GPUPool of the GPUs in `changes`: its migPolicy says who approves.")
     fleet_plan: Hash | None = optional("FleetPlan of the whole fleet that the changes lead to.")
@@ -201,7 +212,8 @@ class FleetPlanSpec(APIModel):
         "fleet stays as it is."
     )
     cost_per_hour: Decimal | None = optional(
-        "USD per hour of the GPUs in use under this plan, new nodes included."
+        "USD per hour of the GPUs in use under this plan, new nodes included; of a plan of changes, of the "
+        "GPUs that `costBeforePerHour` counts."
     )
     idle_per_hour: Decimal | None = optional("USD per hour of the free slices of GPUs in use.")
     move_cost: Decimal | None = optional("USD for all moves of replicas, paid once.")
@@ -273,8 +285,9 @@ class FleetPlanStatus(APIModel):
         "Of a plan of the whole fleet: Recommended: the plan is better than the fleet as it is. InForce: the "
         "fleet is as planned. Superseded: a later FleetPlan took its place. Of a plan of changes: "
         "Recommended: it waits for `spec.approved`. Approved: by a person, or by the pool's migPolicy. "
-        "Executing, Done. Blocked: it cannot begin or go on. Failed: the layouts could not be made, and the "
-        "GPUs go back to the layouts before. Rejected. Superseded: it is not recommended any more."
+        "Executing. Done: every GPU has its layout, and every replica stands where the plan has it. Blocked: "
+        "it cannot begin or go on. Failed: the layouts could not be made, and the GPUs go back to those "
+        "before, or a replica could not move. Rejected. Superseded: it is not recommended any more."
     )
     since: Time | None = optional("When `state` last changed.")
     reason: Word | None = optional("Of a plan of changes: the reason of its state, in one word.")
@@ -284,7 +297,7 @@ class FleetPlanStatus(APIModel):
     progress: ShortText | None = optional('GPUs that have their new layout, over all that get one: "1/2".')
     current_cost_per_hour: Decimal | None = optional(
         "USD per hour of the GPUs in use in the fleet as it is; of a superseded plan, the last value before "
-        "it was superseded."
+        "it was superseded. Of a plan of changes: `spec.costBeforePerHour`."
     )
     saves_per_hour: SignedDecimal | None = optional(
         "`currentCostPerHour` less `spec.costPerHour`, in USD per hour; below 0 where the plan costs more "

@@ -34,6 +34,7 @@ class Reason(StrEnum):
     OVER_BUDGET = "OverBudget"
     NOT_JUDGED = "NotJudged"
     WAITING_FOR_SLICES = "WaitingForSlices"  # GPUs are being cut for it, or the plan for that is being made
+    WAITING_FOR_CONSENT = "WaitingForConsent"  # a FleetPlan serves it once a person approves it
     EVALUATING = "Evaluating"  # only a format without an evaluation report would serve
     QUOTA_EXCEEDED = "QuotaExceeded"
     FAILED_CREATE = "FailedCreate"

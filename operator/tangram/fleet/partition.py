@@ -36,6 +36,12 @@ class MIGLayout:
             return WHOLE_GPU
         return " ".join(map(str, self.slices)) or "empty"
 
+    def without(self, profiles: frozenset[str]) -> "MIGLayout":
+        """Return the layout without its slices of some profiles."""
+        return MIGLayout(
+            self.mig_enabled, tuple(part for part in self.slices if part.profile not in profiles)
+        )
+
     @property
     def devices(self) -> Counter[str]:
         """How many devices it offers, by resource."""
@@ -112,12 +118,17 @@ class NodePartition:
 
 @dataclass(frozen=True, slots=True, order=True)
 class LayoutChange:
-    """A GPU that is cut anew."""
+    """A GPU that is cut anew, or one that keeps its layout and that replicas leave."""
 
     node: str
     gpu: str
     before: MIGLayout
     after: MIGLayout
+
+    @property
+    def keeps_layout(self) -> bool:
+        """Whether replicas leave the GPU, and it is not cut."""
+        return self.before == self.after
 
     @property
     def closed(self) -> frozenset[str]:
@@ -135,6 +146,9 @@ class LayoutChanges:
     # (LLMDeployment as NAMESPACE/NAME, shape that its replicas are to have) of those that move for it; sorted
     moves: tuple[tuple[str, ShapeKey], ...] = ()
     pool: str = ""  # the GPUPool of its GPUs
+    # What it is for. Neither is part of its name: a consent is not outdated by a changed price.
+    cost: tuple[float, float] | None = None  # USD per hour of the GPUs that it touches, before and after
+    serves: tuple[str, ...] = ()  # LLMDeployments that get more replicas by it, as NAMESPACE/NAME; sorted
 
     @property
     def disturbed(self) -> tuple[str, ...]:
@@ -143,9 +157,10 @@ class LayoutChanges:
 
     @property
     def name(self) -> str:
-        """Hash of GPUs, layouts before and after, and of whom it disturbs: equal changes have one name."""
+        """Hash of GPUs, layouts before and after, and of replicas that move: equal changes have one name."""
         parts = [[c.node, c.gpu, str(c.before), str(c.after)] for c in self.changes]
-        text = json.dumps([parts, list(self.disturbed)], separators=(",", ":"))
+        moves = [[owner, *shape] for owner, shape in self.moves]
+        text = json.dumps([parts, moves], separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]
 
 
@@ -199,6 +214,8 @@ class PartitionView:
     promised: tuple[PromisedSlices, ...] = ()  # sorted
     moves: tuple[ReplicaMove, ...] = ()  # that are underway, by owner
     arriving: tuple[str, ...] = ()  # nodes that have just come and wait for a plan that knows them, sorted
+    # (LLMDeployment as NAMESPACE/NAME, FleetPlan that serves it once a person consents), sorted
+    waiting: tuple[tuple[str, str], ...] = ()
     # LLMDeployment uid -> epoch seconds until which it waits for a plan of the fleet before it takes a device
     unplanned: tuple[tuple[str, float], ...] = ()
 

@@ -192,6 +192,7 @@ class Decision:
     back_offs: tuple[BackOff, ...] = ()  # shapes on which nothing more is tried for a while
     start_failures: str = ""  # shapes on which no replica became ready, and what follows; "": there are none
     rollout_waits: str = ""  # what a rollout of `shape` waits for; "": nothing that is known here
+    consent: str = ""  # FleetPlan of changes that serves it once a person approves it; "": there is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +202,8 @@ class Plan:
     decisions: tuple[Decision, ...] = ()
     actions: tuple[Action, ...] = ()  # in the order in which they are to be performed
     faults: tuple[Fault, ...] = ()  # of the LLMDeployments that are left as they are, sorted; observed, too
+    # (uid, why) of the LLMDeployments whose replicas cannot move as FleetPlans that are carried out have it
+    immovable: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from tangram.fleet import (
     ParsedIntent,
     Plan,
     RemoveDeployment,
+    ReplicaMove,
     ScaleDeployment,
     Shape,
 )
@@ -33,12 +34,14 @@ from tangram.planner.observe.free_capacity import FreeDevices, observe_free_devi
 from tangram.planner.observe.node_offers import NodeOffers, node_shapes, offers
 from tangram.planner.placement.avoided_shapes import avoided_shapes
 from tangram.planner.placement.placement_demand import PlacementDemand, ReplicaLimit
-from tangram.planner.placement.placement_targets import PlacementTarget, placement_targets
+from tangram.planner.placement.placement_targets import PlacementTarget, moved_shape, placement_targets
 from tangram.planner.placement.quotas import Quotas
 from tangram.planner.placement.replica_limits import replica_limits
 from tangram.planner.rollout.deployment_placement import deployment_placement
 
 _uid = attrgetter("uid")
+# Why replicas have no device though a FleetPlan of changes may give them one.
+_SERVED_BY_CHANGES = (Reason.INFEASIBLE, Reason.INSUFFICIENT_CAPACITY, Reason.SLO_UNREACHABLE)
 _REMOVALS = (RemoveDeployment, ScaleDeployment)  # performed after everything that is created
 
 
@@ -124,7 +127,45 @@ def _plan(snapshot: FleetSnapshot, intents: tuple[ParsedIntent, ...], now: float
         message = "; ".join(filter(None, (decision.placed_message, evaluations.notes.get(uid))))
         return replace(decision, back_offs=back_offs.get(uid, ()), placed_message=message)
 
-    return Plan(tuple(completed(decision) for decision, _ in decided), (*actions, *evaluations.starts))
+    immovable = _immovable(moves, draft_of, assessed)
+    waiting = dict(reversed(snapshot.partition.waiting))
+    names = {intent.uid: f"{intent.namespace}/{intent.name}" for intent in intents}
+    return Plan(
+        tuple(
+            _waiting_for_consent(completed(decision), waiting.get(names[decision.owner_uid], ""))
+            for decision, _ in decided
+        ),
+        (*actions, *evaluations.starts),
+        immovable=immovable,
+    )
+
+
+def _waiting_for_consent(decision: Decision, plan: str) -> Decision:
+    """Return the decision with the FleetPlan that would serve the LLMDeployment and waits for a person."""
+    if not plan or decision.placed_reason not in _SERVED_BY_CHANGES:
+        return decision
+    text = f"FleetPlan {plan} serves it and waits for consent: tangram approve {plan}"
+    message = f"{text}; without it: {decision.placed_message}"
+    return replace(decision, placed_reason=Reason.WAITING_FOR_CONSENT, placed_message=message, consent=plan)
+
+
+def _immovable(
+    moves: Mapping[str, ReplicaMove],
+    draft_of: Mapping[str, DecisionDraft],
+    assessed: Mapping[str, PlacementDemand | str | None],
+) -> tuple[tuple[str, str], ...]:
+    """Return why replicas that are to move to a shape do not, by uid. What is off has none to move."""
+    reasons: dict[str, str] = {}
+    for uid, move in moves.items():
+        draft, demand = draft_of.get(uid), assessed.get(uid)
+        resting = None if draft is None else draft.decision_without_actions()
+        if resting is not None:
+            reasons[uid] = resting.placed_message
+        elif isinstance(demand, str):
+            reasons[uid] = demand
+        elif demand is not None and moved_shape(demand) is None:
+            reasons[uid] = f"{move.shape} does not serve it any more, or its placement excludes it"
+    return tuple(sorted(reasons.items()))
 
 
 def _waits_for_plan(demand: PlacementDemand, unplanned: Mapping[str, float], now: float) -> bool:

@@ -1,5 +1,6 @@
 """A plan of changes beside the world: each GPU that it changes, and who uses what has to go."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tangram.fleet import (
@@ -7,6 +8,7 @@ from tangram.fleet import (
     MIGLayout,
     PartitionedGPU,
     PoolPolicy,
+    ShapeKey,
     offered_devices,
     resource_name,
 )
@@ -42,6 +44,7 @@ class ObservedChange:
     change: LayoutChange
     node: WorldNode
     gpu: PartitionedGPU
+    shapes: tuple[tuple[str, ShapeKey], ...] = ()  # that replicas which move are to have, by LLMDeployment
 
     @property
     def wanted(self) -> MIGLayout | None:
@@ -51,12 +54,14 @@ class ObservedChange:
     @property
     def is_written(self) -> bool:
         """Whether the GPUNode wants the new layout."""
-        return self.wanted == self.change.after
+        return self.wanted == self.change.after and not self.change.keeps_layout
 
     @property
     def is_made(self) -> bool:
-        """Whether the GPU has the new layout, and its node offers the devices."""
-        return self.has(self.change.after)
+        """Whether the GPU has the new layout, and its node offers the devices; or every replica that was to
+        leave it has.
+        """
+        return not self.users if self.change.keeps_layout else self.has(self.change.after)
 
     @property
     def is_cut(self) -> bool:
@@ -70,6 +75,7 @@ class ObservedChange:
         """
         wanted = self.wanted
         is_ours = wanted is not None and wanted != self.change.before and self.is_on_the_way(wanted)
+        is_ours &= not self.change.keeps_layout
         return is_ours and self.gpu.layout != wanted
 
     @property
@@ -136,8 +142,10 @@ class ObservedChange:
 
     @property
     def users(self) -> tuple[SliceUser, ...]:
-        """Who uses slices that have to go, or a GPU of which the mode changes."""
+        """Who uses slices that have to go, or a GPU of which the mode changes or that replicas leave."""
         change = self.change
+        if change.keeps_layout:
+            return tuple(sorted(self._leaving(), key=lambda user: user.place))
         leaving = {part.start: part for part in self.gpu.layout.slices if part not in change.after.slices}
         users = []
         if self._clears_node:
@@ -152,6 +160,18 @@ class ObservedChange:
                 place = f"{part} of GPU {self.gpu.id}"
                 users.append(SliceUser(place, resource_name(part.profile), self.node.pod(pod)))
         return tuple(sorted(users, key=lambda user: user.place))
+
+    def _leaving(self) -> Iterable[SliceUser]:
+        """Yield the replicas that change their shape and still stand on this GPU."""
+        slices, shapes = {part.start: part for part in self.gpu.layout.slices}, dict(self.shapes)
+        for start, name in self.gpu.held:
+            pod, part = self.node.pod(name), slices.get(start) if start is not None else None
+            if pod is None or pod.owner not in shapes:
+                continue
+            device = ShapeKey(self.gpu.sku or "", WHOLE_GPU if part is None else part.profile)
+            if device[:2] != shapes[pod.owner][:2]:
+                place = f"GPU {self.gpu.id}" if part is None else f"{part} of GPU {self.gpu.id}"
+                yield SliceUser(place, resource_name(device.profile), pod)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +203,25 @@ class ObservedPlan:
 
     @property
     def is_made(self) -> bool:
-        """Whether every GPU has its new layout, and every replica that moves its shape."""
-        owners = ((self.world.owners.get(owner), shape) for owner, shape in self.record.changes.moves)
-        arrived = all(owner is None or owner.shapes <= {shape} for owner, shape in owners)
-        return arrived and not self.missing and all(item.is_made for item in self.observed)
+        """Whether every GPU has its new layout, and every replica that moves its shape.
+
+        Where no GPU is cut, nothing of a plan can be done before it begins.
+        """
+        is_cut = self.has_begun or any(not item.change.keeps_layout for item in self.observed)
+        is_made = is_cut and not self.missing and not self.waiting_owners
+        return is_made and all(item.is_made for item in self.observed)
+
+    @property
+    def waiting_owners(self) -> dict[str, ShapeKey]:
+        """The LLMDeployments of which a replica has not the shape yet to which it moves. One that was deleted
+        has no replica.
+        """
+        owners = self.world.owners
+        return {
+            owner: shape
+            for owner, shape in self.record.changes.moves
+            if owner in owners and owners[owner].shapes - {shape}
+        }
 
     @property
     def is_past_consent(self) -> bool:
@@ -231,5 +266,5 @@ def observed_plan(world: RepartitionWorld, record: PlanRecord) -> ObservedPlan:
         if node is None or gpu is None:
             missing.append(change)
         else:
-            observed.append(ObservedChange(change, node, gpu))
+            observed.append(ObservedChange(change, node, gpu, record.changes.moves))
     return ObservedPlan(world, record, tuple(observed), tuple(missing))

@@ -44,8 +44,11 @@ def plan_step(world: RepartitionWorld, record: PlanRecord, *, may_begin: bool) -
     """Return the next step of a plan that is not final. `may_begin`: no other plan keeps it from that."""
     plan = observed_plan(world, record)
     if plan.is_made:
-        return PlanStep(plan.progress(PlanState.DONE, "Applied", "every GPU has its new layout"))
-    ended = _overdue(plan) or _consent(plan) or _lost(plan)
+        moved = "every replica has moved" if record.changes.moves else ""
+        cut = any(not change.keeps_layout for change in record.changes.changes)
+        text = " and ".join(filter(None, ("every GPU has its new layout" if cut else "", moved)))
+        return PlanStep(plan.progress(PlanState.DONE, "Applied", text))
+    ended = _overdue(plan) or _consent(plan) or _lost(plan) or _stuck(plan)
     if ended is not None:
         return _ended(plan, ended)
     if not plan.has_begun and not may_begin:
@@ -104,6 +107,25 @@ def _lost(plan: ObservedPlan) -> PlanProgress | None:
     return None
 
 
+def _stuck(plan: ObservedPlan) -> PlanProgress | None:
+    """Return why a replica that is to move cannot; None: each can, or has moved."""
+    if not plan.has_begun or plan.is_past_consent:
+        return None
+    for owner, shape in sorted(plan.waiting_owners.items()):
+        why = plan.world.owners[owner].immovable
+        if why:
+            text = f"replicas of {owner} do not move to {shape}: {why}"
+            return plan.progress(PlanState.FAILED, "MoveImpossible", text)
+    cuts = any(not item.change.keeps_layout for item in plan.observed)
+    starts = any(shape in plan.world.owners[owner].shapes for owner, shape in plan.waiting_owners.items())
+    is_late = plan.world.now >= plan.record.since + plan.world.limits.cut_s
+    if plan.waiting_owners and is_late and not cuts and not starts:
+        moves = ", ".join(f"{shape} for {owner}" for owner, shape in sorted(plan.waiting_owners.items()))
+        text = f"no device came free within {plan.world.limits.cut_s:.0f} s: {moves}"
+        return plan.progress(PlanState.FAILED, "NoDevice", text)
+    return None
+
+
 def _overdue(plan: ObservedPlan) -> PlanProgress | None:
     """Return that a plan took too long; None: it did not."""
     if not plan.has_begun or plan.world.now < plan.until:
@@ -143,8 +165,13 @@ def _ended(plan: ObservedPlan, progress: PlanProgress) -> PlanStep:
 
 
 def _late(plan: ObservedPlan) -> Iterable[str]:
+    for owner, shape in sorted(plan.waiting_owners.items()):
+        yield f"not every replica of {owner} runs on {shape}"
     for item in plan.observed:
-        if item.is_cut and not item.is_made:
+        if item.change.keeps_layout:
+            if item.users:
+                yield f"{', '.join(user.place for user in item.users)} is still in use"
+        elif item.is_cut and not item.is_made:
             yield f"node {item.node.name} does not offer the devices of GPU {item.gpu.id}"
         elif not item.is_made:
             why = (
@@ -175,13 +202,15 @@ def _executing(plan: ObservedPlan) -> PlanStep:
         if strangers:
             text = ", ".join(user.place for user in strangers)
             return _ended(plan, plan.progress(PlanState.BLOCKED, "InUse", f"in use: {text}"))
-        if not item.is_made:
+        if not item.is_made and not item.change.keeps_layout:
             steps.append(gpu_step(plan, moves, item))
     actions: list[Action] = [hold for step in steps for hold in step.holds]
     actions += moves.marks(step.item for step in steps if step.is_closed)
     actions += _writes(((s.item, s.layout) for s in steps if s.layout is not None), plan.record.changes.name)
     owners = ", ".join(plan.record.changes.disturbed)
-    waits = [step.waits for step in steps] or [("Moving", f"replicas of {owners} move", "")]
+    waits = [step.waits for step in steps]
+    waits += [moves.wait_for(item) for item in plan.observed if item.change.keeps_layout and item.users]
+    waits = waits or [("Moving", f"replicas of {owners} move", "")]
     reason, message, waits_for = min(waits, key=lambda wait: _FIRST.index(wait[0]))
     return PlanStep(
         plan.progress(PlanState.EXECUTING, reason, message, waits_for, waits=True),

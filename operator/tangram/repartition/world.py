@@ -61,6 +61,7 @@ class WorldOwner:
     available: int
     replicas: int  # replicas that its Deployments ask for
     shapes: frozenset[ShapeKey] = frozenset()  # of its replicas
+    immovable: str = ""  # why the planner does not move its replicas as it was told; empty: it does
 
 
 @dataclass(frozen=True, slots=True)

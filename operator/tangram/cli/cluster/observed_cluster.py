@@ -23,6 +23,7 @@ from tangram.kube.client import ApiClient, ApiError
 from tangram.kube.credentials import SERVICE_ACCOUNT, AuthError, Credentials
 from tangram.kube.kinds import (
     CLUSTER_QUEUES,
+    FLEET_PLANS,
     LLM_DEPLOYMENTS,
     RESOURCE_FLAVORS,
     RESOURCE_QUOTAS,
@@ -31,6 +32,7 @@ from tangram.kube.kinds import (
 )
 from tangram.kube.kubeconfig import find_credentials, load_kubeconfig
 from tangram.shell.measure.scaler import Scaler, params_of, provisioned_loads
+from tangram.shell.repartition.world import waiting_for_consent
 from tangram.shell.settings import Settings
 from tangram.shell.snapshot.fleet_snapshot import fleet_snapshot
 from tangram.shell.snapshot.intents import parsed_intents
@@ -145,6 +147,9 @@ async def _observed_cluster(client: ApiClient, access: ClusterAccess) -> Observe
     keys = settings.engine.pod_metadata_keys
     intents = parsed_intents(view, skip, settings.default_priority_class_name, keys)
     fleet = fleet_snapshot(view, settings, now, skip)
+    if settings.partition.enabled:
+        waiting = waiting_for_consent(await _fleet_plans(client))
+        fleet = replace(fleet, partition=replace(fleet.partition, waiting=waiting))
     return ObservedCluster(
         _with_desired_replicas(settings, view, fleet, intents, now),
         intents,
@@ -196,6 +201,16 @@ async def _view(client: ApiClient, settings: Settings) -> MirrorView:
         if error is not None:
             raise error
     return mirrors.view()
+
+
+async def _fleet_plans(client: ApiClient) -> list[Object]:
+    """Return the FleetPlans, or none where the user may not list them, or their CRD is older."""
+    try:
+        return (await client.list(FLEET_PLANS)).items
+    except ApiError as error:
+        if error.status in (403, 404):
+            return []
+        raise
 
 
 _UNSEEN = (RESOURCE_QUOTAS, CLUSTER_QUEUES, RESOURCE_FLAVORS)  # without the right to, plans do without

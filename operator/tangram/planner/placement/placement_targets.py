@@ -120,7 +120,7 @@ def _free_after_surge(choices: list[PlacementChoice], devices: FreeDevices) -> M
 def _placement_choice(
     demand: PlacementDemand, devices: FreeDevices, index: Mapping[DeviceGroup, int]
 ) -> PlacementChoice:
-    current = _moved(demand) or _current(demand, devices) or demand.too_slow_but_serving
+    current = moved_shape(demand) or _current(demand, devices) or demand.too_slow_but_serving
     cheaper = demand.cheaper_formats(current) if current is not None else ()
     if current is not None and not cheaper:
         option = _option(demand, current, devices, index, min_replicas=0)
@@ -135,7 +135,7 @@ def _placement_choice(
     return PlacementChoice(demand, tuple(c for c, _ in pairs), tuple(o for _, o in pairs), stays=False)
 
 
-def _moved(demand: PlacementDemand) -> ServingShape | None:
+def moved_shape(demand: PlacementDemand) -> ServingShape | None:
     """Return the candidate to which its replicas move, in the format in which they run if that may be used.
 
     None: they do not move.

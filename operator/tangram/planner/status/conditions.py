@@ -14,6 +14,7 @@ NO_SOURCE = "the operator has no prometheus.url, and scrape.enabled is false"
 _NOT_PLACED = (
     Reason.INSUFFICIENT_CAPACITY,
     Reason.WAITING_FOR_SLICES,
+    Reason.WAITING_FOR_CONSENT,
     Reason.OVER_BUDGET,
     Reason.QUOTA_EXCEEDED,
     Reason.FAILED_CREATE,
@@ -248,6 +249,7 @@ def _blocked(inputs: ConditionInputs) -> ConditionState | None:
     if decision.model_reason != Reason.INSPECTED and not is_checked:
         return ConditionState(FALSE, decision.model_reason, decision.model_message)
     impossible = decision.placed_reason in (Reason.INFEASIBLE, Reason.SLO_UNREACHABLE, Reason.NOT_JUDGED)
+    impossible |= bool(decision.consent) and decision.shape is None  # no shape of the present devices serves
     return ConditionState(FALSE, decision.placed_reason, decision.placed_message) if impossible else None
 
 

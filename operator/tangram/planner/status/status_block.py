@@ -9,6 +9,7 @@ from tangram.api.llm_deployment.status import MAX_SHORT_TEXT
 from tangram.eligibility.reasons import Reason
 from tangram.eligibility.shapes.evaluation_reports import reports
 from tangram.fleet import (
+    LAYOUT,
     Advice,
     Alternative,
     Decision,
@@ -218,7 +219,8 @@ def _placement(inputs: ConditionInputs, advice: Advice | None) -> dict[str, Any]
         block["predictedTPOTMilliseconds"] = _decimal(decision.predicted_tpot_ms)
     if decision.alternatives:
         block["alternatives"] = [_alternative(alternative) for alternative in decision.alternatives]
-    return block | _advice(advice, short=decision.placed_reason != Reason.PLACED)
+    short = decision.placed_reason != Reason.PLACED
+    return block | _advice(advice, short=short, consent=decision.consent)
 
 
 def _alternative(alternative: Alternative) -> dict[str, Any]:
@@ -233,8 +235,11 @@ def _alternative(alternative: Alternative) -> dict[str, Any]:
     }
 
 
-def _advice(advice: Advice | None, *, short: bool) -> dict[str, Any]:
-    """What the recommended plan has about it: why it is `short` of replicas, and what would serve it."""
+def _advice(advice: Advice | None, *, short: bool, consent: str) -> dict[str, Any]:
+    """What the recommended plan has about it: why it is `short` of replicas, and what would serve it.
+
+    `consent`: the FleetPlan of changes that makes the layout; a plan of the whole fleet cannot be approved.
+    """
     if advice is None or not short or not (advice.because or advice.relaxations):
         return {}
     block: dict[str, Any] = {"plan": advice.plan}
@@ -243,7 +248,13 @@ def _advice(advice: Advice | None, *, short: bool) -> dict[str, Any]:
     if advice.relaxations:
         relaxations = advice.relaxations[:_MAX_ITEMS]
         block["relaxations"] = [
-            {"dimension": r.dimension[:MAX_SHORT_TEXT], "text": r.text[:_MESSAGE_LIMIT]} for r in relaxations
+            {
+                "dimension": r.dimension[:MAX_SHORT_TEXT],
+                "text": f"FleetPlan {consent}: tangram approve {consent}"
+                if consent and r.dimension == LAYOUT
+                else r.text[:_MESSAGE_LIMIT],
+            }
+            for r in relaxations
         ]
     return block
 

@@ -176,7 +176,7 @@ class Reconciler:
         if self.executor is not None:
             recommended = self.recommendations.recommended()
             repartition = self.executor.observe(
-                observed.snapshot, observed.intents, observed.view, recommended, observed.now
+                observed.snapshot, observed.parsed, observed.view, recommended, observed.now
             )
             observed = replace(observed, snapshot=repartition.snapshot)
         self.recommendations.offer(observed.snapshot, observed.parsed, self.guard.bound())
@@ -186,6 +186,8 @@ class Reconciler:
             )
         self.observation = observed
         plan = await self._plan(observed)
+        if self.executor is not None:
+            self.executor.immovable = dict(plan.immovable)
         problems = dict(self.writer.problems)
         with self.metrics.apply_seconds.time():
             intents = {intent.uid: intent for intent in observed.intents}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tangram.eligibility.devices.tolerations import held_resource, hold_taint
-from tangram.fleet import FleetSnapshot, Intent, MIGLayout, PartitionView, id_on_node
+from tangram.fleet import FleetSnapshot, MIGLayout, ParsedIntent, PartitionView, id_on_node
 from tangram.fleet.labels import MANAGED_BY, MANAGED_BY_LABEL
 from tangram.fleet.times import rfc3339
 from tangram.kube.client import ApiClient, ApiError, Guard
@@ -40,7 +40,7 @@ from tangram.repartition import (
     UnmarkPod,
     next_step,
 )
-from tangram.shell.repartition.plan_objects import layout_fields, plan_object, plan_status
+from tangram.shell.repartition.plan_objects import gpu_indices, layout_fields, plan_object, plan_status
 from tangram.shell.repartition.world import (
     MARK,
     FleetPlanObjects,
@@ -49,6 +49,7 @@ from tangram.shell.repartition.world import (
     hold_value,
     plan_objects,
     repartition_world,
+    waiting_for_consent,
 )
 from tangram.shell.report.fleet_plans import is_of_changes
 from tangram.shell.report.status_writer import apply_status
@@ -91,6 +92,7 @@ class Executor:
     now: Callable[[], float]  # seconds since the epoch
     limits: RepartitionLimits
     retries: RetrySchedule = field(default_factory=RetrySchedule)
+    immovable: Mapping[str, str] = field(default_factory=dict)  # as the last plan has it
     _plan_expectations: Expectations = field(init=False)
     _logged: dict[str, str] = field(default_factory=dict)  # the last refusal of each write
     _settled_at: float | None = None  # monotonic: when a hold will have lasted long enough
@@ -101,7 +103,7 @@ class Executor:
     def observe(
         self,
         snapshot: FleetSnapshot,
-        intents: Iterable[Intent],
+        intents: Iterable[ParsedIntent],
         view: MirrorView,
         recommended: Recommended,
         now: float,
@@ -109,7 +111,7 @@ class Executor:
         """Return the round that `perform` writes, with the snapshot that knows what is being changed."""
         plans = plan_objects(p for p in self.plan_mirror.store if is_of_changes(p) and self._ours(p))
         world = repartition_world(
-            snapshot, intents, view.nodes, view.pods, plans, recommended, self.limits, now
+            snapshot, intents, view.nodes, view.pods, plans, recommended, self.limits, now, self.immovable
         )
         step = next_step(world)
         settled = world.next_settled()
@@ -123,6 +125,7 @@ class Executor:
             promised=snapshot.partition.promised,
             moves=step.moves,
             arriving=step.arriving,
+            waiting=waiting_for_consent(plans.live),
         )
         return RepartitionRound(
             snapshot=replace(snapshot, partition=partition),
@@ -247,7 +250,8 @@ class Executor:
         self, record: PlanRecord, progress: PlanProgress, plan: Object | None, current: RepartitionRound
     ) -> None:
         if plan is None:
-            obj = plan_object(record.name, record.changes, current.recommended.fleet_plan, self._labels())
+            indices, fleet_plan = gpu_indices(current.gpu_nodes), current.recommended.fleet_plan
+            obj = plan_object(record.name, record.changes, fleet_plan, self._labels(), indices)
             try:
                 plan = await self.client.create(FLEET_PLANS, obj, manager=MANAGER, guard=self.guard)
             except ApiError as error:

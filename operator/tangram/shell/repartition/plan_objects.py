@@ -1,9 +1,10 @@
 """FleetPlans of changes: from and to the objects of the API. Pure."""
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from typing import Any
 
-from tangram.api.fleet_plan import MAX_CHANGES, FleetPlanSpec, PlannedChange, PlannedMIGLayout
+from tangram.api.fleet_plan import MAX_CHANGES, MAX_ITEMS, FleetPlanSpec, PlannedChange, PlannedMIGLayout
 from tangram.api.llm_deployment.status import MAX_SHORT_TEXT, MAX_TEXT
 from tangram.fleet import (
     LayoutChange,
@@ -21,8 +22,15 @@ from tangram.repartition import PlanProgress, PlanRecord, PlanState
 SUFFIX = "-"  # between the hash of a plan and the number of its recurrence
 
 
-def plan_object(name: str, changes: LayoutChanges, fleet_plan: str, labels: dict[str, str]) -> Object:
-    """Return the FleetPlan of changes that is created."""
+def plan_object(
+    name: str,
+    changes: LayoutChanges,
+    fleet_plan: str,
+    labels: dict[str, str],
+    indices: Mapping[str, int] | None = None,
+) -> Object:
+    """Return the FleetPlan of changes that is created. `indices`: of GPUs on their nodes, by id."""
+    indices = indices or {}
     spec: dict[str, Any] = {
         "changes": [
             {
@@ -31,9 +39,10 @@ def plan_object(name: str, changes: LayoutChanges, fleet_plan: str, labels: dict
                 "before": layout_fields(change.before),
                 "after": layout_fields(change.after),
             }
+            | ({"index": indices[change.gpu]} if change.gpu in indices else {})
             for change in changes.changes
         ],
-        "changeDisplay": change_display(changes),
+        "changeDisplay": change_display(changes, indices),
         "pool": changes.pool,
     }
     if changes.moves:
@@ -46,6 +55,10 @@ def plan_object(name: str, changes: LayoutChanges, fleet_plan: str, labels: dict
             }
             for owner, shape in changes.moves
         ]
+    if changes.serves:
+        spec["serves"] = [owner[:MAX_SHORT_TEXT] for owner in changes.serves[:MAX_ITEMS]]
+    if changes.cost is not None:
+        spec |= dict(zip(("costBeforePerHour", "costPerHour"), map(_usd, changes.cost), strict=True))
     if fleet_plan:
         spec["fleetPlan"] = fleet_plan
     return {
@@ -61,12 +74,59 @@ def fits(changes: LayoutChanges) -> bool:
     return len(changes.changes) <= MAX_CHANGES
 
 
-def change_display(changes: LayoutChanges) -> str:
-    """Return the changes as text, equal ones together, the most frequent first."""
-    counts = Counter(f"{change.before} -> {change.after}" for change in changes.changes)
-    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    text = ", ".join(f"{count}x {what}" for what, count in ordered)
+def gpu_indices(gpu_nodes: Mapping[str, Object]) -> dict[str, int]:
+    """Return the index of each GPU on its node, by fleet-wide id. `gpu_nodes`: by name."""
+    return {
+        fleet_wide_id(name, str(gpu["id"])): gpu["index"]
+        for name, obj in gpu_nodes.items()
+        for gpu in (obj.get("status") or {}).get("gpus") or ()
+        if isinstance(gpu.get("index"), int) and gpu.get("id")
+    }
+
+
+def change_display(changes: LayoutChanges, indices: Mapping[str, int]) -> str:
+    """Return the changes as text: GPUs by index, equal changes together, who moves and who gains."""
+    places = defaultdict[str, list[str]](list)
+    for change in changes.changes:
+        places[_cut_display(change)].append(gpu_place(change, indices))
+    parts = [f"{_some(names)}: {what}" for what, names in sorted(places.items()) if what]
+    moving, gaining = (_some([*map(short_name, owners)]) for owners in (changes.disturbed, changes.serves))
+    parts += [f"{moving} move{'s' * (len(changes.disturbed) == 1)}"] if moving else []
+    parts += [f"for {gaining}"] if gaining else []
+    text = ", ".join(parts)
     return text if len(text) <= MAX_SHORT_TEXT else text[: MAX_SHORT_TEXT - 1] + "…"
+
+
+def gpu_place(change: LayoutChange, indices: Mapping[str, int]) -> str:
+    """Return a GPU as NODE/INDEX, or by its id where no backend has said its index."""
+    if change.gpu in indices:
+        return f"{change.node}/{indices[change.gpu]}"
+    return f"{change.node}/{id_on_node(change.gpu)}"
+
+
+def condensed(layout: MIGLayout) -> str:
+    """Return a layout without its positions: `gpu`, `empty`, `2x1g.10gb 3g.40gb`."""
+    counts = Counter(part.profile for part in layout.slices)
+    slices = " ".join(f"{count}x{name}" if count > 1 else name for name, count in sorted(counts.items()))
+    return slices if layout.mig_enabled and slices else str(layout)
+
+
+def short_name(owner: str) -> str:
+    """Return an LLMDeployment without the namespace where that is the default one."""
+    return owner.removeprefix("default/")
+
+
+def _cut_display(change: LayoutChange) -> str:
+    """Return how a GPU is cut; empty where it keeps its layout."""
+    if change.keeps_layout:
+        return ""
+    before, after = condensed(change.before), condensed(change.after)
+    # Only positions change: then they are what matters.
+    return f"{before} -> {after}" if before != after else f"{change.before} -> {change.after}"
+
+
+def _some(names: list[str], most: int = 3) -> str:
+    return " ".join((*names[:most], *([f"+{len(names) - most}"] if len(names) > most else ())))
 
 
 def plan_record(obj: Object, recommended: frozenset[str] | None) -> PlanRecord:
@@ -79,6 +139,8 @@ def plan_record(obj: Object, recommended: frozenset[str] | None) -> PlanRecord:
         tuple(sorted(map(_change, spec.changes))),
         tuple(sorted((d.owner, ShapeKey(d.sku, d.profile, d.tensor_parallel)) for d in spec.disturbed)),
         spec.pool or "",
+        cost=_cost(spec),
+        serves=spec.serves,
     )
     status = obj.get("status") or {}
     state = status.get("state")
@@ -103,11 +165,23 @@ def plan_status(progress: PlanProgress, record: PlanRecord, now: float) -> Objec
         "message": progress.message[:MAX_TEXT],
         "progress": f"{progress.done}/{len(record.changes.changes)}",
     }
+    if record.changes.cost is not None:
+        before, after = record.changes.cost
+        status |= {"currentCostPerHour": _usd(before), "savesPerHour": _usd(before - after)}
     if progress.waits_for:
         status["waitsFor"] = progress.waits_for[:MAX_SHORT_TEXT]
     if progress.until is not None:
         status["deadline"] = rfc3339(progress.until)
     return status
+
+
+def _cost(spec: FleetPlanSpec) -> tuple[float, float] | None:
+    costs = spec.cost_before_per_hour, spec.cost_per_hour
+    return None if costs[0] is None or costs[1] is None else (float(costs[0]), float(costs[1]))
+
+
+def _usd(value: float) -> str:
+    return f"{round(value, 2) + 0.0:.2f}"  # never -0.00
 
 
 def hash_of(name: str) -> str:

@@ -12,9 +12,9 @@ from tangram.eligibility.devices.tolerations import held_resource
 from tangram.fleet import (
     FailedChanges,
     FleetSnapshot,
-    Intent,
     LayoutChanges,
     NodePartition,
+    ParsedIntent,
     Workload,
     claiming_pools,
 )
@@ -140,17 +140,38 @@ def plan_objects(plans: Iterable[Object]) -> FleetPlanObjects:
     return FleetPlanObjects(tuple(live), {name: tuple(objects) for name, objects in final.items()})
 
 
+def waiting_for_consent(plans: Iterable[Object]) -> tuple[tuple[str, str], ...]:
+    """Return the LLMDeployments, as NAMESPACE/NAME, that FleetPlans serve once a person consents, with the
+    name of each plan; sorted.
+    """
+    waiting = [
+        plan
+        for plan in plans
+        if (plan.get("status") or {}).get("state") == PlanState.RECOMMENDED
+        and plan["spec"].get("changes")
+        and plan["spec"].get("approved") is None
+    ]
+    return tuple(
+        sorted(
+            (str(owner), key_of(plan)[1]) for plan in waiting for owner in plan["spec"].get("serves") or ()
+        )
+    )
+
+
 def repartition_world(
     snapshot: FleetSnapshot,
-    intents: Iterable[Intent],
+    intents: Iterable[ParsedIntent],
     nodes: Iterable[Object],
     pods: Collection[Object],
     plans: FleetPlanObjects,
     recommended: Recommended,
     limits: RepartitionLimits,
     now: float,
+    immovable: Mapping[str, str] | None = None,
 ) -> RepartitionWorld:
-    """Return the world. `nodes`, `pods`: mirrored; `recommended`: changes of the last recommendation."""
+    """Return the world. `nodes`, `pods`: mirrored; `recommended`: changes of the last recommendation;
+    `immovable`: why the last plan did not move replicas as it was told, by UID.
+    """
     changes = recommended.changes
     claimed = defaultdict[str, list[tuple[str, str, int]]](list)
     for claim in snapshot.claims:
@@ -179,7 +200,7 @@ def repartition_world(
         nodes=tuple(sorted(world_nodes, key=lambda node: node.name)),
         plans=(*_records(plans, recommended, now), *_new(plans, changes, partitions, now)),
         policies={pool.name: pool.policy for pool in snapshot.pools},
-        owners=_owners(snapshot, deployments, _serving(snapshot, pods)),
+        owners=_owners(snapshot, deployments, _serving(snapshot, pods), immovable or {}),
         limits=limits,
     )
 
@@ -208,7 +229,10 @@ def _serving(snapshot: FleetSnapshot, pods: Collection[Object]) -> Counter[str]:
 
 
 def _owners(
-    snapshot: FleetSnapshot, names: Mapping[str, str], serving: Mapping[str, int]
+    snapshot: FleetSnapshot,
+    names: Mapping[str, str],
+    serving: Mapping[str, int],
+    immovable: Mapping[str, str],
 ) -> Mapping[str, WorldOwner]:
     """Return the state of each LLMDeployment by NAMESPACE/NAME.
 
@@ -224,6 +248,7 @@ def _owners(
             min(sum(workload.available for workload in own[uid]), serving.get(uid, 0)),
             sum(workload.replicas for workload in own[uid]),
             frozenset(workload.shape.key for workload in own[uid] if workload.total or workload.replicas),
+            immovable.get(uid, ""),
         )
         for uid, name in names.items()
     }
@@ -258,7 +283,8 @@ def _new(
     for changes in recommended:
         before = plans.final.get(changes.name, ())
         starts = all(layouts.get(change.gpu) == change.before for change in changes.changes)
-        starts &= any(wanted.get(change.gpu) != change.after for change in changes.changes)  # else restored
+        # Else the layouts are restored.
+        starts &= any(c.keeps_layout or wanted.get(c.gpu) != c.after for c in changes.changes)
         if changes.name not in live and starts and fits(changes) and not _is_refused(before, now):
             suffix = f"{SUFFIX}{len(before) + 1}" if before else ""
             yield PlanRecord(f"{changes.name}{suffix}", changes, is_recommended=True, since=now)
