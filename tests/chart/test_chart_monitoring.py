@@ -70,8 +70,8 @@ def test_every_alert_has_a_test_in_which_it_fires_and_one_in_which_it_does_not()
 def test_every_alert_says_how_bad_what_and_where_to_read_on(alert):
     assert alert["labels"]["severity"] in {"critical", "warning"}
     assert alert["for"]
-    assert alert["annotations"].keys() == {"summary", "description", "runbook_url"}
-    page = ROOT / alert["annotations"]["runbook_url"]
+    assert alert["annotations"].keys() == {"summary", "description", "runbook"}
+    page = ROOT / alert["annotations"]["runbook"]
     assert page.name == f"{alert['alert']}.md"
     text = page.read_text()
     for part in ("**Means.**", "**Look.**", "**Helps.**"):

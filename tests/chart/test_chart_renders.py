@@ -384,10 +384,15 @@ def test_the_pod_monitor_selects_the_pods_that_the_operator_makes(helm):
 
 
 def test_runbook_links_begin_with_what_was_asked(helm):
-    rule = helm.objects(EVERYTHING).one("PrometheusRule")
-    links = [r["annotations"]["runbook_url"] for group in rule["spec"]["groups"] for r in group["rules"]]
-    assert len(links) == 10
-    assert all(link.startswith("https://wiki.example.com/tangram/Tangram") for link in links)
+    def links(values, annotation):
+        rule = helm.objects(values).one("PrometheusRule")
+        return [r["annotations"][annotation] for group in rule["spec"]["groups"] for r in group["rules"]]
+
+    published = links(EVERYTHING, "runbook_url")
+    assert len(published) == 12
+    assert all(link.startswith("https://wiki.example.com/tangram/Tangram") for link in published)
+    nowhere = links({"prometheusRule": {"enabled": True}}, "runbook")
+    assert all(page.startswith("docs/runbooks/Tangram") for page in nowhere)
 
 
 def test_the_operator_is_told_how_prometheus_selects_its_rules(helm):

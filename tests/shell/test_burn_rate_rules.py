@@ -71,7 +71,7 @@ def assert_firing(
         {"expr": FIRING, "eval_time": f"{minute}m", "exp_samples": firing(*long)}
         for minute, long in expected.items()
     ]
-    group = rule_group(intent, "docs/runbooks")
+    group = rule_group(intent, "")
     done = promtool.evaluate(path, [group], series, every, promql_expr_test=checks)
     assert done.returncode == 0, done.stdout + done.stderr
 

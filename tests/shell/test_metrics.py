@@ -1,6 +1,7 @@
 """The gauges per LLMDeployment that the operator exports."""
 
 import asyncio
+import copy
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ from tangram.shell.measure.scaler import Scaler, ScalingResult
 from tangram.shell.process.observation import Observer
 from tangram.shell.process.round_report import RoundReporter
 from tests.shell.test_scaling_log import DECISION, NEED
-from tests.support.views import NOW, PARAMS, SETTINGS, running
+from tests.support.views import NOW, PARAMS, SETTINGS, one_round, running
 
 BURSTY = ScalingResult(None, replace(DECISION, need=replace(NEED, spare=2)))
 STEADY = ScalingResult(None, replace(DECISION, need=NEED))
@@ -62,6 +63,25 @@ def test_spare_replicas_of_an_earlier_round_are_not_exported():
     metrics = reported({"a": BURSTY, "b": BURSTY}, {"a": STEADY, "b": REACTIVE})
 
     assert [spare(metrics, name) for name in "ab"] == [0, None]
+
+
+def test_an_llm_deployment_whose_spec_became_invalid_keeps_its_replicas_and_says_so_in_its_metrics():
+    fleet = running("a", "b")
+    edited = copy.deepcopy(fleet.llm_deployments[0])
+    edited["spec"]["placement"] = {"allowedSKUs": ["H100"]}
+    metrics = one_round(replace(fleet, llm_deployments=(edited, fleet.llm_deployments[1])).view()).metrics
+
+    for name in "ab":
+        assert exported(metrics, "tangram_desired_replicas", name) == 1
+        assert exported(metrics, "tangram_ready_replicas", name) == 1
+    assert exported(metrics, "tangram_placed_replicas", "a") is None  # no shape is chosen by such a spec
+
+    def accepted(name: str, status: str, reason: str) -> float | None:
+        labels = {"type": "Accepted", "status": status, "reason": reason}
+        return exported(metrics, "tangram_condition", name, **labels)
+
+    assert accepted("a", "False", "InvalidSpec") == 1
+    assert accepted("b", "True", "Valid") == 1
 
 
 def test_the_forecast_and_what_a_replica_carries_are_exported():

@@ -185,8 +185,7 @@ def one_round(view: MirrorView, now: float = NOW, faults: FaultLog | None = None
         status = llm_deployment_status(decision, intent, observed, obj, faults, lambda _intent, _status: None)
         statuses[intent.uid] = status
         faults.run("events", intent.name, "", partial(transitions, obj.get("status") or {}, status))
-        if isinstance(intent, Intent):
-            metrics.show(intent, decision, status, ready.get(intent.uid, 0))
+        metrics.show(intent, decision, status, ready.get(intent.uid, 0))
     for action in round_plan.actions:
         owner = intents.get(action.owner_uid)
         if isinstance(action, ApplyDeployment) and isinstance(owner, Intent):

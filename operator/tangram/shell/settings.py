@@ -147,10 +147,8 @@ class PrometheusRuleSettings(_Section):
         },
     )
     """Labels by which a Prometheus selects them, for example {release: kube-prometheus-stack}."""
-    runbook_base_url: str = Field(
-        default="docs/runbooks", alias="runbookBaseURL", min_length=1, pattern=r"^[^\s\"']+$"
-    )
-    """Prefix of runbook links."""
+    runbook_base_url: str = Field(default="", alias="runbookBaseURL", pattern=r"^(https?://[^\s\"']+)?$")
+    """Where the pages of docs/runbooks are, absolute; empty: alerts name their pages without a link."""
 
     @field_validator("labels")
     @classmethod

@@ -95,7 +95,6 @@ class EngineScraper:
         window_s = settings.window_seconds
         self._widest_s = max(window_s, *wider_windows(window_s))
         self._began_s: float | None = None  # since when pods are scraped without a break
-        self._newest_at: float | None = None
         self._store = self._new_store()
 
     # -- readings ------------------------------------------------------------------------------------------
@@ -103,10 +102,6 @@ class EngineScraper:
     def reading(self, intent: Intent) -> Reading:
         """Return the latest reading for the present objectives of `intent`."""
         return self._readings.of(intent)
-
-    def newest_at(self) -> float | None:
-        """Return when metrics of some pod were last read, in seconds since the epoch."""
-        return self._newest_at
 
     def clear(self) -> None:
         """Forget all scrapes and readings: an operator that begins to lead starts empty."""
@@ -127,8 +122,6 @@ class EngineScraper:
         targets = [self._targets[pod.uid] for pod in pods if pod.uid in self._targets]
         keys = [key for target in targets for key in target.engines]
         sample = self._sample(keys, intent.objectives)
-        if isinstance(sample, Sample) and sample.targets:
-            self._newest_at = sample.at
         failing = [target for target in targets if target.problem]
         pods_read = f"{len(targets) - len(failing)} of {len(targets)} pods"
         # A pod that is not ready usually does not answer yet; of the others each one matters.

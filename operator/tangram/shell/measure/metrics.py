@@ -1,7 +1,7 @@
 """The metrics that the operator exports about itself and its LLMDeployments (prefix `tangram_`)."""
 
 from collections import Counter as Counts
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 from prometheus_client import (
@@ -14,13 +14,14 @@ from prometheus_client import (
     ProcessCollector,
 )
 
-from tangram.fleet import Decision, Intent, Node, Workload
+from tangram.fleet import Decision, Intent, Node, ParsedIntent, Workload
 from tangram.kube.kinds import Object
 from tangram.scaling.outlook.load_outlook import ReplicaNeed
 from tangram.shell.decide.recommendation_worker import RecommendationResult
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _PER_DEPLOYMENT = ("namespace", "llmdeployment")
+_WORKER_FAILURES = ("deadline", "died", "raised")  # of a planning process
 
 
 class OperatorMetrics:
@@ -61,9 +62,10 @@ class OperatorMetrics:
         self.last_plan = gauge(
             "tangram_seconds_since_last_plan", "Seconds since the last plan; NaN before the first one."
         )
-        self.last_fresh_metric = gauge(
+        self.last_fresh_metric = per_deployment(
             "tangram_seconds_since_last_fresh_metric",
-            "Seconds since the newest good sample, from Prometheus or the engines; NaN before the first one.",
+            "Age of the newest metrics, from Prometheus or the engines; before the first ones, seconds since "
+            "they are due: while it may scale and has a ready replica. Only the leader sets it.",
         )
         self.watch_age = gauge(
             "tangram_watch_age_seconds",
@@ -107,6 +109,11 @@ class OperatorMetrics:
         self.dollars = per_deployment(
             "tangram_cost_dollars_per_hour", "Price of the placed replicas, in US dollars per hour."
         )
+        self.condition = gauge(
+            "tangram_condition",
+            "1: the LLMDeployment has the condition, with this status and reason.",
+            (*_PER_DEPLOYMENT, "type", "status", "reason"),
+        )
         self.nodes_left_out = gauge(
             "tangram_gpu_nodes_left_out",
             "GPU nodes with devices that are left out of plans, by reason.",
@@ -139,6 +146,9 @@ class OperatorMetrics:
         self.advice_failures = counter(
             "tangram_advice_failures_total", "Plans of the whole fleet that failed, by cause.", ("why",)
         )
+        for why in _WORKER_FAILURES:  # rate() and increase() do not count the step from absent to 1
+            self.plan_failures.labels(why)
+            self.advice_failures.labels(why)
 
     def count_request(self, verb: str, plural: str, code: str) -> None:
         """Count one request to the API server."""
@@ -161,9 +171,16 @@ class OperatorMetrics:
             self.attainment,
             self.objective,
             self.dollars,
+            self.condition,
         ):
             gauge.clear()
         self.nodes_left_out.clear()
+
+    def show_metric_ages(self, ages: Mapping[tuple[str, str], float]) -> None:
+        """Set the ages of metrics, by namespace and name of the LLMDeployments of which some are due."""
+        self.last_fresh_metric.clear()
+        for names, seconds in ages.items():
+            self.last_fresh_metric.labels(*names).set(seconds)
 
     def show_nodes(self, nodes: Iterable[Node]) -> None:
         """Set the number of GPU nodes with devices that are left out, by reason."""
@@ -190,13 +207,23 @@ class OperatorMetrics:
         self.plan_solve.labels(state).set(float(figures["solveSeconds"]))
 
     def show(
-        self, intent: Intent, decision: Decision, status: Object, ready: int, need: ReplicaNeed | None = None
+        self,
+        intent: ParsedIntent,
+        decision: Decision,
+        status: Object,
+        ready: int,
+        need: ReplicaNeed | None = None,
     ) -> None:
         """Set the gauges of one LLMDeployment from the decision and the status of one round. `need`: of the
-        forecast load, None without a forecast.
+        forecast load, None without a forecast. With an invalid spec its replicas still run.
         """
         labels = (intent.namespace, intent.name)
         self.desired.labels(*labels).set(decision.desired)
+        self.ready.labels(*labels).set(ready)
+        for condition in status.get("conditions", ()):
+            self.condition.labels(*labels, *(condition[key] for key in ("type", "status", "reason"))).set(1)
+        if not isinstance(intent, Intent):
+            return
         scaling = status.get("scaling") or {}
         self.recommended.labels(*labels).set(scaling.get("recommendedReplicas", decision.desired))
         if need is not None:
@@ -205,7 +232,6 @@ class OperatorMetrics:
             self.forecast.labels(*labels, "upper").set(need.load.upper)
             self.replica_rate.labels(*labels).set(need.replica_rate)
         self.placed.labels(*labels).set(decision.placed)
-        self.ready.labels(*labels).set(ready)
         self.dollars.labels(*labels).set(decision.price_per_hour)
         slo = status.get("slo") or {}
         for name, objective in (("ttft", intent.ttft), ("tpot", intent.tpot)):

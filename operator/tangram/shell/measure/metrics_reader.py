@@ -67,10 +67,6 @@ class MetricsReader:
         """Return the latest reading for the present objectives of `intent`."""
         return self._readings.of(intent)
 
-    def newest_at(self) -> float | None:
-        """Return when the newest good sample was taken, in seconds since the epoch."""
-        return self._readings.newest_at()
-
     def server_time(self) -> float | None:
         """Return the present time of Prometheus, None if it did not answer in the last round."""
         return None if self._ahead_s is None else self._clock() + self._ahead_s

@@ -48,10 +48,6 @@ class MetricsSource(Protocol):
         """Return the latest reading for the present objectives of `intent`."""
         ...
 
-    def newest_at(self) -> float | None:
-        """Return when the newest good sample was taken, in seconds since the epoch."""
-        ...
-
     def clear(self) -> None:
         """Forget all readings: another operator may have acted."""
         ...
@@ -76,10 +72,6 @@ class Readings:
             return Reading(pods_read=self._pods_read)
         is_about = reading.subject == subject_of(intent)
         return reading if is_about else Reading(None, _CHANGED, pods_read=self._pods_read)
-
-    def newest_at(self) -> float | None:
-        """Return when the newest good sample was taken, in seconds since the epoch."""
-        return max((r.sample.at for r in self._readings.values() if r.sample and not r.problem), default=None)
 
     def take(
         self, intent: Intent, sample: Sample | RejectedSample, problem: str = "", pods_read: str = ""

@@ -12,6 +12,7 @@ from tangram.scaling import ScalingDecision, ScalingParams, Signal, classify, re
 from tangram.scaling.law import Law, LawState, after_plan, observation_of
 from tangram.scaling.ordered_replicas import ShapeStart, start_outcomes
 from tangram.shell.measure.fault_log import FaultLog
+from tangram.shell.measure.metric_ages import MetricAges
 from tangram.shell.measure.metrics_readings import MetricsSource
 from tangram.shell.measure.predicted_capacities import CapacityInputs, PredictedCapacities
 from tangram.shell.settings import Settings
@@ -55,6 +56,7 @@ class Scaler:
     params: ScalingParams
     reader: MetricsSource | None
     capacities: PredictedCapacities = field(default_factory=PredictedCapacities)
+    ages: MetricAges = field(default_factory=MetricAges)
     _states: dict[str, LawState] = field(default_factory=dict)
 
     def decide(
@@ -78,6 +80,7 @@ class Scaler:
         capacity_inputs = capacity_inputs or CapacityInputs()
         uids = {intent.uid for intent in intents}
         self.capacities.retain(uids)
+        self.ages.retain(uids)
         for uid in self._states.keys() - uids:
             del self._states[uid]
         by_owner: dict[str, list[Workload]] = {}
@@ -123,6 +126,7 @@ class Scaler:
         """Forget everything, at the start of a term: another operator may have acted."""
         self._states.clear()
         self.capacities.retain(())
+        self.ages.retain(())
         if self.reader is not None:
             self.reader.clear()
 
@@ -135,12 +139,13 @@ class Scaler:
         capacity_inputs: CapacityInputs,
     ) -> ScalingResult:
         ready = sum(workload.ready for workload in workloads)
-        before = self._states.get(intent.uid, LawState())
+        before, signal = self._states.get(intent.uid, LawState()), self._signal(intent, ready, now)
+        self.ages.note(intent, signal, ready, now)
         observation = observation_of(
             before,
             intent,
             workloads,
-            self._signal(intent, ready, now),
+            signal,
             at=now,
             recorded=recorded,
             capacity_on=partial(self.capacities.of, intent, inputs=capacity_inputs),
@@ -151,8 +156,8 @@ class Scaler:
         self._states[intent.uid] = state
         _log_late(intent, before.starts, state.starts, workloads)
         if decision.replicas != decision.previous:
-            log.info("scaling %s", json.dumps(_log_record(intent, observation.signal, decision)))
-        return ScalingResult(observation.signal, decision)
+            log.info("scaling %s", json.dumps(_log_record(intent, signal, decision)))
+        return ScalingResult(signal, decision)
 
     def _signal(self, intent: Intent, ready: int, now: float) -> Signal | None:
         if self.reader is None:

@@ -174,8 +174,14 @@ def _annotations(alert: BurnRateAlert, measured: _MeasuredObjective, runbook_bas
         f" {_LAST[alert.long]} took longer than {limit_ms:g} ms {measured.unit}{edge}. The objective allows"
         f" {budget} %. More than {100 * threshold:g} %, over the last {_LAST[alert.long]} and the last"
         f" {_LAST[alert.short]}, use up what it allows in {_BUDGET_DAYS} days within {_used_up(rate)}.",
-        "runbook_url": f"{runbook_base_url.rstrip('/')}/{ALERT}.md",
-    }
+    } | _runbook(runbook_base_url)
+
+
+def _runbook(base_url: str) -> dict[str, str]:
+    """Return the link to the page; without a base URL, its name."""
+    if not base_url:
+        return {"runbook": f"docs/runbooks/{ALERT}.md"}
+    return {"runbook_url": f"{base_url.rstrip('/')}/{ALERT}.md"}
 
 
 def _used_up(burn_rate: float) -> str:

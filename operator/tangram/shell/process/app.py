@@ -179,8 +179,9 @@ class Operator:
         metrics, planned = self.metrics, self.loop.heartbeat.planned_at
         metrics.leading.set(self.elector.leading)
         metrics.last_plan.set(float("nan") if planned is None else boot_time() - planned)
-        newest = self.reader.newest_at() if self.reader else None
-        metrics.last_fresh_metric.set(float("nan") if newest is None else time.time() - newest)
+        metrics.show_metric_ages(
+            self.loop.observer.scaler.ages.seconds(time.time()) if self.elector.leading else {}
+        )
         for mirror in (*self.mirrors.all, self.fleet_plan_mirror, *self.rule_mirrors):
             metrics.watch_age.labels(mirror.source.kind.plural).set(mirror.age_s)
 

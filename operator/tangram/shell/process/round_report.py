@@ -82,11 +82,10 @@ class RoundReporter:
             advice_of = self.recommendations.advice
             status = llm_deployment_status(decision, intent, observed, obj, faults, advice_of)
             statuses.append(NewStatus(obj, status))
-            if isinstance(intent, Intent):
-                scaling = observed.scaling.get(intent.uid)
-                need = scaling.decision.need if scaling else None
-                show = partial(self.metrics.show, intent, decision, status, ready.get(intent.uid, 0), need)
-                faults.run("metrics", f"{intent.namespace}/{intent.name}", "", show)
+            scaling = observed.scaling.get(intent.uid)
+            need = scaling.decision.need if scaling else None
+            show = partial(self.metrics.show, intent, decision, status, ready.get(intent.uid, 0), need)
+            faults.run("metrics", f"{intent.namespace}/{intent.name}", "", show)
         faults.run("nodes", "nodes", "", partial(self._log_notes, observed))
         statuses += self._pool_statuses(observed)
         for written in await self.statuses.write(statuses):
