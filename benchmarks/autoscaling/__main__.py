@@ -1,12 +1,14 @@
 """Scaling laws at equal attainment, in simulations: published ones, the operator's, and an oracle.
 
     python -m benchmarks.autoscaling [--scenario NAME,…] [--laws NAME,…] [--seeds N] [--hours H] [--processes N] [--out DIR]
+    python -m benchmarks.autoscaling --as-asked [--held-out]
     python -m benchmarks.autoscaling --disturbances
     python -m benchmarks.autoscaling --quick
 
 Runs are kept in DIR/runs.jsonl and are not repeated while the code that decides them is the same: a command that was
 interrupted, or ended by `--hours`, goes on where it was. DIR/report.md and DIR/report.json hold the comparison, and
-DIR/disturbances.md the days on which something breaks.
+DIR/as_asked.md the operator's law at the percentile that it is asked for on kinds of traffic, beside fixed replicas and an
+HPA, and DIR/disturbances.md the days on which something breaks.
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.autoscaling import compared_laws, disturbances, report, runs, scenarios
+from benchmarks.autoscaling import as_asked, compared_laws, disturbances, report, runs, scenarios
 from benchmarks.autoscaling.compare import collected
 from benchmarks.autoscaling.runs import Record
+from benchmarks.autoscaling.traffic_kinds import KINDS
 
 QUICK_LAWS = ("tangram", "static", "hpa-running")
 
@@ -41,11 +44,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--report-only", action="store_true", help="of the runs on file")
     parser.add_argument("--quick", action="store_true", help="ten minutes of one trace, three laws, one seed")
     parser.add_argument("--disturbances", action="store_true", help="days on which something breaks")
+    parser.add_argument(
+        "--as-asked", action="store_true", help="our law as asked, on kinds of traffic or --scenario"
+    )
+    parser.add_argument(
+        "--held-out", action="store_true", help="with --as-asked: the kinds that shaped no law"
+    )
     args = parser.parse_args(arguments)
+    if args.as_asked:
+        return _as_asked(args)
     if args.disturbances:
         return _disturbances(args.laws, args.out)
     chosen = [scenarios.BY_NAME[name] for name in args.scenario or scenarios.DEFAULT]
-    names = args.laws or tuple(compared_laws.BY_NAME)
+    names = args.laws or tuple(law.name for law in compared_laws.LAWS)
     if args.quick:
         chosen, names = [scenarios.QUICK], QUICK_LAWS
     start = time.monotonic()
@@ -66,6 +77,22 @@ def main(arguments: list[str] | None = None) -> int:
     print(text)
     print(f"{len(done)} runs, {len(results.failed)} failed; {time.monotonic() - start:.0f} s")
     return int(bool(results.failed))
+
+
+def _as_asked(args: argparse.Namespace) -> int:
+    kinds = [name for name, kind in KINDS.items() if kind.is_held_out == args.held_out]
+    chosen = [scenarios.BY_NAME[name] for name in args.scenario or kinds]
+    done = as_asked.measured(
+        chosen,
+        args.out / "runs.jsonl",
+        seeds=args.seeds or 1,
+        processes=args.processes,
+        report=_print_run,
+    )
+    text = as_asked.markdown(done)
+    (args.out / "as_asked.md").write_text(text)
+    print(text)
+    return int(any("error" in record for record in done))
 
 
 def _disturbances(names: tuple[str, ...] | None, out: Path) -> int:

@@ -22,6 +22,7 @@ from tangram.simulator.controllers import Controller, StaticReplicas
 
 OURS = "tangram"
 PEAK_SIZED = "static-peak"
+FIXED = "fixed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,4 +112,6 @@ LAWS = (
     Law("dynamo-load", (1.5, 1.0, 0.7, 0.5, 0.35, 0.25, 0.15, 0.1), 1.0),
     Law("llm-d-slo", (0.9, 0.7, 0.55, 0.4, 0.3, 0.2, 0.12, 0.08), 0.55),
 )
-BY_NAME = {law.name: law for law in LAWS}
+# Each number of replicas, of which the least that attains a percentile is sought.
+_EACH_NUMBER = Law(FIXED, tuple(map(float, range(1, 33))), fixed=lambda _, knob: int(knob))
+BY_NAME = {law.name: law for law in (*LAWS, _EACH_NUMBER)}

@@ -10,6 +10,7 @@ from functools import lru_cache
 from benchmarks.autoscaling.client_traffic import client_traffic
 from benchmarks.autoscaling.laws import CapacityFacts, capacity_facts
 from benchmarks.autoscaling.scenarios import Scenario
+from benchmarks.autoscaling.traffic_kinds import kind_traffic
 from tangram.catalog import known_model
 from tangram.catalog.prices import Prices
 from tangram.fleet import WHOLE_GPU, CheckpointFacts, Intent, MIGPolicy, Node, Objective, Traffic
@@ -81,6 +82,8 @@ class PreparedScenario:
 def _trace_of(scenario: Scenario) -> Trace:
     if scenario.client is not None:
         return client_traffic(scenario.client, scenario.rate_factor)
+    if scenario.kind:
+        return kind_traffic(scenario.kind)
     with gzip.open(scenario.trace, "rt") as lines:
         trace = parse_trace(lines, scenario.trace.name)
     return window(trace, *scenario.cut_s) if scenario.cut_s else trace

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import tangram.simulator
+from benchmarks.autoscaling import traffic_kinds
 from benchmarks.autoscaling.client_traffic import CLIENTS, RATES
+from benchmarks.autoscaling.traffic_kinds import KINDS
 from tangram.fleet import WHOLE_GPU, Shape
 
 PACKAGED = Path(tangram.simulator.__file__).parent / "traces"
@@ -40,6 +42,7 @@ class Scenario:
     is_bisected: bool = False  # of a law's knob, the values around the attainments are run, not all
     cut_s: tuple[float, float] | None = None  # a part of the trace; None: all of it
     client: int | None = None  # the trace has rates of clients, and `rate_factor` is the mean of this one
+    kind: str = ""  # the trace is generated, of this kind
 
     @property
     def shape(self) -> Shape:
@@ -75,8 +78,21 @@ UNSEEN = tuple(
     )
     for n in CLIENTS
 )
+# Kinds of traffic.
+OF_KINDS = tuple(
+    Scenario(
+        name,
+        Path(traffic_kinds.__file__),
+        1,
+        *("Qwen3-14B", A100, "3g.40gb", 5000 if name.startswith("long") else 3000, 80, 32_768, 60),
+        seeds=2,
+        is_bisected=True,
+        kind=name,
+    )
+    for name in KINDS
+)
 DEFAULT = tuple(scenario.name for scenario in SCENARIOS)
-BY_NAME = {scenario.name: scenario for scenario in (*SCENARIOS, *UNSEEN)}
+BY_NAME = {scenario.name: scenario for scenario in (*SCENARIOS, *UNSEEN, *OF_KINDS)}
 # The smoke: a few minutes of `conv`.
 QUICK = Scenario(
     "quick", CONV, 1, "Qwen3-32B", H100, WHOLE_GPU, 2500, 100, 16_384, 60, seeds=1, cut_s=(600.0, 1200.0)
