@@ -16,7 +16,7 @@ import pytest
 from e2e.silicon.nvml.connection import Connection
 from tangram.cli.approve.consent import give_consent
 from tangram.cli.cluster.access import ClusterAccess
-from tangram.kube.kinds import FLEET_PLANS, GPU_POOLS, PODS
+from tangram.kube.kinds import FLEET_PLANS, GPU_POOLS, LLM_DEPLOYMENTS, PODS
 from tests.support.apiserver import UNGUARDED, LiveCluster, eventually, llm, report
 from tests.support.nvml_driver import nvml_state
 from tests.support.partition_plans import PARTITION, ended, holds, model, plans, pool, reported, uncut_node
@@ -94,6 +94,48 @@ async def test_a_rejected_plan_is_not_proposed_again(
     assert [p["metadata"]["name"] for p in await plans(cluster)].count(name) == 1
     assert all(p["status"]["state"] != "Executing" for p in await plans(cluster))
     assert node.layouts() == [["gpu"]]
+
+
+async def test_a_move_alone_is_carried_out_once_a_person_consents(
+    cluster: LiveCluster, operator: Callable[..., Any]
+) -> None:
+    """A slice came free beside another model: the one on a whole GPU moves there, and its GPU is free."""
+    name = cluster.namespace
+    state = nvml_state("H100-80GB-SXM", {"mig": ["1g.10gb@0", "1g.10gb@4"]}, {})
+    async with partitioned_node(cluster, name, state, {"pool": name}) as node:
+        await cluster.apply(pool(name, "Ignore"), GPU_POOLS)
+        operator(partition=PARTITION | {"moveDeadlineSeconds": 90})
+        await reported(node)
+        for model_name in ("first", "second", "third"):
+            await cluster.apply(model(cluster, model_name))
+            await cluster.until(model_name, "Ready", "True", within_s=60)
+        before = node.layouts()
+        await cluster.delete(LLM_DEPLOYMENTS, "first")
+        await cluster.apply(pool(name, "Recommend"), GPU_POOLS)
+
+        plan = await eventually(lambda: in_state(cluster, "Recommended"), what="a plan waits for approval")
+        assert plan["spec"]["changeDisplay"] == f"{name}/third moves"
+        assert float(plan["status"]["savesPerHour"]) > 1
+        availability = Availability(cluster)
+        with availability.watched():
+            access = ClusterAccess(kubeconfig=str(cluster.kubeconfig))
+            await asyncio.to_thread(give_consent, access, plan["metadata"]["name"], approved=True)
+            await ended(cluster, "Done")
+
+        assert await on_slices(cluster) == {"second": True, "third": True}
+        assert {key: availability.least[key] for key in ("second", "third")} == {"second": 1, "third": 1}
+        assert node.layouts() == before
+        assert node.errors == []
+
+
+async def on_slices(cluster: LiveCluster) -> dict[str, bool]:
+    """Whether the pod of each LLMDeployment has a slice; of one that ends, too."""
+    labels = [pod["metadata"]["labels"] for pod in await cluster.all(PODS)]
+    return {
+        own["tangram.dev/llmdeployment"]: own["tangram.dev/profile"] != "gpu"
+        for own in labels
+        if own.get("tangram.dev/profile")
+    }
 
 
 async def in_state(cluster: LiveCluster, state: str) -> dict[str, Any] | None:

@@ -1,10 +1,13 @@
 """Write spec.approved of one FleetPlan of changes, and tell what is consented to."""
 
+from collections import defaultdict
+
 from tangram.catalog import InputError
+from tangram.cli.approve.shown_plan import shown_plan
 from tangram.cli.cluster.access import ClusterAccess
 from tangram.cli.cluster.observed_cluster import with_client
 from tangram.kube.client import UNGUARDED, ApiClient, ApiError
-from tangram.kube.kinds import FLEET_PLANS, Object
+from tangram.kube.kinds import FLEET_PLANS, Object, key_of
 from tangram.repartition import PlanState
 
 MANAGER = "tangram"  # field manager of what this command writes
@@ -26,13 +29,17 @@ async def _write(client: ApiClient, name: str, *, approved: bool) -> str:
         raise InputError(_FIELD, f"there is no FleetPlan {name}; kubectl get fleetplans lists them")
     spec, status = plan.get("spec", {}), plan.get("status") or {}
     if not spec.get("changes"):
-        raise InputError(_FIELD, f"{name} is a plan of the whole fleet: only plans of changes are approved")
+        waiting = await _waiting(client)
+        raise InputError(
+            _FIELD, f"{name} is a plan of the whole fleet: only plans of changes are approved; {waiting}"
+        )
     if spec.get("approved") is approved:
         return f"{name} is {'approved' if approved else 'rejected'} already"
     if status.get("state") not in _WAITS:
         reason = f" ({status['message']})" if status.get("message") else ""
+        undo = f"; {_undo(name)}" if status["state"] == PlanState.REJECTED else ""
         raise InputError(
-            _FIELD, f"{name} is {status['state']}{reason}: it does not wait for consent any more"
+            _FIELD, f"{name} is {status['state']}{reason}: it does not wait for consent any more{undo}"
         )
     # The version of what is shown: nobody consents to a plan that was written anew in the meantime.
     patch: Object = {
@@ -48,22 +55,21 @@ async def _write(client: ApiClient, name: str, *, approved: bool) -> str:
                 _FIELD, f"FleetPlan {name} {problem} in the meantime: look at it again"
             ) from error
         raise
-    return "\n".join((f"{name} is {'approved' if approved else 'rejected'} now", *_shown(spec)))
+    if not approved:
+        return f"{name} is rejected now: nothing is changed, and it is not proposed again\n  {_undo(name)}"
+    return "\n".join((f"{name} is approved now", *(f"  {line}" for line in shown_plan(spec))))
 
 
-def _shown(spec: Object) -> list[str]:
-    """Return what a plan changes, a line per GPU, and whom it disturbs."""
-    lines = [
-        f"  {change.get('gpu')} of node {change.get('node')}:"
-        f" {_layout(change.get('before'))} -> {_layout(change.get('after'))}"
-        for change in spec["changes"]
-    ]
-    disturbed = [str(each.get("owner")) for each in spec.get("disturbed") or ()]
-    return [*lines, f"  replicas of {', '.join(disturbed)} move" if disturbed else "  no replica moves"]
+def _undo(name: str) -> str:
+    return f"to have it proposed again: kubectl delete fleetplan {name}"
 
 
-def _layout(layout: Object | None) -> str:
-    if not layout or not layout.get("migEnabled"):
-        return "whole"
-    parts = (f"{part.get('profile')}@{part.get('start')}" for part in layout.get("instances") or ())
-    return " ".join(parts) or "empty"
+async def _waiting(client: ApiClient) -> str:
+    """Return which plans can be approved."""
+    plans = (await client.list(FLEET_PLANS)).items
+    states = defaultdict[str, list[str]](list)
+    for plan in plans:
+        if plan.get("spec", {}).get("changes"):
+            states[str((plan.get("status") or {}).get("state"))].append(key_of(plan)[1])
+    waiting = ", ".join(sorted(states[PlanState.RECOMMENDED]))
+    return f"these wait for consent: {waiting}" if waiting else "none waits for consent"
