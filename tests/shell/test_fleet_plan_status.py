@@ -1,6 +1,7 @@
 """The status of a FleetPlan: its fields, and when it is written again."""
 
 import copy
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -128,3 +129,41 @@ async def test_missing_figures_are_written_once_even_where_the_crd_drops_them() 
 
     assert api.status("abc") == {"state": "Recommended", "since": SINCE} | FIGURES
     assert uid_of(api.store.get(("", "abc")) or {}) == "uid-abc"
+
+
+@pytest.mark.parametrize(
+    ("current", "plan", "text"),
+    [
+        (
+            "6.15",
+            {"costPerHour": "3.07", "totalMoves": 1},
+            "The fleet would cost 3.07 $/h instead of 6.15 $/h; 1 replica would move",
+        ),
+        (
+            "3.07",
+            {"costPerHour": "3.07", "totalMoves": 2},
+            "The fleet would cost 3.07 $/h, as it does now; 2 replicas would move",
+        ),
+        (
+            "3.07",
+            {"costPerHour": "6.15", "unmet": 1},
+            "The fleet would cost 6.15 $/h instead of 3.07 $/h, because it would serve more; 1 LLMDeployment"
+            " would have unmet demand",
+        ),
+        (
+            "6.15",
+            {"costPerHour": "3.07", "gap": "2.31%"},
+            "The fleet would cost 3.07 $/h instead of 6.15 $/h (gap 2.31%)",
+        ),
+    ],
+)
+async def test_the_event_of_a_better_plan_says_what_it_is_better_in(current, plan, text) -> None:
+    notes: list[Any] = []
+    plans = writer(PlansAPI())
+    plans.events = SimpleNamespace(add=lambda _plan, note, _kind: notes.append(note))  # type: ignore[assignment]
+    spec = SPEC | {"gap": "0.00%", "unmet": 0, "totalMoves": 0} | plan
+    result = replace(advised(currentCostPerHour=current), spec=spec)
+
+    await plans.write(result, lambda: None)
+
+    assert [note.message for note in notes] == [text]

@@ -189,11 +189,18 @@ def _state_time(plan: Object) -> tuple[str, str]:
 
 
 def _note(result: RecommendationResult) -> EventNote:
-    spec, figures = result.spec, result.figures
-    return EventNote(
-        "Normal",
-        "PlanRecommended",
-        f"The fleet would cost {spec['costPerHour']} $/h instead of {figures['currentCostPerHour']} $/h"
-        f" (gap {spec['gap']}); {spec['unmet']} LLMDeployments would have unmet demand;"
-        f" {spec['totalMoves']} replicas would move in {spec['totalSteps']} steps",
-    )
+    """Return the Event of a plan that is better than the fleet as it is: what it costs, serves and moves."""
+    spec, current = result.spec, result.figures["currentCostPerHour"]
+    cost = f"The fleet would cost {spec['costPerHour']} $/h"
+    cost += f" instead of {current} $/h" if current != spec["costPerHour"] else ", as it does now"
+    cost += ", because it would serve more" if float(spec["costPerHour"]) > float(current) else ""
+    cost += f" (gap {spec['gap']})" if spec["gap"] != "0.00%" else ""
+    unmet, moves = spec["unmet"], spec["totalMoves"]
+    parts = [cost]
+    parts += [f"{_counted(unmet, 'LLMDeployment')} would have unmet demand"] if unmet else []
+    parts += [f"{_counted(moves, 'replica')} would move"] if moves else []
+    return EventNote("Normal", "PlanRecommended", "; ".join(parts))
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
