@@ -18,10 +18,10 @@ from tangram.cli.cluster.observed_cluster import ObservedCluster
 from tangram.cli.explain import command
 from tangram.cli.explain.document import explanation_document
 from tangram.cli.explain.requested_name import requested_name
-from tangram.fleet import BackOff, ProvisionedLoad
+from tangram.fleet import BackOff, LeftOut, ProvisionedLoad
 from tangram.fleet.times import rfc3339
 from tangram.recommendation.problem.packing_problem import fleet_problem
-from tests.support.fleet import node, shape
+from tests.support.fleet import node, shape, whole_gpu_price
 from tests.support.json_schema import violations
 from tests.support.plans import Planner, gpu, inventory, run
 from tests.support.snapshots import BAD, BIG, CHAT, CODE, NEW, document, seen
@@ -120,6 +120,24 @@ def test_what_runs_is_told_by_node(planner):
     assert found["runsOn"] == [
         {"sku": "H100-80GB-SXM", "profile": "gpu", "tensorParallel": 1, "node": "b", "replicas": 2}
     ]
+
+
+def test_what_runs_on_a_cordoned_node_is_told_with_its_cost_and_what_happens_if_it_ends(planner):
+    note = LeftOut("Cordoned", "cordoned; run kubectl uncordon to use it again")
+    nodes = tuple(
+        replace(each, usable=each.name != "b", left_out=(note,) * (each.name == "b")) for each in seen().nodes
+    )
+    cordoned = document(CHAT, fleet=replace(seen(), nodes=nodes))
+    found = told(planner, cordoned)
+    _, text, _ = explain(planner, cordoned, columns=1000)
+
+    assert [(part["node"], part["replicas"]) for part in found["runsOn"]] == [("b", 2)]
+    assert (found["operator"]["placed"]["reason"], found["operator"]["replicas"]) == ("Placed", 2)
+    assert found["operator"]["costPerHour"] == pytest.approx(2 * whole_gpu_price("H100-80GB-SXM"), abs=1e-5)
+    assert found["plan"]["fleet"]["costPerHour"] == pytest.approx(found["operator"]["costPerHour"], abs=1e-3)
+    assert (found["plan"]["unmet"], found["plan"]["nodes"]) == (0, ["b"])
+    assert "2 replicas run where no new one is placed: node b (cordoned" in text
+    assert "if they end, 2 of them need a free gpu on H100-80GB-SXM, and there is none" in text
 
 
 def test_of_a_cluster_it_tells_what_the_operator_does_and_what_the_whole_fleet_should_become(planner):

@@ -2,9 +2,11 @@
 
 import pytest
 
+from tests.support.fleet import whole_gpu_price
 from tests.support.plans import Planner, request
 
 H100 = "NVIDIA-H100-80GB-HBM3"
+HOUR = whole_gpu_price("H100-80GB-SXM")
 GPU, S1, S3 = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
 
 
@@ -60,6 +62,20 @@ def test_a_node_that_takes_no_newcomers_is_left_out_with_its_reason(planner, cas
 
     assert (planned_nodes(plan), plan["unmet"]) == ({"healthy"}, [])
     assert [note for note in plan["notes"] if words in note]
+
+
+@pytest.mark.parametrize("case", ["cordoned", "tainted", "pending", "shared"])
+def test_what_an_llmdeployment_runs_on_a_left_out_node_is_in_use_and_paid(planner, case):
+    odd, _ = LEFT_OUT[case]
+    serving = pod("chat-0", "n", [container(GPU)])
+    serving["metadata"]["labels"] = {"tangram.dev/llmdeployment": "chat"}
+    foreign = pod("foreign", "n", [container(GPU)])
+
+    plan = planner.plan({"kind": "List", "items": [HEALTHY, odd, serving, foreign]}, request("r", "gpu", 2))
+
+    assert (plan["gpusInUse"], plan["costPerHour"]) == (3, pytest.approx(3 * HOUR, abs=1e-3))
+    assert [i["owner"] for gpu in plan["gpus"] if gpu["node"] == "n" for i in gpu["instances"]] == ["x/chat"]
+    assert plan["unmet"] == []
 
 
 def test_taints_that_engine_pods_tolerate_are_no_obstacle(planner):

@@ -6,6 +6,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from tangram.planner import plan
 from tangram.shell.measure.fault_log import FaultLog
 from tangram.shell.measure.metrics import OperatorMetrics
@@ -13,7 +15,7 @@ from tangram.shell.measure.scaler import Scaler, ScalingResult
 from tangram.shell.process.observation import Observer
 from tangram.shell.process.round_report import RoundReporter
 from tests.shell.test_scaling_log import DECISION, NEED
-from tests.support.views import NOW, PARAMS, SETTINGS, one_round, running
+from tests.support.views import NOW, PARAMS, SETTINGS, node, one_round, running
 
 BURSTY = ScalingResult(None, replace(DECISION, need=replace(NEED, spare=2)))
 STEADY = ScalingResult(None, replace(DECISION, need=NEED))
@@ -93,3 +95,22 @@ def test_the_forecast_and_what_a_replica_carries_are_exported():
     assert bounds == [NEED.load.expected, NEED.load.upper]
     assert exported(metrics, "tangram_replica_requests_per_second", "a") == NEED.replica_rate
     assert exported(metrics, "tangram_forecast_requests_per_second", "b", bound="upper") is None
+
+
+@pytest.mark.parametrize(
+    ("unschedulable", "spec"),
+    [(True, {}), (False, {"paused": True}), (False, {"priorityClassName": "gone"})],
+    ids=["cordoned", "paused", "refused"],
+)
+def test_a_replica_that_serves_counts_as_placed_and_is_paid(unschedulable: bool, spec: Any):
+    fleet = running("a", spec=spec)
+    node_of = node("n1", 7)
+    node_of["spec"]["unschedulable"] = unschedulable
+
+    done = one_round(replace(fleet, nodes=(node_of,)).view())
+
+    status = done.statuses["uid-a"]
+    assert exported(done.metrics, "tangram_placed_replicas", "a") == 1
+    assert exported(done.metrics, "tangram_desired_replicas", "a") == 1
+    assert exported(done.metrics, "tangram_cost_dollars_per_hour", "a") == pytest.approx(0.44, abs=0.005)
+    assert (status["placement"]["placedReplicas"], status["cost"]["perHour"]) == (1, "0.44")

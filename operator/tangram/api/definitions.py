@@ -76,7 +76,7 @@ LLM_DEPLOYMENT = Definition(
         _column("Replicas", ".status.replicasDisplay", "Ready over desired replicas."),
         _column("Placement", ".status.placement.display", "GPU model, MIG profile and number of replicas."),
         _column("SLO", _condition("SLOMet", "status"), "Whether the latency objectives are met."),
-        _column("$/H", ".status.cost.perHour", "USD per hour of the placed replicas."),
+        _column("$/H", ".status.cost.perHour", "USD per hour of the replicas that are placed or run."),
         _latency("TTFT", "Time to first token"),
         _latency("TPOT", "Time per output token"),
         _column("URL", ".status.url", "Base URL within the cluster.", priority=1),

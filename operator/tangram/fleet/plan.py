@@ -184,8 +184,12 @@ class Decision:
     placed_message: str
     shape: Shape | None = None
     desired: int = 0  # replicas wanted after min/max
-    placed: int = 0  # replicas the fleet has room for, <= desired
-    price_per_hour: float = 0.0  # of the placed replicas
+    placed: int = 0  # replicas of `shape` that run or have a device, <= desired
+    running: tuple[tuple[Shape, int], ...] = ()  # replicas that run, on any node, by shape; sorted
+    price_per_hour: float = 0.0  # of `placed`
+    cost_per_hour: float | None = (
+        0.0  # of `placed` and of all others that run; None: not all prices are known
+    )
     alternatives: tuple[Alternative, ...] = ()  # best first, at most five
     facts: CheckpointFacts | None = None  # of the checkpoint that is wanted, once known
     predicted_tpot_ms: float | None = None  # per output token, of a nearly idle replica of `shape`
@@ -193,6 +197,12 @@ class Decision:
     start_failures: str = ""  # shapes on which no replica became ready, and what follows; "": there are none
     rollout_waits: str = ""  # what a rollout of `shape` waits for; "": nothing that is known here
     consent: str = ""  # FleetPlan of changes that serves it once a person approves it; "": there is none
+
+    @property
+    def placed_of_all_shapes(self) -> int:
+        """Replicas of every shape that run or have a device, <= desired."""
+        others = sum(count for shape, count in self.running if shape != self.shape)
+        return min(self.desired, self.placed + others)
 
 
 @dataclass(frozen=True, slots=True)

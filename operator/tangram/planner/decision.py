@@ -31,7 +31,8 @@ from tangram.planner.jobs.evaluations import plan_evaluations
 from tangram.planner.jobs.inspections import inspection_actions, observe_inspections
 from tangram.planner.observe.back_off import Obstacles, observe_obstacles
 from tangram.planner.observe.free_capacity import FreeDevices, observe_free_devices, reserve_for_missing_pods
-from tangram.planner.observe.node_offers import NodeOffers, node_shapes, offers
+from tangram.planner.observe.node_offers import NodeOffers, node_shapes, offers, running_replica_hour
+from tangram.planner.observe.running_replicas import RunningByShape, observe_running_replicas
 from tangram.planner.placement.avoided_shapes import avoided_shapes
 from tangram.planner.placement.placement_demand import PlacementDemand, ReplicaLimit
 from tangram.planner.placement.placement_targets import PlacementTarget, moved_shape, placement_targets
@@ -103,12 +104,14 @@ def _plan(snapshot: FleetSnapshot, intents: tuple[ParsedIntent, ...], now: float
     demands = tuple(replace(d, avoided=avoided[d.uid]) for d in demands)
     assessed |= {d.uid: d for d in demands}
     targets = placement_targets(demands, node_offers, devices)
+    running = observe_running_replicas(snapshot)
 
     def decide(intent: ParsedIntent) -> tuple[Decision, list[Action]]:
         demand = assessed.get(intent.uid)
         if isinstance(demand, PlacementDemand) and demand.uid not in targets:
             return _waiting_for_plan(draft_of[intent.uid], unplanned[intent.uid])
-        return _decide(draft_of[intent.uid], demand, targets, node_offers, devices, obstacles)
+        own = running.get(intent.uid, {})
+        return _decide(draft_of[intent.uid], demand, targets, own, node_offers, devices, obstacles)
 
     decided = for_each(RoundStep.PLACE, intents, _uid, decide)
     others = tuple(intent for intent in valid if intent.uid not in targets)
@@ -125,7 +128,8 @@ def _plan(snapshot: FleetSnapshot, intents: tuple[ParsedIntent, ...], now: float
     def completed(decision: Decision) -> Decision:
         uid = decision.owner_uid
         message = "; ".join(filter(None, (decision.placed_message, evaluations.notes.get(uid))))
-        return replace(decision, back_offs=back_offs.get(uid, ()), placed_message=message)
+        counted = _with_running(decision, snapshot, running.get(uid, {}))
+        return replace(counted, back_offs=back_offs.get(uid, ()), placed_message=message)
 
     immovable = _immovable(moves, draft_of, assessed)
     waiting = dict(reversed(snapshot.partition.waiting))
@@ -166,6 +170,17 @@ def _immovable(
         elif demand is not None and moved_shape(demand) is None:
             reasons[uid] = f"{move.shape} does not serve it any more, or its placement excludes it"
     return tuple(sorted(reasons.items()))
+
+
+def _with_running(decision: Decision, snapshot: FleetSnapshot, own: RunningByShape) -> Decision:
+    """Return a decision that counts, with their price, the replicas that run beside those that are placed."""
+    cost: float | None = decision.price_per_hour
+    for shape, running in own.items():
+        more = running.replicas - (decision.placed if shape == decision.shape else 0)
+        price = running_replica_hour(snapshot, decision.owner_uid, shape) if more > 0 else 0.0
+        cost = None if cost is None or price is None else cost + max(0, more) * price
+    counts = tuple(sorted((shape, running.replicas) for shape, running in own.items() if running.replicas))
+    return replace(decision, running=counts, cost_per_hour=cost)
 
 
 def _waits_for_plan(demand: PlacementDemand, unplanned: Mapping[str, float], now: float) -> bool:
@@ -224,6 +239,7 @@ def _decide(
     draft: DecisionDraft,
     demand: PlacementDemand | str | None,
     targets: Mapping[str, PlacementTarget],
+    running: RunningByShape,
     node_offers: NodeOffers,
     devices: FreeDevices,
     obstacles: Obstacles,
@@ -241,5 +257,7 @@ def _decide(
     if isinstance(demand, str):
         return draft.decision(Reason.INFEASIBLE, f"{demand}; running replicas stay unchanged"), service
     undecided, target = draft.decision(Reason.PLACED, ""), targets[demand.uid]
-    decision, actions = deployment_placement(demand, undecided, target, node_offers, devices, obstacles)
+    decision, actions = deployment_placement(
+        demand, undecided, target, running, node_offers, devices, obstacles
+    )
     return decision, [*service, *actions]

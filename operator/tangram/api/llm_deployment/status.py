@@ -84,7 +84,7 @@ class PlacementStatus(APIModel):
     profile: ShortText | None = optional("MIG profile, or gpu for a whole GPU.")
     precision: ShortText | None = optional("Precision in which the weights are served.")
     display: ShortText = Field(description="GPU model, profile and number of replicas, as text.")
-    placed_replicas: Count = Field(description="Desired replicas that the fleet has room for.")
+    placed_replicas: Count = Field(description="Desired replicas that run or have a GPU or slice.")
     predicted_tpot_milliseconds: Decimal | None = optional(
         "Time per output token in milliseconds of a nearly idle replica on this shape, as `tangram size` "
         "predicts it.",
@@ -123,10 +123,11 @@ class SLOStatus(APIModel):
 
 
 class CostStatus(APIModel):
-    """What the placed replicas cost."""
+    """What the replicas that are placed or run cost; absent where a price is not known."""
 
     per_hour: Decimal = Field(
-        description="USD per hour of the placed replicas. A slice costs its dominant share of its GPU."
+        description="USD per hour of the replicas that are placed or run. A slice costs its dominant share "
+        "of its GPU."
     )
 
 
@@ -303,7 +304,9 @@ class LLMDeploymentStatus(APIModel):
         "Where the replicas run, and the alternatives that were not chosen."
     )
     slo: SLOStatus | None = optional("Latency as measured, at most once a minute.")
-    cost: CostStatus | None = optional("What the placed replicas cost.")
+    cost: CostStatus | None = optional(
+        "What the replicas that are placed or run cost; absent where a price is not known."
+    )
     url: ShortText | None = optional("Base URL of the OpenAI-compatible API within the cluster.")
     last_scale: LastScale | None = optional("The last change of the desired number of replicas.")
     scaling: ScalingStatus | None = optional(

@@ -148,15 +148,17 @@ def _decision(cluster: AppliedSnapshot, intent: ParsedIntent, now: float) -> dic
     """Return the operator's decision at `now`, on the devices that exist and without moves."""
     decisions = operator_plan(cluster.snapshot, cluster.intents, now).decisions
     decision = next(decision for decision in decisions if decision.owner_uid == intent.uid)
-    return {
+    document: dict[str, Any] = {
         "accepted": {"reason": decision.accepted_reason, "message": decision.accepted_message},
         "modelReady": {"reason": decision.model_reason, "message": decision.model_message},
         "placed": {"reason": decision.placed_reason, "message": decision.placed_message},
         "desired": decision.desired,
-        "replicas": decision.placed,
-        "costPerHour": round(decision.price_per_hour, 6),
+        "replicas": decision.placed_of_all_shapes,
         "alternatives": [_alternative(other) for other in decision.alternatives],
-    } | ({} if decision.shape is None else {"shape": _shape(decision.shape)})
+    }
+    if decision.cost_per_hour is not None:
+        document["costPerHour"] = round(decision.cost_per_hour, 6)
+    return document if decision.shape is None else document | {"shape": _shape(decision.shape)}
 
 
 def _shape(shape: Shape) -> dict[str, Any]:

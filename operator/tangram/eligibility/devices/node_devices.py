@@ -17,7 +17,7 @@ from tangram.eligibility.devices.device_rules import (
     offered_devices,
 )
 from tangram.eligibility.devices.tolerations import Toleration
-from tangram.fleet import Node
+from tangram.fleet import LeftOut, Node
 from tangram.fleet.labels import ZONE_LABEL
 
 PARTLY = frozenset({LeftOutReason.UNHEALTHY, LeftOutReason.NOT_OFFERED})
@@ -82,6 +82,21 @@ def holds_replicas(node: Node) -> bool:
     """
     is_leaving = any(left_out.reason in _LEAVING and not left_out.resource for left_out in node.left_out)
     return node.usable or (bool(node.left_out) and not is_leaving)
+
+
+def is_lost(node: Node) -> bool:
+    """Whether a node is not ready: its kubelet does not say what runs there."""
+    reasons = {left_out.reason for left_out in node.left_out}
+    return LeftOutReason.NOT_READY in reasons or not (node.usable or reasons)
+
+
+def left_out_of(node: Node, resource: str) -> tuple[LeftOut, ...]:
+    """Return why no new replica is given any device of `resource` on a node; none: some may be free."""
+    return tuple(
+        left_out
+        for left_out in node.left_out
+        if not left_out.resource or (left_out.resource == resource and left_out.reason not in PARTLY)
+    )
 
 
 _LEAVING = frozenset({LeftOutReason.NOT_READY, LeftOutReason.CORDONED, LeftOutReason.TAINTED})

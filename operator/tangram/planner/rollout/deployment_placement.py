@@ -16,9 +16,11 @@ from tangram.fleet import (
 from tangram.planner.observe.back_off import Obstacles
 from tangram.planner.observe.free_capacity import FreeDevices
 from tangram.planner.observe.node_offers import NodeOffers
+from tangram.planner.observe.running_replicas import NOT_RUNNING, RunningByShape
 from tangram.planner.placement.alternatives import alternatives
 from tangram.planner.placement.placement_demand import PlacementDemand
 from tangram.planner.placement.placement_targets import PlacementTarget
+from tangram.planner.rollout.left_out_replicas import left_out_replicas
 from tangram.planner.rollout.node_selection import node_selection
 from tangram.planner.rollout.placed_condition import idle_tpot_ms, placed_condition, rollout_notes
 from tangram.planner.rollout.pod_replacement import Rollout, resumed, rollout
@@ -29,6 +31,7 @@ def deployment_placement(
     demand: PlacementDemand,
     decision: Decision,
     target: PlacementTarget,
+    running: RunningByShape,
     node_offers: NodeOffers,
     devices: FreeDevices,
     obstacles: Obstacles,
@@ -38,7 +41,9 @@ def deployment_placement(
     What `target` assigns is taken from `devices` already.
     """
     chosen = target.candidate
-    reason, message = placed_condition(demand, target, node_offers, obstacles)
+    on_shape = NOT_RUNNING if chosen is None else running.get(chosen.shape, NOT_RUNNING)
+    placed = max(target.replicas, min(target.desired, target.max_replicas, on_shape.replicas))
+    reason, message = placed_condition(demand, target, placed, node_offers, obstacles)
     decision = replace(
         decision,
         alternatives=alternatives(demand, target, devices),
@@ -53,13 +58,14 @@ def deployment_placement(
     pod_rollout = rollout(demand, target, current, replicas, devices)
     kept_by_uid = kept_replicas(demand, target, current)
     notes = rollout_notes(demand, target, chosen, pod_rollout.waits, kept_by_uid, node_offers)
+    left_out = left_out_replicas(demand, target, placed, on_shape, devices)
     decision = replace(
         decision,
-        placed_message="; ".join(filter(None, (message, *notes))),
+        placed_message="; ".join(filter(None, (message, left_out, *notes))),
         shape=chosen.shape,
         desired=target.desired,
-        placed=target.replicas,
-        price_per_hour=target.replicas * chosen.price_per_hour,
+        placed=placed,
+        price_per_hour=placed * chosen.price_per_hour,
         predicted_tpot_ms=idle_tpot_ms(demand, chosen),
         rollout_waits=pod_rollout.waits,
         start_failures=demand.avoided.note,

@@ -19,12 +19,18 @@ _MOST_NODES = 3  # named in a message
 
 
 def placed_condition(
-    demand: PlacementDemand, target: PlacementTarget, node_offers: NodeOffers, obstacles: Obstacles
+    demand: PlacementDemand,
+    target: PlacementTarget,
+    placed: int,
+    node_offers: NodeOffers,
+    obstacles: Obstacles,
 ) -> tuple[Reason, str]:
-    """Return reason and message, without the notes on the rollout."""
+    """Return reason and message, without the notes on the rollout. `placed`: replicas that run or have a
+    device.
+    """
     if target.candidate is None or not demand.usable:
         return _of_no_candidate(demand, node_offers)
-    return _of_candidate(demand, target, target.candidate, node_offers, obstacles)
+    return _of_candidate(demand, target, target.candidate, placed, node_offers, obstacles)
 
 
 def rollout_notes(
@@ -55,14 +61,16 @@ def _of_candidate(
     demand: PlacementDemand,
     target: PlacementTarget,
     chosen: ServingShape,
+    placed: int,
     node_offers: NodeOffers,
     obstacles: Obstacles,
 ) -> tuple[Reason, str]:
     """Return reason and message where a shape serves the model."""
-    placed, desired = target.replicas, target.desired
+    desired = target.desired
     if placed == desired:
         return _of_all_replicas(demand, target, chosen, obstacles)
-    count = f"{placed} of {desired} replicas placed"
+    others = any(w.shape != chosen.shape and w.available for w in demand.workloads)
+    count = f"{placed} of {desired} replicas placed{f' on {chosen.shape.described}' if others else ''}"
     if target.limit is not None:
         return target.limit.reason, f"{count}; {target.limit.message}{_next_try(demand)}"
     if target.over_budget:

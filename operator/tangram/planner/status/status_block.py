@@ -16,6 +16,7 @@ from tangram.fleet import (
     FleetSnapshot,
     Intent,
     ParsedIntent,
+    Shape,
     Workload,
     engine_selector,
 )
@@ -51,6 +52,7 @@ def render_status(
     at first).
     """
     inputs = conditions.condition_inputs(decision, intent, snapshot, signal, scale)
+    cost = decision.cost_per_hour
     old_slo = _same_generation(inputs, previous_status).get("slo")
     blocks: dict[str, Any] = {
         "observedGeneration": intent.generation,
@@ -65,7 +67,7 @@ def render_status(
         "model": _model(inputs, snapshot, previous_status),
         "placement": _placement(inputs, advice),
         "slo": None if inputs.is_off else slo_block(inputs, old_slo, now),
-        "cost": {"perHour": f"{_cost(inputs, snapshot):.2f}"},
+        "cost": None if cost is None else {"perHour": f"{cost:.2f}"},
         "url": _url(intent, snapshot),
         "lastScale": _last_scale(scale, previous_status),
         "scaling": _scaling(inputs, snapshot, previous_status),
@@ -200,17 +202,13 @@ def _model(
 
 def _placement(inputs: ConditionInputs, advice: Advice | None) -> dict[str, Any] | None:
     decision = inputs.decision
-    shape, placed = decision.shape, decision.placed
     target: Workload | None = inputs.target
-    if shape is None and target is not None:  # without a decision the replicas stay
-        shape, placed = target.shape, target.replicas
-    elif target is not None and target.shape == shape:  # replicas that serve count without a device, too
-        placed = max(placed, target.available)
+    shape = decision.shape or (target.shape if target is not None else None)  # without a decision they stay
     if shape is None and not decision.alternatives and advice is None:
         return None
     block: dict[str, Any] = {
-        "display": f"{shape.described} x{placed}" if shape else "none",
-        "placedReplicas": placed,
+        "display": _display(decision, shape),
+        "placedReplicas": decision.placed_of_all_shapes,
     }
     if shape is not None:
         block |= {"variant": shape.variant, "sku": shape.sku, "profile": shape.profile}
@@ -221,6 +219,15 @@ def _placement(inputs: ConditionInputs, advice: Advice | None) -> dict[str, Any]
         block["alternatives"] = [_alternative(alternative) for alternative in decision.alternatives]
     short = decision.placed_reason != Reason.PLACED
     return block | _advice(advice, short=short, consent=decision.consent)
+
+
+def _display(decision: Decision, shape: Shape | None) -> str:
+    """Return the replicas of `shape`; if it has none, those of the shapes that run."""
+    running = dict(decision.running)
+    placed = max(decision.placed if shape == decision.shape else 0, running.get(shape, 0) if shape else 0)
+    if shape is not None and (placed or not running):
+        return f"{shape.described} x{placed}"
+    return ", ".join(f"{other.described} x{count}" for other, count in running.items()) or "none"
 
 
 def _alternative(alternative: Alternative) -> dict[str, Any]:
@@ -262,16 +269,6 @@ def _advice(advice: Advice | None, *, short: bool, consent: str) -> dict[str, An
 def _decimal(value: float) -> str:
     """Three significant digits, never in exponent form."""
     return f"{value:.0f}" if value >= 100 else f"{value:.2f}" if value >= 1 else f"{value:.4f}"
-
-
-def _cost(inputs: ConditionInputs, snapshot: FleetSnapshot) -> float:
-    """USD per hour: placed replicas, those that serve without being placed, and those of other shapes."""
-    decision, unplaced = inputs.decision, 0.0
-    for w in inputs.workloads:
-        count = w.replicas if w.shape != decision.shape else max(0, w.available - decision.placed)
-        if count:
-            unplaced += count * (running_replica_hour(snapshot, w.owner_uid, w.shape) or 0.0)
-    return decision.price_per_hour + unplaced
 
 
 def _set_by(intent: ParsedIntent) -> dict[str, str] | None:

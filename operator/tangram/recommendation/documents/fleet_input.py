@@ -53,4 +53,10 @@ class FleetInput:
     headroom: tuple[Headroom, ...] = ()
     terms: PlanTerms = field(default_factory=PlanTerms)
     inferred: frozenset[str] = frozenset()  # ids of GPUs whose layout is inferred from counts
+    left_out: frozenset[str] = frozenset()  # ids of GPUs in use on left-out nodes: they stay as they are
     notes: tuple[str, ...] = ()
+
+    @property
+    def planned_gpus(self) -> tuple[GPUState, ...]:
+        """The GPUs that new replicas may be given."""
+        return tuple(gpu for gpu in self.gpus if gpu.id not in self.left_out)

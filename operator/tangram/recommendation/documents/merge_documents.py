@@ -1,15 +1,24 @@
 """Merge the inputs of several documents and of the command line; contradictions are refused."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from tangram.catalog import InputError
-from tangram.eligibility.devices.node_devices import left_out_notes
+from tangram.catalog.prices import Prices
+from tangram.eligibility.devices.node_devices import is_lost, left_out_notes
+from tangram.fleet import Node, Pool, pool_price
+from tangram.packing import GPUState
 from tangram.recommendation.documents import document_fields as read
 from tangram.recommendation.documents.fleet_input import FleetInput, PlanTerms
-from tangram.recommendation.documents.nodes import inferred_node
-from tangram.recommendation.documents.pods import unhealthy_devices, with_holders
+from tangram.recommendation.documents.nodes import gpus_of_held_devices, inferred_node
+from tangram.recommendation.documents.pods import (
+    DeviceHolder,
+    frozen_gpus,
+    unhealthy_devices,
+    with_holders,
+)
 from tangram.recommendation.documents.pools import pool_of, under_pool_policy
 
 _NO_PODS = "the pods are not listed, so no GPU of a Node is re-cut: add `kubectl get pods -A -o yaml`"
@@ -35,12 +44,14 @@ def merged_input(parts: list[FleetInput]) -> FleetInput:
     if not pods_listed:  # every slice may be in use
         node_gpus = [replace(gpu, cuttable=False, convertible=False) for gpu in node_gpus]
         notes += [_NO_PODS] if node_gpus else []
-    gpus += node_gpus
-    inferred = set().union(*(part.inferred for part in parts), {gpu.id for gpu in node_gpus})
+    terms, by_name = _terms([part.terms for part in parts]), {pool.name: pool for pool in pools}
+    pods = [pod for part in parts for pod in part.pods]
+    held = [gpu for node in nodes if not node.gpus for gpu in _gpus_in_use(node.node, pods, by_name, terms)]
+    gpus += [*node_gpus, *held]
+    inferred = set().union(*(part.inferred for part in parts), {gpu.id for gpu in (*node_gpus, *held)})
     _once("GPU", [gpu.id for gpu in gpus])
     requests = [request for part in parts for request in part.requests]
     _once("SliceRequest", [request.name for request in requests])
-    by_name = {pool.name: pool for pool in pools}
     return FleetInput(
         gpus=tuple(sorted((under_pool_policy(gpu, by_name) for gpu in gpus), key=lambda gpu: gpu.id)),
         requests=tuple(sorted(requests, key=lambda request: request.name)),
@@ -48,8 +59,9 @@ def merged_input(parts: list[FleetInput]) -> FleetInput:
         pools=pools,
         nodes=nodes,
         headroom=tuple(sorted(item for part in parts for item in part.headroom)),
-        terms=_terms([part.terms for part in parts]),
+        terms=terms,
         inferred=frozenset(inferred),
+        left_out=frozenset(gpu.id for gpu in held),
         notes=(
             *(note for part in parts for note in part.notes),
             *left_out_notes(node.node for node in nodes),
@@ -57,6 +69,28 @@ def merged_input(parts: list[FleetInput]) -> FleetInput:
             *notes,
         ),
     )
+
+
+def _gpus_in_use(
+    node: Node, pods: list[DeviceHolder], pools: Mapping[str, Pool], terms: PlanTerms
+) -> tuple[GPUState, ...]:
+    """Return the GPUs of a left-out node on which LLMDeployments run, if their price and layout are known."""
+    holders = [pod for pod in pods if pod.node == node.name]
+    owners = frozenset(pod.owner for pod in holders if pod.movable)
+    pool = pool_of(node, pools.values())
+    price = pool_price((pool,), pools) if pool else None
+    if not owners or is_lost(node) or node.sku is None:
+        return ()
+    if Prices(dict(terms.prices)).gpu_hour(node.sku, price) is None:
+        return ()
+    held: Counter[str] = Counter()
+    for pod in holders:
+        held.update(dict(pod.counts))
+    try:
+        gpus, _ = with_holders(gpus_of_held_devices(node, held, "node"), holders)
+    except InputError:
+        return ()
+    return tuple(replace(gpu, pool=pool) for gpu in frozen_gpus(gpus, owners))
 
 
 def _once(kind: str, names: Iterable[str]) -> None:

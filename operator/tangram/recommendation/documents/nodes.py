@@ -112,6 +112,18 @@ def inferred_gpus(node: Node, where: str) -> tuple[GPUState, ...]:
     )
 
 
+def gpus_of_held_devices(node: Node, held: Mapping[str, int], where: str) -> tuple[GPUState, ...]:
+    """Return GPUs of a left-out node with at least the devices `held`, by resource. Raises `InputError`.
+
+    From what the node offers, if that has them all; else as few GPUs as the held devices fit on.
+    """
+    offered = dict(node.allocatable)
+    if all(offered.get(resource, 0) >= count for resource, count in held.items()):
+        return inferred_gpus(node, where)
+    counts = tuple(sorted(held.items()))
+    return inferred_gpus(replace(node, allocatable=counts, unhealthy=(), gpus=None), where)
+
+
 def _layouts_of(
     node: Node, slices: Mapping[str, int], gpus: int | None, where: str
 ) -> tuple[tuple[Instance, ...], ...]:

@@ -5,7 +5,7 @@ ones are assigned to it.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -80,6 +80,18 @@ def with_holders(gpus: Iterable[GPUState], pods: Iterable[DeviceHolder]) -> tupl
                 held_text = f"pod {holder.name} holds {count} {resource}"
                 notes.append(f"{held_text}, more than node {holder.node} has left")
     return [_with_instances(gpu, held.get(gpu.id, {})) for gpu in by_id.values()], notes
+
+
+def frozen_gpus(gpus: Iterable[GPUState], owners: Container[str]) -> tuple[GPUState, ...]:
+    """Return the GPUs of a left-out node that `owners` hold, without their free slices: nothing on them is
+    given, cut or moved.
+    """
+
+    def frozen(gpu: GPUState) -> GPUState:
+        held = tuple(replace(i, movable=False) for i in gpu.instances if i.owner is not None)
+        return replace(gpu, instances=held, cuttable=False, convertible=False)
+
+    return tuple(frozen(gpu) for gpu in gpus if any(i.owner in owners for i in gpu.instances if i.owner))
 
 
 FreeInstances = dict[tuple[str, str], deque[tuple[str, Instance]]]  # by node and resource: GPU id, instance

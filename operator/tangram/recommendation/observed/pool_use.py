@@ -9,7 +9,8 @@ from tangram.recommendation.documents.fleet_input import FleetInput
 
 
 def pool_use(fleet_input: FleetInput, snapshot: FleetSnapshot) -> tuple[tuple[str, PoolUse], ...]:
-    """Return the use of each GPUPool by name. GPUs on nodes that take no pods are not counted."""
+    """Return the use of each GPUPool by name. Of nodes that take no pods, the GPUs count on which
+    LLMDeployments run."""
     prices, gpus_by_pool = Prices(dict(snapshot.prices)), defaultdict[str, list[GPUState]](list)
     for gpu in fleet_input.gpus:
         gpus_by_pool[gpu.pool].append(gpu)

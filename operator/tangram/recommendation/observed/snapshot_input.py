@@ -31,6 +31,7 @@ from tangram.fleet import (
 from tangram.packing import GPUState
 from tangram.recommendation.documents.fleet_input import FleetInput, PlanTerms
 from tangram.recommendation.documents.pools import growable_pool
+from tangram.recommendation.observed.gpus_in_use import gpus_in_use_on_left_out_nodes
 from tangram.recommendation.observed.observed_gpus import observed_gpus
 
 
@@ -46,15 +47,17 @@ def snapshot_input(
     names = {intent.uid: identity(intent.namespace, intent.name) for intent in ordered}
     gpus, left_out = observed_gpus(snapshot, names, unplanned)
     pools, conflicts = _pools(snapshot, gpus)
+    held, uncounted = gpus_in_use_on_left_out_nodes(snapshot, names, {gpu.node for gpu in gpus})
     partitioned = {gpu.id for node in snapshot.partition.nodes for gpu in node.gpus}
     return FleetInput(
-        gpus=gpus,
+        gpus=tuple(sorted((*gpus, *held), key=lambda gpu: gpu.id)),
+        left_out=frozenset(gpu.id for gpu in held),
         deployments=deployments,
         pools=pools,
         pods_listed=True,
         terms=PlanTerms(prices=tuple(sorted(snapshot.prices)), reachable=True),
-        inferred=frozenset(gpu.id for gpu in gpus if gpu.id not in partitioned),
-        notes=(*left_out, *conflicts, *notes),
+        inferred=frozenset(gpu.id for gpu in (*gpus, *held) if gpu.id not in partitioned),
+        notes=(*left_out, *uncounted, *conflicts, *notes),
     )
 
 

@@ -72,7 +72,8 @@ def _fleet(inputs: FleetInput) -> Problem:
             cost = _foreign_move_cost(gpu, terms)
         return replace(instance, owner=owner, move_cost=cost, movable=movable)
 
-    growable = (growable_pool(pool, inputs.gpus, dict(terms.prices)) for pool in inputs.pools)
+    planned_gpus = inputs.planned_gpus
+    growable = (growable_pool(pool, planned_gpus, dict(terms.prices)) for pool in inputs.pools)
     budgets = ((pool.name, pool.disruption_budget) for pool in sorted(inputs.pools))
     return Problem(
         gpus=tuple(

@@ -94,7 +94,10 @@ class OperatorMetrics:
             "tangram_replica_requests_per_second",
             "Load that one replica carries within the objectives: as predicted, corrected by measurements.",
         )
-        self.placed = per_deployment("tangram_placed_replicas", "Replicas with a GPU or slice.")
+        self.placed = per_deployment(
+            "tangram_placed_replicas",
+            "Replicas that run or have a GPU or slice, on any node; at most the desired ones.",
+        )
         self.ready = per_deployment("tangram_ready_replicas", "Replicas that take requests.")
         self.attainment = gauge(
             "tangram_slo_attainment_ratio",
@@ -107,7 +110,8 @@ class OperatorMetrics:
             (*_PER_DEPLOYMENT, "objective"),
         )
         self.dollars = per_deployment(
-            "tangram_cost_dollars_per_hour", "Price of the placed replicas, in US dollars per hour."
+            "tangram_cost_dollars_per_hour",
+            "US dollars per hour of the replicas that are placed or run; absent where a price is not known.",
         )
         self.condition = gauge(
             "tangram_condition",
@@ -231,8 +235,9 @@ class OperatorMetrics:
             self.forecast.labels(*labels, "expected").set(need.load.expected)
             self.forecast.labels(*labels, "upper").set(need.load.upper)
             self.replica_rate.labels(*labels).set(need.replica_rate)
-        self.placed.labels(*labels).set(decision.placed)
-        self.dollars.labels(*labels).set(decision.price_per_hour)
+        self.placed.labels(*labels).set(decision.placed_of_all_shapes)
+        if decision.cost_per_hour is not None:
+            self.dollars.labels(*labels).set(decision.cost_per_hour)
         slo = status.get("slo") or {}
         for name, objective in (("ttft", intent.ttft), ("tpot", intent.tpot)):
             share = slo.get(f"{name}Attainment")
