@@ -17,7 +17,7 @@ NEEDED = {
     ("scheduling.k8s.io", "priorityclasses"): {"list", "watch"},
     ("tangram.dev", "llmdeployments"): {"get", "list", "watch"},
     ("tangram.dev", "llmdeployments/status"): {"patch"},
-    ("tangram.dev", "gpupools"): {"get", "list", "watch"},
+    ("tangram.dev", "gpupools"): {"list", "watch"},
     ("tangram.dev", "gpupools/status"): {"patch"},
     ("tangram.dev", "fleetplans"): {"get", "list", "watch", "create", "patch", "delete"},
     ("tangram.dev", "fleetplans/status"): {"patch"},
@@ -200,7 +200,7 @@ def narrowed(objects, username):
         for group in rule["apiGroups"]
         for resource in rule["resources"]
         for operation in rule["operations"]
-        if policy["spec"]["matchConditions"]
+        if policy["spec"].get("matchConditions")
         == [{"name": "username", "expression": f"request.userInfo.username == '{username}'"}]
     }
 

@@ -1,15 +1,19 @@
 """The operator with exactly the rights that the chart gives it does all of its work on a real API server."""
 
+import secrets
 import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import yaml
 
 from tangram.kube.client import UNGUARDED, ApiClient, ApiError
-from tangram.kube.kinds import DEPLOYMENTS, JOBS, Kind
+from tangram.kube.kinds import DEPLOYMENTS, JOBS, NODES, PODS, Kind
 from tangram.kube.kubeconfig import load_kubeconfig
 from tests.support.apiserver import (
+    NAMESPACES,
     LiveCluster,
     OperatorProcess,
     eventually,
@@ -108,7 +112,10 @@ async def test_the_rights_of_the_chart_suffice_without_any_refusal(
     async with FaultProxy(kubeconfig, tmp_path).serving() as proxy:
         process = OperatorProcess(config, proxy.operator_kubeconfig, tmp_path / "least.log").start()
         try:
-            await cluster.apply(llm("tiny", cluster.namespace))
+            async with gpus_taken_in_another_namespace(cluster):
+                await cluster.apply(llm("tiny", cluster.namespace))
+                await cluster.until("tiny", "Placed", "False", "InsufficientCapacity", within_s=60)
+                assert await cluster.all(DEPLOYMENTS) == []  # no pod waits for GPUs that others have
             await cluster.until("tiny", "Ready", "True", within_s=60)
             await misnote_the_replica_set(cluster)
             await cluster.apply(llm("tiny", cluster.namespace, engine={"maxModelLen": 1024}))
@@ -131,6 +138,31 @@ async def test_the_rights_of_the_chart_suffice_without_any_refusal(
         finally:
             process.kill()
     assert [str(request) for request, code in proxy.trace if code in (401, 403, 422)] == []
+    everywhere = {r.plural for r, _ in proxy.trace if r.verb in ("list", "watch") and not r.namespace}
+    assert everywhere == {"nodes", "pods", "priorityclasses", "gpupools", "fleetplans"}
+
+
+@asynccontextmanager
+async def gpus_taken_in_another_namespace(cluster: LiveCluster) -> AsyncIterator[None]:
+    """Hold all GPUs of all nodes by pods that are none of the operator's namespaces."""
+    tenant = f"t-{secrets.token_hex(4)}"
+    await cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": tenant}}, NAMESPACES)
+    held = []
+    for node in (await cluster.client.list(NODES)).items:
+        name = node["metadata"]["name"]
+        gpus = {"nvidia.com/gpu": node["status"]["allocatable"]["nvidia.com/gpu"]}
+        container = {"name": "c", "image": "x", "resources": {"limits": gpus}}
+        spec = {"nodeName": name, "containers": [container], "automountServiceAccountToken": False}
+        meta = {"name": name, "namespace": tenant}
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+        held.append(await cluster.apply(body, PODS))
+    try:
+        yield
+    finally:
+        for pod in held:
+            await cluster.client.delete(
+                PODS, tenant, pod["metadata"]["name"], uid=pod["metadata"]["uid"], guard=UNGUARDED
+            )
 
 
 async def _sku(cluster: LiveCluster) -> str:

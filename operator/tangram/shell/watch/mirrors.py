@@ -19,9 +19,9 @@ _OF_PARTITION = (
 
 def sources(namespaces: tuple[str, ...], *, partition: bool = False) -> tuple[MirrorSource, ...]:
     """Return the sources of all mirrors. Nodes and pods are those of the whole cluster: a pod of any
-    namespace may hold a GPU. GPUPools are optional: LLMDeployments need none. Without the right to list
-    PriorityClasses, LLMDeployments that name one are invalid. `partition`: with GPUNodes, which the operator
-    may list only where it changes MIG layouts.
+    namespace may hold a GPU, and a node's allocatable does not say which are taken. GPUPools are optional:
+    LLMDeployments need none. Without the right to list PriorityClasses, LLMDeployments that name one are
+    invalid. `partition`: with GPUNodes, which the operator may list only where it changes MIG layouts.
     """
     watched = namespaces or ("",)
     namespaced = [
