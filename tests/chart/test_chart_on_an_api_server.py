@@ -1,6 +1,7 @@
 """helm on a real API server: what it takes, what the operator may do there, what an uninstall leaves."""
 
 import shutil
+import time
 
 import pytest
 import yaml
@@ -49,6 +50,7 @@ def test_a_namespace_that_enforces_the_restricted_standard_takes_the_operators_p
         ("patch", "nodes", "default", "no"),
         ("create", "events.events.k8s.io", "default", "yes"),
         ("watch", "gpupools.tangram.dev", "default", "yes"),
+        ("get", "gpupools.tangram.dev/h100", "default", "no"),
         ("create", "gpupools.tangram.dev", "default", "no"),
         ("patch", "gpupools.tangram.dev/h100", "default", "no"),
         ("patch", "gpupools.tangram.dev/h100/status", "default", "yes"),
@@ -59,16 +61,166 @@ def test_a_namespace_that_enforces_the_restricted_standard_takes_the_operators_p
     ],
 )
 def test_the_api_server_says_what_the_operator_may(cluster, verb, what, where, may):
+    assert may_it(cluster, ACCOUNT, verb, what, where) == (may == "yes")
+
+
+def may_it(cluster, account, verb, what, where):
+    """What `kubectl auth can-i VERB WHAT -n WHERE --as ACCOUNT` says."""
     kind, _, name = what.partition("/")
     resource, _, group = kind.partition(".")
     name, _, subresource = name.partition("/")
     asked = {"verb": verb, "group": group, "resource": resource, "name": name, "subresource": subresource}
     answer = cluster.admin.post(
         "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
-        headers={"Impersonate-User": ACCOUNT},
+        headers={"Impersonate-User": account},
         json={"spec": {"resourceAttributes": asked | {"namespace": where}}},
     ).json()
-    assert answer["status"]["allowed"] == (may == "yes"), answer
+    return answer["status"]["allowed"]
+
+
+def test_with_watched_namespaces_it_may_read_pods_elsewhere_and_nothing_more(cluster):
+    values = ("--set", "image.registry=registry.example.com/team", "--set", "watchNamespaces={team-a}")
+    values += ("--set", "crds.enabled=false", "--namespace", "scoped", "--create-namespace")
+    cluster.ok("kubectl", "create", "namespace", "team-a")
+    cluster.ok("helm", "install", "scoped", str(CHART), *values)
+    try:
+        account = "system:serviceaccount:scoped:scoped-tangram"
+        watched = (
+            *("llmdeployments.tangram.dev", "deployments.apps", "services", "jobs.batch"),
+            *("replicasets.apps", "resourcequotas"),
+        )
+        for resource in watched:
+            assert may_it(cluster, account, "list", resource, "team-a"), resource
+            assert not may_it(cluster, account, "list", resource, "default"), resource
+        verbs = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
+        pods = [verb for verb in verbs if may_it(cluster, account, verb, "pods", "default")]
+        events = [verb for verb in verbs if may_it(cluster, account, verb, "events.events.k8s.io", "team-b")]
+        assert (pods, events) == (["list", "watch"], [])
+        for secret in ("secrets", "configmaps", "pods//log", "pods//exec"):
+            assert not may_it(cluster, account, "get", secret, "default"), secret
+
+        warned = until_warned(cluster, "default")
+        assert (
+            "release scoped/scoped does not serve the namespace default: unless another release does"
+            in warned
+        )
+        assert "(watchNamespaces of the chart: team-a)" in warned
+        assert not apply_example(cluster, "team-a").stderr
+    finally:
+        cluster.ok("helm", "uninstall", "scoped", "--namespace", "scoped")
+
+
+def apply_example(cluster, namespace):
+    """Create the example in a dry run: the warnings are in its stderr."""
+    example = str(ROOT / "examples" / "llmdeployment.yaml")
+    return cluster.run("kubectl", "create", "--dry-run=server", "-n", namespace, "-f", example)
+
+
+def until_warned(cluster, namespace):
+    """Return the warning. A policy is in force some time after it was created."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        done = apply_example(cluster, namespace)
+        if "Warning" in done.stderr:
+            return " ".join(done.stderr.split())
+        time.sleep(1)
+    raise AssertionError(f"no warning: {done.stderr}")
+
+
+def test_a_node_that_no_agent_has_reported_about_says_so_in_its_row(cluster):
+    cluster.ok("kubectl", "apply", "-f", str(ROOT / "examples" / "gpunode.yaml"))
+    try:
+        header, row = cluster.ok("kubectl", "get", "gpunodes").splitlines()
+        assert header.split()[-3:] == ["READY", "REASON", "AGE"]
+        assert row.split()[-3:-1] == ["Unknown", "NotReported"]
+    finally:
+        cluster.ok("kubectl", "delete", "gpunodes", "--all")
+
+
+# What the cluster lacks, the sentence of helm, and what to make.
+LACKING = [
+    (
+        {"agent": {"enabled": True}},
+        "agent.devicePlugin.namespace: the cluster has no namespace gpu-operator. Nothing was changed. "
+        "Remedy: set the namespace that NVIDIA's device-plugin runs in (kubectl get daemonsets -A | grep "
+        "device-plugin), or install the GPU Operator first.",
+        ("namespace", "gpu-operator"),
+    ),
+    (
+        {"agent": {"enabled": True}},
+        "agent.runtimeClassName: the cluster has no RuntimeClass nvidia, so the API server would refuse all "
+        "pods. Nothing was changed. Remedy: install NVIDIA's GPU Operator first",
+        None,
+    ),
+    (
+        {"agent": {"enabled": True, "runtimeClassName": "", "namespace": "agents"}},
+        "agent.namespace: the cluster has no namespace agents. Nothing was changed. Remedy: kubectl create",
+        None,
+    ),
+    (
+        {"engine": {"runtimeClassName": "runsc"}},
+        "engine.runtimeClassName: the cluster has no RuntimeClass runsc",
+        None,
+    ),
+    ({"watchNamespaces": ["team-z"]}, "watchNamespaces: the cluster has no namespace team-z", None),
+    (
+        {"networkPolicy": {"enabled": True, "engines": {"namespaces": ["team-z"]}}},
+        "networkPolicy.engines.namespaces: the cluster has no namespace team-z",
+        None,
+    ),
+    (
+        {"partition": {"enabled": True, "migManager": {"enabled": True, "namespace": "nvidia"}}},
+        "partition.migManager.namespace: the cluster has no namespace nvidia",
+        None,
+    ),
+]
+
+
+def test_what_the_values_name_and_the_cluster_lacks_is_a_sentence_before_anything_is_made(cluster):
+    install = ("install", "other", str(CHART), "--set", "image.registry=registry.example.com/team")
+    install += ("--set", "crds.enabled=false", "--namespace", "tangram-system", "--values", "-")
+    for values, sentence, made in LACKING:
+        done = cluster.run("helm", *install, stdin=yaml.safe_dump(values))
+        assert done.returncode != 0
+        assert sentence in done.stderr
+        assert "other" not in cluster.ok("helm", "list", "--all", "--namespace", "tangram-system", "--short")
+        if made is not None:
+            cluster.ok("kubectl", "create", *made)
+
+    cluster.ok("kubectl", "create", "-f", "-", stdin=yaml.safe_dump(DEVICE_PLUGIN))
+    elsewhere = {"agent": {"enabled": True, "devicePlugin": {"namespace": "nvidia"}}}
+    done = cluster.run("helm", *install, stdin=yaml.safe_dump(elsewhere))
+    assert "Remedy: DaemonSet nvidia-device-plugin is in namespace gpu-operator, so set" in done.stderr
+
+    cluster.ok("kubectl", "create", "-f", "-", stdin=yaml.safe_dump(RUNTIME_CLASS))
+    cluster.ok("helm", *install, stdin=yaml.safe_dump(LACKING[0][0]))
+    try:
+        assert "other-tangram-agent" in cluster.ok(
+            "kubectl", "get", "roles", "-n", "gpu-operator", "-o", "name"
+        )
+    finally:
+        cluster.ok("helm", "uninstall", "other", "--namespace", "tangram-system")
+
+
+RUNTIME_CLASS = {
+    "apiVersion": "node.k8s.io/v1",
+    "kind": "RuntimeClass",
+    "metadata": {"name": "nvidia"},
+    "handler": "nvidia",
+}
+_LABELS = {"app": "nvidia-device-plugin-daemonset"}
+DEVICE_PLUGIN = {
+    "apiVersion": "apps/v1",
+    "kind": "DaemonSet",
+    "metadata": {"name": "nvidia-device-plugin", "namespace": "gpu-operator"},
+    "spec": {
+        "selector": {"matchLabels": _LABELS},
+        "template": {
+            "metadata": {"labels": _LABELS},
+            "spec": {"containers": [{"name": "c", "image": "i"}]},
+        },
+    },
+}
 
 
 def test_an_upgrade_that_ends_partitioning_lifts_the_holds_and_no_other_upgrade_does(cluster):

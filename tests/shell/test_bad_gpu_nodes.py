@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tangram.api.gpu_node import DEFAULT_STATUS
 from tangram.fleet import FleetSnapshot, NodePartition
 from tangram.kube.kinds import Object
 from tangram.repartition import ReleaseNode, RepartitionLimits, next_step
@@ -182,6 +183,7 @@ PROBLEMS = [
         for reason in ("InvalidSpec", "BackendConflict", "ComponentsPaused", "SharedDevices")
     ),
     ({"nodeUID": "another"}, "NVML", "the status of GPUNode n1 is about a node that no longer exists"),
+    (DEFAULT_STATUS, "NVML", "no partition backend has reported about node n1 yet"),
     ({"conditions": []}, "NVML", "no partition backend has reported about node n1 yet"),
     (
         {},
@@ -203,7 +205,7 @@ def test_a_backend_that_changes_nothing_is_a_problem_and_its_gpu_pool_tells_it(c
     assert snapshot.partition.nodes[0].problem.startswith(problem)
     ((_, status),) = pool_statuses((pool(backend),), snapshot, {}, NOW)
     (ready,) = [each for each in status["conditions"] if each["type"] == "Ready"]
-    assert ready["status"] == "True"  # pods run there all the same
+    assert (ready["status"], ready["reason"]) == ("True", "NoGPUIsCut")  # pods run there all the same
     assert f"no GPU is cut on 1 of 1 nodes: n1: {problem}" in ready["message"]
 
 

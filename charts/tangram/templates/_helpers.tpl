@@ -236,6 +236,60 @@ mig-7g.40gb mig-7g.80gb mig-7g.94gb
 {{- end }}
 {{- end }}
 
+{{/* What the values name and the cluster must have: helm would stop in the middle, or make pods that are refused. Without a
+     cluster (helm template, Argo CD) lookup finds nothing, and nothing is checked. */}}
+{{- define "tangram.validateCluster" -}}
+{{- if lookup "v1" "Namespace" "" "kube-system" }}
+{{- $agent := .Values.agent }}
+{{- range .Values.watchNamespaces }}
+{{- include "tangram.needNamespace" (dict "root" $ "value" "watchNamespaces" "name" .) }}
+{{- end }}
+{{- if .Values.networkPolicy.enabled }}
+{{- range .Values.networkPolicy.engines.namespaces }}
+{{- include "tangram.needNamespace" (dict "root" $ "value" "networkPolicy.engines.namespaces" "name" .) }}
+{{- end }}
+{{- end }}
+{{- with .Values.partition }}
+{{- if and .enabled .migManager.enabled $.Values.rbac.create }}
+{{- include "tangram.needNamespace" (dict "root" $ "value" "partition.migManager.namespace" "name" .migManager.namespace "has" "mig-manager") }}
+{{- end }}
+{{- end }}
+{{- if $agent.enabled }}
+{{- with $agent.namespace }}
+{{- include "tangram.needNamespace" (dict "root" $ "value" "agent.namespace" "name" .) }}
+{{- end }}
+{{- if .Values.rbac.create }}
+{{- include "tangram.needNamespace" (dict "root" $ "value" "agent.devicePlugin.namespace" "name" $agent.devicePlugin.namespace "has" "device-plugin") }}
+{{- end }}
+{{- include "tangram.needRuntimeClass" (dict "value" "agent.runtimeClassName" "name" $agent.runtimeClassName) }}
+{{- end }}
+{{- include "tangram.needRuntimeClass" (dict "value" "engine.runtimeClassName" "name" .Values.engine.runtimeClassName) }}
+{{- end }}
+{{- end }}
+
+{{/* dict "root" $ "value" … "name" … and, where it is that of a component of NVIDIA's, "has" part of its DaemonSet's name. */}}
+{{- define "tangram.needNamespace" -}}
+{{- if and (ne .name .root.Release.Namespace) (not (lookup "v1" "Namespace" "" .name)) }}
+{{- $remedy := printf "kubectl create namespace %s" .name }}
+{{- with .has }}
+{{- $remedy = printf "set the namespace that NVIDIA's %s runs in (kubectl get daemonsets -A | grep %s), or install the GPU Operator first" . . }}
+{{- range (lookup "apps/v1" "DaemonSet" "" "").items }}
+{{- if contains $.has .metadata.name }}
+{{- $remedy = printf "DaemonSet %s is in namespace %s, so set %s=%s" .metadata.name .metadata.namespace $.value .metadata.namespace }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- fail (printf "%s: the cluster has no namespace %s. Nothing was changed. Remedy: %s." .value .name $remedy) }}
+{{- end }}
+{{- end }}
+
+{{/* dict "value" … "name" … */}}
+{{- define "tangram.needRuntimeClass" -}}
+{{- if and .name (not (lookup "node.k8s.io/v1" "RuntimeClass" "" .name)) }}
+{{- fail (printf "%s: the cluster has no RuntimeClass %s, so the API server would refuse all pods. Nothing was changed. Remedy: install NVIDIA's GPU Operator first, which creates the RuntimeClass nvidia, or set %s=\"\" where NVIDIA's runtime is the default of the nodes (kubectl get runtimeclasses)." .value .name .value) }}
+{{- end }}
+{{- end }}
+
 {{/* The operator's configuration file, validated again by the operator itself (tangram.shell.settings): the sections of the
      values that are its settings, and what the chart knows. JSON writes no number as 1e+06, and null where helm drops it. */}}
 {{- define "tangram.config" -}}

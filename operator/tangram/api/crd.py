@@ -26,6 +26,7 @@ def file_name(kind: Definition) -> str:
 
 def document(kind: Definition) -> dict[str, Any]:
     """Return one CRD as data."""
+    default = kind.default_status
     spec = structural(kind.spec) | {"description": kind.spec_description}
     if kind.spec_rules:
         spec |= validations(*kind.spec_rules)
@@ -42,7 +43,7 @@ def document(kind: Definition) -> dict[str, Any]:
                 "properties": {"name": {"type": "string", "maxLength": LONGEST_NAME}},
             },
             "spec": spec,
-            "status": structural(kind.status),
+            "status": structural(kind.status) | ({"default": dict(default)} if default else {}),
         },
     }
     if kind.rules:

@@ -1,13 +1,13 @@
 """Definitions of the kinds: names, scope, models, rules and columns."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import BaseModel, JsonValue
 
 from tangram.api.fleet_plan import KIND_RULE, SPEC_RULE, FleetPlanSpec, FleetPlanStatus
-from tangram.api.gpu_node import NAMES_RULE, GPUNodeSpec, GPUNodeStatus
+from tangram.api.gpu_node import DEFAULT_STATUS, NAMES_RULE, GPUNodeSpec, GPUNodeStatus
 from tangram.api.llm_deployment.spec import NAME_RULE, TRAFFIC_RULE, LLMDeploymentSpec
 from tangram.api.llm_deployment.status import LLMDeploymentStatus
 from tangram.api.pool import GPUPoolSpec, GPUPoolStatus
@@ -29,6 +29,7 @@ class Definition:
     columns: Sequence[dict[str, Any]]
     short_names: Sequence[str] = ()
     scale: dict[str, str] | None = None  # paths of the scale subresource
+    default_status: Mapping[str, Any] = field(default_factory=dict)  # of an object that has none yet
     rules: Sequence[Rule] = ()  # on the whole object
     spec_rules: Sequence[Rule] = field(default=())
 
@@ -154,6 +155,7 @@ GPU_NODE = Definition(
     spec=GPUNodeSpec,
     spec_description="The layouts that the GPUs are to have. Written by the operator alone.",
     status=GPUNodeStatus,
+    default_status=DEFAULT_STATUS,
     rules=(NAMES_RULE,),
     columns=(
         _column("GPUs", ".status.gpuCount", "GPUs of the node.", "integer"),

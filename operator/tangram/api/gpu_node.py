@@ -220,6 +220,20 @@ class GPUNodeCondition(Condition):
     deadline: Time | None = optional("Until when it is waited for.")
 
 
+NOT_REPORTED = "NotReported"  # the reason of conditions that no partition backend has written yet
+_NEVER = {
+    "status": "Unknown",
+    "reason": NOT_REPORTED,
+    "message": "no partition backend has reported about this node: with backend NVML, look for the pod of "
+    "the node agent there (kubectl get pods -A -o wide -l app.kubernetes.io/component=agent), or at the "
+    "events of its DaemonSet",
+    "observedGeneration": 0,
+    "lastTransitionTime": "1970-01-01T00:00:00Z",
+    "since": "1970-01-01T00:00:00Z",
+}
+DEFAULT_STATUS = {"conditions": [{"type": name, **_NEVER} for name in ("Ready", "Applied")]}
+
+
 class GPUNodeStatus(APIModel):
     """What is there. Written by the partition backend of the node alone."""
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-from tangram.api.gpu_node import GPUNodeCondition
+from tangram.api.gpu_node import NOT_REPORTED, GPUNodeCondition
 from tangram.api.llm_deployment.status import MAX_SHORT_TEXT, MAX_TEXT
 from tangram.partition.status.times import api_time, parse_api_time
 
@@ -24,8 +24,9 @@ class NodeConditionState:
 
 
 def named(conditions: Iterable[GPUNodeCondition], name: ConditionName) -> GPUNodeCondition | None:
-    """Return one of the conditions; None where it is absent."""
-    return next((condition for condition in conditions if condition.type == name), None)
+    """Return one of the conditions; None where no backend has written it."""
+    written = (condition for condition in conditions if condition.reason != NOT_REPORTED)
+    return next((condition for condition in written if condition.type == name), None)
 
 
 def condition(

@@ -72,14 +72,16 @@ def ready(
     if not_ready:
         return "False", "NodesNotReady", f"{_counted(not_ready, nodes)} not Ready: {shortened(not_ready)}"
     incomplete = sorted(node.name for node in nodes if not _offers_all(node))
-    notes = (*left_out_notes(nodes), *_uncuttable(pool, nodes, problems))
+    uncuttable = tuple(_uncuttable(pool, nodes, problems))
+    notes = (*left_out_notes(nodes), *uncuttable)
     if incomplete:
         do = "does not offer all its" if len(incomplete) == 1 else "do not offer all their"
         message = f"{_counted(incomplete, nodes)} Ready but {do} GPUs: {shortened(incomplete)}"
         return "False", "GPUsLeftOut", "; ".join((message, *notes))
     all_of = f"all {len(nodes)} nodes are" if len(nodes) > 1 else "its node is"
     offer = "offer their GPUs" if len(nodes) > 1 else "offers its GPUs"
-    return "True", "NodesReady", "; ".join((f"{all_of} Ready and {offer}", *notes))
+    reason = "NoGPUIsCut" if uncuttable else "NodesReady"  # pods run there all the same
+    return "True", reason, "; ".join((f"{all_of} Ready and {offer}", *notes))
 
 
 def _uncuttable(pool: Pool, nodes: Sequence[Node], problems: Mapping[str, str]) -> Iterator[str]:

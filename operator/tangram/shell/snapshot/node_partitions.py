@@ -30,6 +30,7 @@ from tangram.fleet import (
 from tangram.kube.kinds import Object, key_of, uid_of
 from tangram.packing import board
 from tangram.packing.geometry.layouts import Placement, creation_order, is_legal
+from tangram.partition.status.conditions import named
 from tangram.shell.snapshot.conversion import SkipHandler, convert_each, ignore_skipped, living
 from tangram.shell.watch.mirror_view import MirrorView
 
@@ -88,8 +89,7 @@ def _partition(obj: Object, node: Object, claimed: AbstractSet[str]) -> NodePart
         backend = _BACKENDS.get(str((obj.get("status") or {}).get("backend")))
         return NodePartition(name, backend, problem=f"GPUNode {name} is invalid: {parsed.message}")
     status, spec = parsed.status, parsed.spec
-    conditions = {condition.type: condition for condition in status.conditions}
-    ready, applied = conditions.get("Ready"), conditions.get("Applied")
+    ready, applied = named(status.conditions, "Ready"), named(status.conditions, "Applied")
     is_current = (
         status.observed_generation == obj["metadata"].get("generation")
         and status.node_uid == uid_of(node)
