@@ -225,8 +225,8 @@ _NEVER = {
     "status": "Unknown",
     "reason": NOT_REPORTED,
     "message": "no partition backend has reported about this node: with backend NVML, look for the pod of "
-    "the node agent there (kubectl get pods -A -o wide -l app.kubernetes.io/component=agent), or at the "
-    "events of its DaemonSet",
+    "the node agent there (kubectl get pods -A -o wide -l app.kubernetes.io/component=agent); "
+    "docs/node-agent.md says what may keep it away",
     "observedGeneration": 0,
     "lastTransitionTime": "1970-01-01T00:00:00Z",
     "since": "1970-01-01T00:00:00Z",
