@@ -113,6 +113,18 @@ def _parser() -> argparse.ArgumentParser:
         help="one key a line, read again when the file changes; default: no key",
     )
     serve.add_argument(
+        "--tool-call-parser",
+        choices=("auto", "none", "hermes", "llama3_json", "mistral", "qwen3_coder"),
+        default="auto",
+        help="the format of the model's tool calls; auto: by its chat template",
+    )
+    serve.add_argument(
+        "--reasoning-parser",
+        choices=("auto", "none", "think"),
+        default="auto",
+        help="think: answers begin with reasoning between <think> tags; auto: by the chat template",
+    )
+    serve.add_argument(
         "--allowed-origins",
         type=_origin,
         nargs="+",

@@ -92,6 +92,7 @@ COMPLETION_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"cache_salt": 5}, "cache_salt"),
     ({"cache_salt": "x" * 1025}, "cache_salt"),
 ]
+CALLING = {"role": "assistant", "content": ""}
 CHAT_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"messages": None}, "messages"),
     ({"messages": []}, "messages"),
@@ -102,7 +103,10 @@ CHAT_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"role": "user"}]}, "messages.0.content"),
     ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content"),
-    ({"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]}, "messages.0.tool_calls"),
+    (
+        {"messages": [CALLING | {"tool_calls": [{}]}]},
+        "messages.0.tool_calls.0.function",
+    ),
     ({"messages": [{"role": "user", "content": "x"}] * 5000}, "messages"),
     ({"messages": [{"role": "user", "content": "x" * 600}]}, "messages"),
     ({"max_completion_tokens": 0}, "max_completion_tokens"),
@@ -112,11 +116,30 @@ CHAT_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"top_logprobs": 5}, "top_logprobs"),
     ({"logprobs": 1}, "logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
-    ({"tools": [{"type": "function"}]}, "tools"),
-    ({"tools": [{"type": "function"}], "tool_choice": "required"}, "tools"),
+    ({"tools": [{"type": "function"}]}, "tools.0.function"),
+    ({"tools": [{"type": "function", "function": {"name": 'say "hi"'}}]}, "tools.0.function.name"),
+    ({"tools": [{"type": "function", "function": {"name": "f"}}] * 2}, "tools"),
+    ({"tools": [{"type": "function", "function": {"name": f"f{i}"}} for i in range(2000)]}, "tools"),
+    ({"tools": [{"type": "function", "function": {"name": "f", "description": "x" * (1 << 20)}}]}, "tools"),
+    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),  # the template takes none
+    ({"tools": 5}, "tools"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"tool_choice": "all"}, "tool_choice"),
+    ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice.function.name"),
+    ({"documents": [{"text": "x"}]}, "documents"),  # likewise
+    ({"reasoning_effort": "low"}, "reasoning_effort"),
+    ({"reasoning_effort": "much"}, "reasoning_effort"),
     ({"functions": [{}], "function_call": {"name": "f"}}, "functions"),
-    ({"messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]}, "messages.0.tool_calls"),
-    ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages.0.tool_calls"),
+    (
+        {"messages": [CALLING | {"content": None, "tool_calls": [{}]}]},
+        "messages.0.tool_calls.0.function",
+    ),
+    ({"messages": [{"role": "assistant", "tool_calls": 5}]}, "messages.0.tool_calls"),
+    (
+        {"messages": [CALLING | {"tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]},
+        "messages",
+    ),
+    ({"messages": [{"role": "tool", "tool_call_id": "1"}]}, "messages.0.content"),
     ({"messages": [{"role": "assistant", "content": None, "audio": {"id": "a"}}]}, "messages.0.audio"),
     ({"messages": [{"role": "user", "content": None}]}, "messages.0.content"),
     ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages.0.content"),
@@ -159,12 +182,11 @@ def test_a_bad_field_of_a_chat_is_named(fields: dict[str, Any], path: str, serve
     assert refused(server.post("/v1/chat/completions", CHAT | fields))["param"] == path
 
 
-@pytest.mark.parametrize("role", ["tool", "function"])
-def test_the_answer_of_a_tool_is_refused_as_one(role: str, server: EngineProcess) -> None:
-    messages = [{"role": role, "tool_call_id": "1", "content": "r"}]
+def test_the_older_role_of_a_tools_answer_is_refused_by_name(server: EngineProcess) -> None:
+    messages = [{"role": "function", "name": "f", "content": "r"}]
     error = refused(server.post("/v1/chat/completions", CHAT | {"messages": messages}))
     assert (error["param"], error["code"]) == ("messages.0.role", "unsupported_parameter")
-    assert f'role "{role}", the answer of a tool, is not supported' in error["message"]
+    assert 'role "function", the older name of "tool", is not supported' in error["message"]
 
 
 @pytest.mark.parametrize(

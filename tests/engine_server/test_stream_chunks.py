@@ -26,7 +26,7 @@ def test_a_chunk_of_text_is_the_json_of_its_object(
     one = dialect('the "model"', TOOLS, usage_in_chunks=usage_in_chunks)
     for index, text in [*texts, (0, "\0"), (1, "\ud800"), (0, "\u2028</script>")]:
         delta = Delta(index, text)
-        assert one.chunk(delta) == dumps(one._chunk(delta))
+        assert one.chunk(delta) == (dumps(one._chunk(delta)) if text else b"")
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from(BOUNDS)))

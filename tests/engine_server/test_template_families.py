@@ -32,16 +32,19 @@ class RenderingText:
 
     def __init__(self, template: str) -> None:
         self.template = ChatTemplate(template, SPECIAL)
+        self.features = self.template.features
 
-    def chat(self, messages: Messages, options: dict[str, Any], limit: int, **_: Any) -> tuple[int, ...]:
-        return tuple(map(ord, self.template.render(messages, options)))
+    def chat(
+        self, messages: Messages, options: dict[str, Any], limit: int, *, inputs: Any = None, **_: Any
+    ) -> tuple[int, ...]:
+        return tuple(map(ord, self.template.render(messages, options, inputs)))
 
 
-def engine(template: str, messages: Messages, kwargs: dict[str, Any]) -> str:
+def engine(template: str, messages: Messages, kwargs: dict[str, Any], **fields: Any) -> str:
     """The prompt of a chat request, from its JSON on."""
     text, info = RenderingText(template), cast("EngineInfo", type("Info", (), {"max_model_len": 1 << 20}))
     preparer = RequestPreparer(cast("TextClient", text), cast("Any", None), info, SamplingDefaults())
-    body = {"model": "m", "messages": messages, "chat_template_kwargs": kwargs}
+    body = {"model": "m", "messages": messages, "chat_template_kwargs": kwargs, **fields}
     return "".join(map(chr, preparer.chat_prompt(parse(json.dumps(body).encode(), ChatRequest))))
 
 
@@ -106,3 +109,59 @@ def test_a_refusal_has_the_words_of_the_template(
     error = ours.value
     assert (error.status, error.param, error.code) == (400, "messages", "chat_template_error")
     assert error.message == f"messages: {theirs.value}"
+
+
+def as_sent(messages: Messages) -> Messages:
+    """OpenAI's API has the arguments of calls as JSON in a string."""
+    sent: Messages = json.loads(json.dumps(messages))
+    for message in sent:
+        for call in message.get("tool_calls", ()):
+            call["function"]["arguments"] = json.dumps(call["function"]["arguments"])
+    return sent
+
+
+@pytest.mark.parametrize("talk", DATA["tool_conversations"])
+@pytest.mark.parametrize("family", DATA["tool_families"], ids=lambda family: family["family"])
+def test_a_prompt_with_tools_is_that_of_transformers(
+    family: dict[str, Any], talk: str, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    template, messages = family["template"], DATA["tool_conversations"][talk]
+    assert ChatTemplate(template, SPECIAL).features.call_format == family["format"]
+    for tools in (DATA["tools"], None):
+        expected = tokenizer.apply_chat_template(
+            messages, tools=tools, chat_template=template, tokenize=False, add_generation_prompt=True
+        )
+        assert engine(template, as_sent(messages), {}, tools=tools) == expected
+
+
+def test_documents_reach_the_template_as_in_transformers(tokenizer: PreTrainedTokenizerFast) -> None:
+    template = "{% for d in documents %}{{ d | tojson }}{% endfor %}{{ messages[0].content }}"
+    documents = [{"title": "A", "text": "ä"}, {"text": "b", "n": 1}]
+    messages = [{"role": "user", "content": "x"}]
+    expected = tokenizer.apply_chat_template(
+        messages, documents=documents, chat_template=template, tokenize=False
+    )
+    assert engine(template, messages, {}, documents=documents) == expected
+
+
+@pytest.mark.parametrize(
+    ("template", "effort", "rendered"),
+    [
+        ("{{ reasoning_effort }}", "low", "low"),
+        ("{{ enable_thinking }}", "none", "False"),
+        ("{{ enable_thinking }}", "high", "True"),
+        ("{{ enable_thinking }}", None, ""),
+        ("x", "none", "x"),
+    ],
+)
+def test_a_template_gets_the_reasoning_effort_by_the_name_that_it_reads(
+    template: str, effort: str | None, rendered: str
+) -> None:
+    messages = [{"role": "user", "content": "x"}]
+    assert engine(template, messages, {}, reasoning_effort=effort) == rendered
+    assert engine(
+        template, messages, {"enable_thinking": 5, "reasoning_effort": 5}, reasoning_effort=effort
+    ) in (
+        "5",
+        "x",
+    )

@@ -160,6 +160,9 @@ BOMBS |= {
         "tool calls": repeated(
             b'{"model":"tiny","messages":[{"role":"user","content":"","tool_calls":[', b"{},", b"{}]}]}"
         ),
+        "tools": repeated(
+            b"{" + CHAT + b',"tools":[', b'{"type":"function","function":{"name":"f%d"}},', b"0]}"
+        ),
         "options": repeated(b"{" + CHAT + b',"chat_template_kwargs":{', b'"k%d":1,', b'"a":0}}'),
         "a long option": repeated(b"{" + CHAT + b',"chat_template_kwargs":{"a":"', b"v", b'"}}'),
     }.items()

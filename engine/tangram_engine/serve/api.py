@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
+from tangram_engine.schedule.request import Request
+from tangram_engine.serve.answers.answer_parser import AnswerFormat
 from tangram_engine.serve.http.admission import BodyBytes, HeldBytes
 from tangram_engine.serve.http.body import read_model
 from tangram_engine.serve.http.errors import (
@@ -228,7 +230,7 @@ class Endpoints:
         try:
             places = backend.lifecycle.sequences(count)
             with places:
-                requests = await backend.in_text_thread(lambda: preparer.requests(body, arrival))
+                requests, form = await backend.in_text_thread(lambda: _prepared(preparer, body, arrival))
                 counted.accepted()
                 generation = Generation(
                     engine,
@@ -237,11 +239,18 @@ class Endpoints:
                     requests,
                     n=body.choices,
                     stops=body.stops,
-                    skip_special_tokens=body.skip_special_tokens,
+                    skip_special_tokens=body.skip_special_tokens and not form.keeps_special_tokens,
                     include_stop=body.include_stop_str_in_output,
                 )
-                kind = Chat if isinstance(body, ChatRequest) else Completion
-                dialect = kind(backend.served_name, preparer.tools, usage_in_chunks=body.include_usage)
+                dialect: Dialect
+                if isinstance(body, ChatRequest):
+                    dialect = Chat(
+                        backend.served_name, preparer.tools, usage_in_chunks=body.include_usage, form=form
+                    )
+                else:
+                    dialect = Completion(
+                        backend.served_name, preparer.tools, usage_in_chunks=body.include_usage
+                    )
                 if body.stream:
                     return await _stream(generation, dialect, events, body)
                 book = partial(_book_logprobs, held, preparer.tools)
@@ -250,6 +259,13 @@ class Endpoints:
             if error.code == "queue_full":
                 backend.metrics.refused("max_num_queued_reqs")
             raise
+
+
+def _prepared(
+    preparer: RequestPreparer, body: CompletionRequest | ChatRequest, arrival: float
+) -> tuple[list[Request], AnswerFormat]:
+    requests = preparer.requests(body, arrival)
+    return requests, preparer.answer_format(body, requests[0].prompt)
 
 
 @asynccontextmanager
@@ -281,8 +297,8 @@ async def _stream(
                 tokens[index] = 0
                 chunks += dialect.opening(index, counts(index))
             tokens[index] += 1
-            if delta.text or delta.logprobs or delta.finish:
-                chunks.append(dialect.chunk(delta, counts(index)))
+            if chunk := dialect.chunk(delta, counts(index)):
+                chunks.append(chunk)
         return events.send(*chunks) if chunks else None
 
     await generation.run(put)

@@ -10,6 +10,8 @@ from tangram_engine.cache import ROOT, salted_root
 from tangram_engine.messages import EngineInfo
 from tangram_engine.sample.params import SamplingParams
 from tangram_engine.schedule.request import Request
+from tangram_engine.serve.answers.answer_parser import AnswerFormat
+from tangram_engine.serve.answers.reasoning import OPEN
 from tangram_engine.serve.http.defaults import SamplingDefaults
 from tangram_engine.serve.http.errors import (
     APIError,
@@ -23,12 +25,16 @@ from tangram_engine.serve.http.params import (
     CompletionRequest,
     Sampling,
     TokenizeRequest,
+    template_inputs,
     template_message,
     template_options,
 )
+from tangram_engine.serve.http.tools import read_tool_choice, read_tools
 from tangram_engine.serve.text.client import TextClient, TextUnavailable
 from tangram_engine.serve.text.template import RESERVED, TemplateError
 from tangram_engine.serve.text.tokenizer import PromptTooLong, TextTools, TokenizerError
+
+_LAST_TOKENS = 16  # of a prompt: a tag and blanks
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,8 @@ class RequestPreparer:
     tools: TextTools
     info: EngineInfo
     defaults: SamplingDefaults
+    call_format: str | None = None  # of the model's tool calls; None: not known
+    thinks: bool = False  # whether answers begin with reasoning between tags
 
     def requests(self, body: CompletionRequest | ChatRequest, arrival: float) -> list[Request]:
         """One request per prompt and answer, prompts first: index = prompt * n + answer. Raises APIError."""
@@ -62,6 +70,31 @@ class RequestPreparer:
             for prompt, length in zip(prompts, lengths, strict=True)
             for index in range(body.choices)
         ]
+
+    def answer_format(self, body: CompletionRequest | ChatRequest, prompt: tuple[int, ...]) -> AnswerFormat:
+        """How the text of an answer is to be read. Raises APIError."""
+        if not isinstance(body, ChatRequest):
+            return AnswerFormat()
+        calls = read_tool_choice(body.tool_choice, body.tools) != "none"
+        if calls and self.call_format is None:
+            raise bad_request(
+                "tools: the format of this model's tool calls is not known; the server's --tool-call-parser "
+                "sets one",
+                param="tools",
+                code="unsupported_parameter",
+            )
+        return AnswerFormat(
+            call_format=self.call_format if calls else None,
+            tools=read_tools(body.tools),
+            parallel=body.parallel_tool_calls is not False,
+            thinks=self.thinks,
+            opened=self.thinks and self._opens_reasoning(prompt),
+            shows_reasoning=body.include_reasoning is not False,
+        )
+
+    def _opens_reasoning(self, prompt: tuple[int, ...]) -> bool:
+        end = self.tools.decode(prompt[-_LAST_TOKENS:], skip_special_tokens=False)
+        return end.rstrip().endswith(OPEN)
 
     def _params(self, body: Sampling, length: int, index: int) -> SamplingParams:
         """The end token of the tokenizer ends an answer, as those of config.json do, which the engine has."""
@@ -89,10 +122,28 @@ class RequestPreparer:
                 f"chat_template_kwargs.{reserved[0]} is set by the server",
                 param=f"chat_template_kwargs.{reserved[0]}",
             )
+        self._add_reasoning(options, body.reasoning_effort)
+        inputs = template_inputs(body.tools, body.documents)
+        for name in inputs:
+            if name not in self.text.features.variables:
+                raise _not_read(name)
         special = bool(body.add_special_tokens)
         with self._errors("messages"):
             messages = [template_message(raw) for raw in body.messages or ()]
-            return self.text.chat(messages, options, self.info.max_model_len, add_special_tokens=special)
+            return self.text.chat(
+                messages, options, self.info.max_model_len, inputs=inputs, add_special_tokens=special
+            )
+
+    def _add_reasoning(self, options: dict[str, Any], effort: str | None) -> None:
+        """Let a template know how much to reason, by the names that it reads. Raises APIError."""
+        if effort is None:
+            return
+        values = {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+        read = values.keys() & self.text.features.variables
+        if not read and effort != "none":
+            raise _not_read("reasoning_effort")
+        for name in read:
+            options.setdefault(name, values[name])
 
     def tokens(self, body: TokenizeRequest) -> tuple[int, ...]:
         """Token ids that are only counted: the limit of a text is MAX_TOKENIZED. Raises APIError."""
@@ -164,3 +215,9 @@ class RequestPreparer:
             f"left for the answer. The prompt has {count}.",
             field,
         )
+
+
+def _not_read(field: str) -> APIError:
+    """A field that would have no effect on the prompt."""
+    message = f"{field}: the chat template of this model does not read it, so it is not supported."
+    return bad_request(message, param=field, code="unsupported_parameter")

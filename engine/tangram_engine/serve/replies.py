@@ -2,9 +2,11 @@
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
+from tangram_engine.serve.answers.answer_parser import AnswerFormat, AnswerParser
+from tangram_engine.serve.answers.parts import AnswerParts, CallPart
 from tangram_engine.serve.generation import Delta, GeneratedSequence, TokenLogprob
 from tangram_engine.serve.http.jsonio import dumps, dumps_in_pieces, string
 from tangram_engine.serve.text.tokenizer import TextTools
@@ -55,10 +57,14 @@ class Dialect:
         return []
 
     def chunk(self, delta: Delta, counts: Json | None = None) -> bytes:
-        """One event of a stream, as JSON. Chunks of one answer with nothing but text differ only in that.
+        """One event of a stream, as JSON, or nothing where there is nothing to show yet.
+
+        Chunks of one answer with nothing but text differ only in that.
 
         `counts` is the usage so far, of streams that have it in each chunk.
         """
+        if not (delta.text or delta.logprobs or delta.finish):
+            return b""
         if counts or delta.logprobs or delta.finish or not delta.text:
             return dumps_in_pieces(self._chunk(delta, counts))
         around = self._around.get(delta.index)
@@ -70,13 +76,17 @@ class Dialect:
 
     def last_chunk(self, counts: Json) -> bytes:
         """The event that carries the usage."""
-        return dumps(self._envelope([], {"usage": counts}))
+        return dumps(self._envelope([], {"usage": self._total(counts)}))
 
     def whole(self, deltas: Sequence[Sequence[Delta]], counts: Json) -> bytes:
         """The answer without streaming, from the deltas of each index, as JSON."""
-        head = dumps({**self._head, "object": self.kind, "usage": counts})
         choices = b",".join(dumps_in_pieces(self._choice(parts, streamed=False)) for parts in deltas)
+        head = dumps({**self._head, "object": self.kind, "usage": self._total(counts)})
         return head[:-1] + b',"choices":[' + choices + b"]}"
+
+    def _total(self, counts: Json) -> Json:
+        """The usage of all answers, once they are written."""
+        return counts
 
     def _chunk(self, delta: Delta, counts: Json | None = None) -> Json:
         return self._envelope([self._choice([delta], streamed=True)], self._usage(counts))
@@ -132,11 +142,79 @@ class Chat(Dialect):
 
     prefix, kind, chunk_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
+    def __init__(
+        self, model: str, tools: TextTools, *, usage_in_chunks: bool, form: AnswerFormat | None = None
+    ) -> None:
+        super().__init__(model, tools, usage_in_chunks=usage_in_chunks)
+        self._form = form or AnswerFormat()
+        self._parsers: dict[int, AnswerParser] = {}  # by index; none where all text is content
+
+    def _total(self, counts: Json) -> Json:
+        if not self._form.thinks:
+            return counts
+        reasoning = sum(parser.reasoning_tokens for parser in self._parsers.values())
+        return counts | {"completion_tokens_details": {"reasoning_tokens": reasoning}}
+
     def opening(self, index: int, counts: Json | None = None) -> list[bytes]:
         """The role of the answer."""
         delta = {"role": "assistant", "content": ""}
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
         return [dumps(self._envelope([choice], self._usage(counts)))]
+
+    def chunk(self, delta: Delta, counts: Json | None = None) -> bytes:
+        """See Dialect."""
+        if self._form.plain:
+            return super().chunk(delta, counts)
+        parser = self._parser(delta.index)
+        parts = parser.push(delta.text, last=delta.finish is not None)
+        if not (parts or delta.logprobs or delta.finish):
+            return b""
+        if not (parts.calls or parts.reasoning or delta.finish):
+            return super().chunk(Delta(delta.index, parts.content, delta.logprobs), counts)
+        changes = {
+            "content": parts.content,
+            "reasoning_content": parts.reasoning,
+            "tool_calls": self._calls(parser, parts.calls, streamed=True),
+        }
+        choice = {
+            "index": delta.index,
+            "delta": {name: value for name, value in changes.items() if value},
+            "logprobs": self._logprobs(delta.logprobs) if delta.logprobs else None,
+            "finish_reason": self._finish(parser, delta.finish),
+        }
+        return dumps_in_pieces(self._envelope([choice], self._usage(counts)))
+
+    def _choice(self, parts: Sequence[Delta], *, streamed: bool) -> Json:
+        choice = super()._choice(parts, streamed=streamed)
+        if self._form.plain:
+            return choice
+        parser = self._parser(parts[0].index)
+        whole = _joined(parser.push(part.text, last=part.finish is not None) for part in parts)
+        message: Json = {"role": "assistant", "content": whole.content, "refusal": None}
+        if whole.reasoning:
+            message["reasoning_content"] = whole.reasoning
+        if calls := self._calls(parser, whole.calls, streamed=False):
+            message |= {"content": whole.content or None, "tool_calls": calls}
+        return choice | {"message": message, "finish_reason": self._finish(parser, parts[-1].finish)}
+
+    def _parser(self, index: int) -> AnswerParser:
+        if index not in self._parsers:
+            self._parsers[index] = AnswerParser(self._form)
+        return self._parsers[index]
+
+    def _calls(self, parser: AnswerParser, parts: list[CallPart], *, streamed: bool) -> list[Json]:
+        """The parts of each call together; a call has its id and name where it begins."""
+        calls: dict[int, Json] = {}
+        for part in parts:
+            call = calls.setdefault(part.index, {"function": {"arguments": ""}})
+            if part.name is not None:
+                call |= {"id": parser.call_id(part.index), "type": "function"}
+                call["function"] = {"name": part.name} | call["function"]
+            call["function"]["arguments"] += part.arguments
+        return [{"index": index, **call} if streamed else call for index, call in calls.items()]
+
+    def _finish(self, parser: AnswerParser, finish: str | None) -> str | None:
+        return "tool_calls" if finish == "stop" and parser.has_calls else finish
 
     def _text(self, text: str, *, streamed: bool) -> Json:
         if streamed:
@@ -159,3 +237,12 @@ class Chat(Dialect):
             "logprob": logprob,
             "bytes": list(self._tools.token_bytes(token)),
         }
+
+
+def _joined(parts: Iterable[AnswerParts]) -> AnswerParts:
+    every = list(parts)
+    return AnswerParts(
+        "".join(part.content for part in every),
+        "".join(part.reasoning for part in every),
+        [call for part in every for call in part.calls],
+    )

@@ -65,6 +65,8 @@ class ServeOptions:
     generation_config: str = "auto"  # auto: sampling defaults from the checkpoint; vllm: none
     step_timeout_seconds: float = 60.0  # vLLM: VLLM_ENGINE_ITERATION_TIMEOUT_S
     api_key_file: Path | None = None
+    tool_call_parser: str = "auto"  # a name of `PARSERS`; auto: by the chat template
+    reasoning_parser: str = "auto"  # think | none; auto: by the chat template
     allowed_origins: Collection[str] = ()  # of web pages; none: browsers let no page of another origin call
     max_body_bytes_in_flight: int = 256 << 20  # beside FREE_BODY_BYTES of each request
     body_seconds: float = 20.0  # from the end of the headers to the end of the body
@@ -207,7 +209,17 @@ class Server:
         self._backend.engine = self._engine
         if self._text is None:
             raise RuntimeError("the engine is served before the text process has started")
-        self._backend.preparer = RequestPreparer(self._text, tools, info, self._defaults)
+        features, options = self._text.features, self._options
+        self._backend.preparer = RequestPreparer(
+            self._text,
+            tools,
+            info,
+            self._defaults,
+            call_format={"auto": features.call_format, "none": None}.get(
+                options.tool_call_parser, options.tool_call_parser
+            ),
+            thinks={"auto": features.thinks, "think": True, "none": False}[options.reasoning_parser],
+        )
         self._lifecycle.state = State.SERVING
         logger.info(
             "ready: %s on %s, layers in %s, context %d tokens, %d KV blocks of %d, "

@@ -12,9 +12,10 @@ from tangram_engine.validation import locate
 
 from .admission import HeldBytes
 from .errors import APIError, bad_request
+from .fields import FieldError
 from .json_faults import describe
 from .jsonio import Malformed, check, decode_value, with_whole_numbers_as_integers
-from .params import CONTENT_KINDS, PROMPT_KINDS, FieldError, MessageError
+from .params import CONTENT_KINDS, PROMPT_KINDS, MessageError
 
 BODY_LIMIT = 4 << 20  # bytes
 _THREAD_FROM = 16 << 10  # bytes; smaller bodies take the event loop a few milliseconds at worst

@@ -26,8 +26,6 @@ REFUSED = _table(
     ("moderation", _ALWAYS),
     ("logit_bias", ({},)),
     ("response_format", ({"type": "text"},)),
-    ("service_tier", ("auto", "default")),
-    ("store", _OFF),
     # vLLM: what is drawn
     ("allowed_token_ids repetition_detection truncate_prompt_tokens", _ALWAYS),
     ("bad_words logits_processors", _NONE),
@@ -49,19 +47,30 @@ REFUSED = _table(
 )
 REFUSED_IN_COMPLETIONS = _table(("echo", _OFF), ("prompt_embeds", _ALWAYS), ("suffix", ("",)))
 REFUSED_IN_CHATS = _table(
-    ("audio chat_template reasoning_effort web_search_options", _ALWAYS),
+    ("audio chat_template web_search_options", _ALWAYS),
     ("continue_final_message echo return_prompt_text", _OFF),
-    ("documents functions tools", _NONE),
-    ("function_call tool_choice", ("none", "auto")),  # without tools, both ask for text
-    ("include_reasoning", (True,)),
+    ("functions", _NONE),
+    ("function_call", ("none", "auto")),  # without functions, both ask for text
     ("modalities", (["text"],)),
-    ("verbosity", ("medium",)),
 )
-REFUSED_IN_MESSAGES = _table(("audio", _ALWAYS), ("function_call", ({},)), ("tool_calls", _NONE))
+REFUSED_IN_MESSAGES = _table(("audio", _ALWAYS), ("function_call", ({},)))
 REFUSED_IN_STREAM_OPTIONS = _table(("include_obfuscation", _OFF))
-REFUSED_IN_TOKENIZE = _table(
-    ("chat_template", _ALWAYS), ("continue_final_message return_token_strs", _OFF), ("tools", _NONE)
-)
+REFUSED_IN_TOKENIZE = _table(("chat_template", _ALWAYS), ("continue_final_message return_token_strs", _OFF))
+
+
+class FieldError(ValueError):
+    """A value that `field` cannot take, where its type alone does not show it."""
+
+    def __init__(self, field: str, message: str, code: str = "invalid_value") -> None:
+        super().__init__(message)
+        self.field = field
+        self.code = code
+
+
+def unsupported(field: str, detail: str = "") -> FieldError:
+    """A field whose meaning is known and not implemented."""
+    message = f"{field} {detail} is not supported by this server.".replace("  ", " ")
+    return FieldError(field, message, "unsupported_parameter")
 
 
 def asks(value: Any, neutral: Neutral) -> bool:

@@ -29,7 +29,9 @@ from .bounded_values import (
     TopP,
 )
 from .defaults import SamplingDefaults
+from .fields import FieldError, unsupported
 from .jsonio import decode_value
+from .tools import as_written, read_calls, read_tool_choice, read_tools
 
 MAX_N = 16
 MAX_STOPS = 16
@@ -42,12 +44,12 @@ MAX_TOKENIZED = 1 << 18  # tokens of one text that /tokenize counts
 MAX_CACHE_SALT = 1024  # characters; 43 of base64 are 256 bits
 SMALL_VALUE = 16 << 10  # bytes of an object that is built as it comes
 MAX_UNKNOWN_FIELD = 1 << 20  # bytes of one field of a message; decoding it holds the interpreter's lock
-ROLES = ("system", "developer", "user", "assistant")
-TOOL_ROLES = ("tool", "function")
+ROLES = ("system", "developer", "user", "assistant", "tool")
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's, for /v1/completions
 
 T = TypeVar("T")
 R = TypeVar("R", bound="Refusing")
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Stop = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 
 # Each is checked, and built where it is rendered: a template sees fields that no model here has.
@@ -62,21 +64,6 @@ PROMPT_KINDS = "must be a string, a list of strings, a list of token ids or a li
 CONTENT_KINDS = (
     'must be a string or a list of parts {"type": "text", "text": "..."}; images and audio are not supported'
 )
-
-
-class FieldError(ValueError):
-    """A value that `field` cannot take, where its type alone does not show it."""
-
-    def __init__(self, field: str, message: str, code: str = "invalid_value") -> None:
-        super().__init__(message)
-        self.field = field
-        self.code = code
-
-
-def unsupported(field: str, detail: str = "") -> FieldError:
-    """A field whose meaning is known and not implemented."""
-    message = f"{field} {detail} is not supported by this server.".replace("  ", " ")
-    return FieldError(field, message, "unsupported_parameter")
 
 
 class Refusing(msgspec.Struct, kw_only=True):
@@ -269,7 +256,7 @@ class TextPart(msgspec.Struct):
 class Message(Refusing, kw_only=True):
     """The fields of a message that this server knows.
 
-    Content is checked after the fields that are refused: beside tool_calls it is null.
+    Content is checked after the fields that are refused.
     """
 
     role: str
@@ -279,15 +266,17 @@ class Message(Refusing, kw_only=True):
     reasoning_content: str | None = None
     reasoning: str | None = None  # vLLM's newer name of the same
     thinking: str | None = None  # and that of the templates of gpt-oss
+    tool_calls: Raw = _NULL
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.role in TOOL_ROLES:
-            raise unsupported("role", f'"{self.role}", the answer of a tool,')
+        if self.role == "function":
+            raise unsupported("role", '"function", the older name of "tool",')
         if self.role not in ROLES:
             raise FieldError("role", f"must be one of {', '.join(ROLES)}")
         if self.content is None and self.role != "assistant":
             raise FieldError("content", CONTENT_KINDS)
+        read_calls(self.tool_calls)
 
     def plain(self) -> dict[str, Any]:
         """These fields for a chat template: "developer" under its older name, reasoning as in transformers.
@@ -307,6 +296,7 @@ class Message(Refusing, kw_only=True):
             "name": self.name,
             "reasoning": self.reasoning,
             "reasoning_content": reasoning,
+            "tool_calls": read_calls(self.tool_calls),
         }
         return {key: value for key, value in message.items() if value is not None}
 
@@ -366,6 +356,16 @@ def template_options(raw: Raw) -> dict[str, bool | int | str | None]:
     return options
 
 
+def template_inputs(tools: Raw, documents: Raw) -> dict[str, Any]:
+    """What a chat template gets beside the messages, as it was written. Raises FieldError."""
+    read_tools(tools)
+    inputs = {
+        "tools": as_written(tools, list[Any] | None, "tools"),
+        "documents": as_written(documents, list[dict[str, Any]] | None, "documents"),
+    }
+    return {name: value for name, value in inputs.items() if value}
+
+
 @refuses(fields.REFUSED, fields.REFUSED_IN_CHATS)
 class ChatRequest(Sampling, kw_only=True):
     """POST /v1/chat/completions."""
@@ -376,11 +376,19 @@ class ChatRequest(Sampling, kw_only=True):
     top_logprobs: TopLogprobs | None = None
     chat_template_kwargs: Raw = _NULL
     add_generation_prompt: bool | None = None  # null: what chat_template_kwargs say, else true
+    tools: Raw = _NULL
+    tool_choice: Raw = _NULL
+    parallel_tool_calls: bool | None = None
+    documents: Raw = _NULL
+    reasoning_effort: ReasoningEffort | None = None
+    include_reasoning: bool | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_messages(self.messages)
         template_options(self.chat_template_kwargs)
+        read_tool_choice(self.tool_choice, self.tools)
+        template_inputs(self.tools, self.documents)
         if self.top_logprobs and not self.logprobs:
             raise FieldError("top_logprobs", "needs logprobs to be true")
 
@@ -405,11 +413,15 @@ class TokenizeRequest(Refusing, kw_only=True):
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: Raw = _NULL
+    tools: Raw = _NULL
+    documents: Raw = _NULL
+    reasoning_effort: ReasoningEffort | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_messages(self.messages or [])
         template_options(self.chat_template_kwargs)
+        template_inputs(self.tools, self.documents)
         if self.prompt is None and self.messages is None:
             raise ValueError("either prompt or messages must be given")
         if self.prompt is not None and self.messages is not None:

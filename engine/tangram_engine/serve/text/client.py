@@ -19,7 +19,7 @@ import tangram_engine
 from tangram_engine.checkpoint.errors import CheckpointError, RefusalReason, invalid
 
 from .process import LOAD_CPU_S, LOAD_MEMORY, RENDER_CPU_S, WALL_S, pack, receive, send
-from .template import TemplateError
+from .template import TemplateError, TemplateFeatures
 from .tokenizer import PromptTooLong, TokenizerError
 
 WORKERS = 2  # requests at a time; more would take cores from the engine
@@ -82,6 +82,7 @@ class TextClient:
         self._closed = False
         self._restart_at = 0.0
         self.has_template = False
+        self.features = TemplateFeatures()  # of the template, if there is one
 
     def start(self) -> None:
         """Load, then render and tokenize a first message. Raises CheckpointError, also at a limit."""
@@ -113,10 +114,14 @@ class TextClient:
         options: dict[str, Any],
         limit: int,
         *,
+        inputs: dict[str, Any] | None = None,
         add_special_tokens: bool = False,
     ) -> tuple[int, ...]:
-        """Render the chat template and tokenize; far more than `limit` tokens are refused."""
-        return self._ids(("chat", limit, messages, options, add_special_tokens))
+        """Render the chat template and tokenize; far more than `limit` tokens are refused.
+
+        `inputs` are tools and documents.
+        """
+        return self._ids(("chat", limit, messages, options, inputs, add_special_tokens))
 
     def encode(self, text: str, limit: int, *, add_special_tokens: bool) -> tuple[int, ...]:
         """Token ids of a text; far more than `limit` of them are refused."""
@@ -227,7 +232,8 @@ class TextClient:
         if kind == "failed":
             reason, message = rest
             raise CheckpointError(RefusalReason(reason), message)
-        self.has_template = rest[0]
+        self.has_template, variables, call_format, thinks = rest
+        self.features = TemplateFeatures(frozenset(variables), call_format, thinks)
 
     def _death(self, signum: int) -> str:
         what = "tokenizer.json and the chat template cannot be loaded"

@@ -6,7 +6,8 @@ under limits of memory and CPU time; at a limit the kernel ends it. The parent t
 forks the next worker, which takes some milliseconds, because nothing is loaded again.
 
 The body of a frame is a msgpack array. On a channel, no frame is sent before the one before it is answered.
-Requests: ("chat", limit, messages, options, add_special_tokens), ("encode", limit, text, add_special_tokens).
+Requests: ("chat", limit, messages, options, inputs, add_special_tokens), ("encode", limit, text,
+add_special_tokens).
 Replies: ("ids", native uint32 bytes), ("long", count in words), ("template", message), ("template-limit",
 message), ("tokenizer", message).
 """
@@ -30,7 +31,7 @@ import msgspec
 from tangram_engine.checkpoint.errors import CheckpointError, RefusalReason, invalid
 from tangram_engine.frames import FrameReader, frame
 
-from .template import ChatTemplate, TemplateError
+from .template import READ_VARIABLES, ChatTemplate, TemplateError, TemplateFeatures
 from .tokenizer import TOKENIZER, PromptTooLong, TextTools, TokenizerError, load_chat_template, load_tokenizer
 
 FRAME_LIMIT = 32 << 20  # bytes, in both directions
@@ -92,11 +93,11 @@ class _Text:
     def ids(self, request: Any, phase: mmap.mmap) -> list[int]:
         kind, limit, *arguments = request
         if kind == "chat":
-            messages, options, special = arguments
+            messages, options, inputs, special = arguments
             if self.template is None:
                 raise TemplateError("the checkpoint has no chat template")
             _begin(phase, _RENDER, self.render_cpu_s)
-            text = self.template.render(messages, options)
+            text = self.template.render(messages, options, inputs)
         else:
             text, special = arguments
         _begin(phase, _ENCODE, ENCODE_CPU_S * (1 + len(text) / (512 << 10)))
@@ -261,7 +262,9 @@ def main(arguments: list[str]) -> None:
     time.tzset()  # a worker can open no file
     with Path(os.devnull).open("wb") as sink:  # a panic quotes the text it met, which may be a prompt
         os.dup2(sink.fileno(), 2)
-    send(channels[0], pack(("ready", text.template is not None)))
+    features = text.template.features if text.template is not None else TemplateFeatures()
+    read = sorted(features.variables & READ_VARIABLES)
+    send(channels[0], pack(("ready", text.template is not None, read, features.call_format, features.thinks)))
     # Pages that are never written stay shared with the workers.
     gc.collect()
     gc.freeze()

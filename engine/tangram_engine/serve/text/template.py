@@ -7,16 +7,19 @@ memory: a template is compiled and rendered in the text process alone (`process.
 import datetime
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import jinja2.debug  # noqa: F401  (otherwise imported at the first error, where no file can be opened)
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.defaults import DEFAULT_NAMESPACE
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
+
+from tangram_engine.serve.answers.formats import call_format, thinks
 
 from .declared_tokens import TEMPLATE_TOKENS
 from .message_content import content_format, with_content
@@ -30,6 +33,10 @@ RESERVED = frozenset(
 )
 
 
+# Variables of a template that decide what a request may ask for.
+READ_VARIABLES = frozenset({"tools", "documents", "enable_thinking", "reasoning_effort"})
+
+
 class TemplateError(Exception):
     """The template refused the messages, is broken, or went over a limit.
 
@@ -39,6 +46,15 @@ class TemplateError(Exception):
     def __init__(self, message: str, *, exceeded: bool = False) -> None:
         super().__init__(message)
         self.exceeded = exceeded
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateFeatures:
+    """What a chat template shows of its model."""
+
+    variables: frozenset[str] = frozenset()  # that it reads
+    call_format: str | None = None  # of tool calls, see `tangram_engine.serve.answers.formats`
+    thinks: bool = False  # it knows reasoning between tags
 
 
 class _Generation(Extension):
@@ -91,24 +107,33 @@ class ChatTemplate:
         try:
             tree = environment.parse(source)
             self.content_format = content_format(tree)
+            variables = frozenset(meta.find_undeclared_variables(tree))
             self._template = environment.from_string(tree)
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001  (constant expressions are evaluated here and raise anything)
             raise TemplateError(f"the chat template cannot be compiled: {str(error)[:300]}") from None
+        self.features = TemplateFeatures(variables, call_format(source), thinks(source))
         self._special_tokens = special_tokens
 
-    def render(self, messages: list[dict[str, Any]], options: Mapping[str, Any]) -> str:
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        options: Mapping[str, Any],
+        inputs: Mapping[str, Any] | None = None,
+    ) -> str:
         """The prompt for these messages. Raises TemplateError, and MemoryError at the process's limit.
 
         Clients choose the names in `options`: a mapping, because keywords of a call have names of their own.
+        `inputs` are tools and documents, where there are any.
         """
         variables = {
             **options,
             **self._special_tokens,
-            "messages": with_content(messages, self.content_format),
+            "messages": [*map(_with_arguments, with_content(messages, self.content_format))],
             "tools": None,
             "documents": None,
+            **(inputs or {}),
         }
         try:
             return self._collect(variables)
@@ -128,6 +153,29 @@ class ChatTemplate:
                 raise TemplateError(f"the chat template writes more than {OUTPUT_LIMIT} characters")
             pieces.append(piece)
         return "".join(pieces)
+
+
+def _with_arguments(message: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of calls as objects: OpenAI's API has them as JSON in a string, templates do not."""
+    if not message.get("tool_calls"):
+        return message
+    calls = []
+    for call in message["tool_calls"]:
+        function = call["function"]
+        if isinstance(arguments := function.get("arguments"), str):
+            function = function | {"arguments": _parsed(arguments)}
+        calls.append(call | {"function": function})
+    return message | {"tool_calls": calls}
+
+
+def _parsed(arguments: str) -> dict[str, Any]:
+    try:
+        value = json.loads(arguments or "{}")
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise TemplateError("the arguments of a tool call are no JSON object")
+    return value
 
 
 def _environment() -> ImmutableSandboxedEnvironment:

@@ -1,0 +1,99 @@
+"""Tools that a chat request offers, and calls of them in its history."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Raw
+
+from tangram_engine.validation import locate
+
+from .fields import FieldError, unsupported
+from .jsonio import decode_value
+
+MAX_TOOLS = 512
+MAX_TOOLS_BYTES = 1 << 20  # decoding them holds the interpreter's lock
+MAX_CALLS = 256  # of one message
+_NULL = Raw(b"null")
+ToolName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
+
+
+class _Function(msgspec.Struct):
+    name: ToolName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class _Tool(msgspec.Struct):
+    type: Literal["function"]
+    function: _Function
+
+
+class _FunctionName(msgspec.Struct):
+    name: str
+
+
+class _NamedChoice(msgspec.Struct):
+    type: Literal["function"]
+    function: _FunctionName
+
+
+class _CalledFunction(msgspec.Struct):
+    name: Annotated[str, Meta(max_length=1024)]
+    arguments: str | dict[str, Any] = "{}"
+
+
+class _PastCall(msgspec.Struct):
+    function: _CalledFunction
+    id: Annotated[str, Meta(max_length=1024)] | None = None
+    type: Literal["function"] = "function"
+
+
+_Tools = Annotated[list[_Tool], Meta(max_length=MAX_TOOLS)]
+_PastCalls = Annotated[list[_PastCall], Meta(max_length=MAX_CALLS)]
+
+
+def _decode(raw: Raw, kind: Any, field: str) -> Any:
+    """A value of this type. Raises FieldError with the path of what is wrong in it."""
+    if len(memoryview(raw)) > MAX_TOOLS_BYTES:
+        raise FieldError(field, f"at most {MAX_TOOLS_BYTES} bytes are accepted")
+    try:
+        return decode_value(raw, kind)
+    except msgspec.ValidationError as error:
+        where, what = locate(error)
+        raise FieldError(f"{field}.{where}".rstrip("."), what) from None
+
+
+def read_tools(raw: Raw) -> Mapping[str, Any]:
+    """The schema of the parameters of each tool, by name. Raises FieldError."""
+    tools: list[_Tool] = _decode(raw, _Tools | None, "tools") or []
+    schemas = {tool.function.name: tool.function.parameters for tool in tools}
+    if len(schemas) < len(tools):
+        raise FieldError("tools", "two tools have the same name")
+    return schemas
+
+
+def read_tool_choice(raw: Raw, tools: Raw) -> str:
+    """Whether the model may call: "auto" or "none". Raises FieldError."""
+    offered = read_tools(tools)
+    choice = _decode(raw, Literal["none", "auto", "required"] | _NamedChoice | None, "tool_choice")
+    if choice is None:
+        return "auto" if offered else "none"
+    if not isinstance(choice, str) and choice.function.name not in offered:
+        raise FieldError("tool_choice.function.name", "is not the name of one of the tools")
+    if not offered and choice == "required":
+        raise FieldError("tool_choice", "needs tools")
+    if choice not in ("auto", "none"):
+        raise unsupported("tool_choice", "other than auto and none")
+    return choice if offered else "none"
+
+
+def read_calls(raw: Raw) -> Any:
+    """The `tool_calls` of a message, as they were written. Raises FieldError."""
+    return decode_value(raw, object) if _decode(raw, _PastCalls | None, "tool_calls") else None
+
+
+def as_written(raw: Raw, kind: Any, field: str) -> Any:
+    """A value for a template, once it has been checked against a type. Raises FieldError."""
+    return decode_value(raw, object) if _decode(raw, kind, field) else None
