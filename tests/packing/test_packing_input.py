@@ -55,7 +55,6 @@ def test_a_good_problem_passes():
         (gpu(sku="L4"), "gpus[g0].migEnabled", "cannot cut L4"),
         (gpu(sku="NO-SUCH"), "prices.NO-SUCH", "no price"),
         (gpu(instances=(Instance("1g.10gb", 0, "a", gang="x"),)), "gpus[g0].instances", "joins no gang"),
-        (gpu(instances=(Instance("1g.10gb", 0, "a"),), convertible=True), "gpus[g0].convertible", "MIG mode"),
         (
             gpu(instances=(Instance("1g.10gb", 0, move_cost=-1.0),)),
             "gpus[g0].instances[1g.10gb@0].moveCost",

@@ -88,7 +88,7 @@ class Enumeration:
         there = {(i.profile, i.start) for i in gpu.instances} - set(foreign)
         names = {shape[1] for shape in self.takers if shape[0] == gpu.sku and shape[1] != FULL}
         places = [site for site in options(gpu.sku, names) if site not in foreign]
-        manager = gpu.backend == "mig-manager" and not gpu.convertible
+        manager = gpu.backend == "mig-manager" and (not gpu.convertible or bool(gpu.instances))
         found = {}
         for cleared in (False, True) if manager and gpu.cuttable and not foreign else (False,):
             fixed = not gpu.cuttable or (manager and not cleared)

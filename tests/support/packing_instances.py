@@ -50,8 +50,18 @@ KINDS = (
     "pool-prices",
     "crowded",
     "several",
+    "converting",
 )
-RUNNING = ("running", "running-short", "churned", "pinned", "mig-manager", "move-budgets", "surplus")
+RUNNING = (
+    "running",
+    "running-short",
+    "churned",
+    "pinned",
+    "mig-manager",
+    "move-budgets",
+    "surplus",
+    "converting",
+)
 
 
 def instance(kind, seed, gpus=4):
@@ -59,7 +69,7 @@ def instance(kind, seed, gpus=4):
     rng = random.Random(f"{kind}/{seed}")
     if kind == "crowded":
         return _crowded(rng)
-    kinds = rng.sample(KINDS[:-2], rng.randint(3, 6)) if kind == "several" else [kind]
+    kinds = rng.sample(KINDS[:-3], rng.randint(3, 6)) if kind == "several" else [kind]
     problem = _Draw(kinds, rng, gpus).problem()
     return _uneven(rng, problem) if kind == "several" else problem
 
@@ -163,7 +173,7 @@ class _Draw:
                 zone=f"z{node % 2}",
                 pool=f"p{node % 2}",
                 mig_enabled=bool(cut) and style > whole,
-                convertible=bool(cut) and whole / 2 < style < whole + 0.15,
+                convertible=bool(cut) and ("converting" in self.kinds or whole / 2 < style < whole + 0.15),
                 backend=backend,
                 nvlink_gpus=linked_gpus(rng),
             )
@@ -186,7 +196,7 @@ class _Draw:
                 rate = round(serves * speed * rng.uniform(1 - noise, 1 + noise), 3)
                 price = self.prices[sku] * BOARDS[sku].share(profile.name)
                 found[sku, profile.name, 1] = Offer(sku, profile.name, 1, rate, price)
-            for size in (1, 2, 4, 8):
+            for size in (1,) if "converting" in self.kinds else (1, 2, 4, 8):
                 if rng.random() < (0.7 if "gangs" in self.kinds or not BOARDS[sku].profiles else 0.15):
                     rate = round(7.9 * SPEED[sku] * speed * size * rng.uniform(0.9, 1.05), 3)
                     found[sku, FULL, size] = Offer(sku, FULL, size, rate, self.prices[sku] * size)
@@ -267,7 +277,10 @@ class _Draw:
         for gpu in gpus:
             nodes.setdefault(gpu.node, []).append(gpu)
         for alike in nodes.values():
-            if alike[0].convertible:
+            if alike[0].convertible and "converting" in self.kinds:
+                fill = self._filled if alike[0].mig_enabled else self._taken_whole
+                found += [_convertible(fill(gpu, owners, keep)) for gpu in alike]
+            elif alike[0].convertible:
                 found += alike
             elif alike[0].mig_enabled:
                 found += [self._filled(gpu, owners, keep) for gpu in alike]
@@ -299,6 +312,10 @@ class _Draw:
         cost = rng.choice((None, 0.01, 0.6)) if rng.random() < 0.2 else None
         return {"owner": rng.choice(named), "movable": movable, "move_cost": cost}
 
+    def _taken_whole(self, gpu, owners, keep):
+        held = self._owner((gpu.sku, FULL, 1), owners, keep)
+        return replace(gpu, instances=(Instance(FULL, 0, **held),)) if held else gpu
+
     def _ganged(self, gpus, owners, keep):
         rng, found, i = self.rng, list(gpus), 0
         while i < len(gpus):
@@ -313,6 +330,11 @@ class _Draw:
                     found[k] = replace(found[k], instances=(Instance(FULL, 0, gang=gang, **held),))
             i += size
         return found
+
+
+def _convertible(gpu):
+    """The GPU, which may change its MIG mode where all that runs on it may move."""
+    return replace(gpu, cuttable=True, convertible=all(i.owner is None or i.movable for i in gpu.instances))
 
 
 def tiny(kind, seed):

@@ -67,7 +67,8 @@ def assign(fleet: PreparedFleet, classes: GPUClasses, counts: SolutionCounts) ->
     for demand in fleet.demands:
         _stay(work, demand, counts, classes.name, quota)
     _slots(work)
-    for demand in sorted(fleet.demands, key=lambda w: urgency(w, counts)):
+    vacated = _cut_in_use(work)
+    for demand in sorted(fleet.demands, key=lambda w: urgency(w, counts, vacated)):
         fill(work, demand, counts)
     for recut in (False, True):
         idle = idle_gpus(work, recut=recut)
@@ -121,7 +122,7 @@ def _whole(work: AssignmentState, classes: GPUClasses, counts: SolutionCounts) -
         for ids, target in zip(group.members, _repeat(group.targets, n), strict=True):
             free = _keep_gangs(work, ids, target, classes)
             kind = group.kind.one_gpu
-            origin_of = origins(work.fleet, (work.gpus[gpu] for gpu in ids))
+            origin_of = origins(work.fleet, (work.gpus[gpu] for gpu in ids), classes.name)
             given = list[str]()
             for origin, count in target.in_mig:
                 alike = [gpu for gpu in reversed(free) if origin_of.get(gpu) == origin][:count]
@@ -233,10 +234,10 @@ def _stay(
 def _may_stay(work: AssignmentState, held: RunningReplica) -> bool:
     if held.shape.profile == WHOLE_GPU:
         return (held.gpus, 0) in work.stays
-    target = work.targets[held.gpus[0]]
-    if target.kind == "cut":
+    target = work.targets.get(held.gpus[0])  # None: its GPU leaves MIG mode
+    if target is not None and target.kind == "cut":
         return Placement(held.start, held.shape.profile) in target.layout and _keeps(work, held.gpus[0])
-    return target.kind == "same"
+    return target is not None and target.kind == "same"
 
 
 def _keeps(work: AssignmentState, gpu: str) -> bool:
@@ -258,9 +259,24 @@ def _slots(work: AssignmentState) -> None:
                 exists = placement in now and (target.kind == "same" or _keeps(work, gpu_id))
                 spot = spot_of(work, shape, (gpu_id,), placement.start, exists=exists)
                 work.free.setdefault(shape, []).append(spot)
-    used = {gpu for gpu, _ in work.owner}
+    used, vacated = {gpu for gpu, _ in work.owner}, _cut_in_use(work)
     for spots in work.free.values():
-        spots.sort(key=lambda s: (not s.exists, s.gpus[0] not in used, s.node, s.gpus, -s.start))
+        spots.sort(
+            key=lambda s: (
+                not s.exists,
+                s.gpus[0] in vacated,
+                s.gpus[0] not in used,
+                s.node,
+                s.gpus,
+                -s.start,
+            )
+        )
+
+
+def _cut_in_use(work: AssignmentState) -> frozenset[str]:
+    """Return the whole GPUs that are cut once their replicas have left: those need other places, first."""
+    whole = (gpu for gpu in work.targets if not work.gpus[gpu].mig_enabled)
+    return frozenset(gpu for gpu in whole if work.gpus[gpu].in_use)
 
 
 def _layout(work: AssignmentState, gpu: GPUState, owned: Mapping[int, InstanceOwner]) -> GPULayout:

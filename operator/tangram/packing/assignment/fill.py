@@ -22,11 +22,16 @@ from tangram.packing.model.targets import Target
 from tangram.packing.problem.prepared import PreparedDemand
 
 
-def urgency(demand: PreparedDemand, counts: SolutionCounts) -> tuple[float, int, str]:
-    """Return a sort key: demands of named pools first, then the tightest spread, then the most replicas."""
+def urgency(
+    demand: PreparedDemand, counts: SolutionCounts, vacated: frozenset[str]
+) -> tuple[float, int, bool, str]:
+    """Return a sort key: demands of named pools first, then the tightest spread, then the most replicas, then
+    those with replicas that have to leave GPUs `vacated`.
+    """
     replicas = sum(counts.taken.get(demand.id, {}).values())
     share = 0.0 if demand.pools else min(demand.spread.node, demand.spread.zone)
-    return share, -replicas if demand.spread.node < 1 else 0, demand.id
+    stays = vacated.isdisjoint(gpu for held in demand.held for gpu in held.gpus)
+    return share, -replicas if demand.spread.node < 1 else 0, stays, demand.id
 
 
 def fill(work: AssignmentState, demand: PreparedDemand, counts: SolutionCounts) -> None:

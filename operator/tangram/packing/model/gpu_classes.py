@@ -66,7 +66,7 @@ class StateClass:
 
 @dataclass(frozen=True, slots=True)
 class ConvertedClass:
-    """Free GPUs that are in MIG mode if the nodes' targets say so: how many, those decide."""
+    """GPUs that are in MIG mode if the nodes' targets say so: how many, those decide."""
 
     kind: GPUKind
     origin: Origin
@@ -181,7 +181,7 @@ def _states(
     sizes = Counter(gpu.node for gpu in fleet.problem.gpus)
     for gpu in fleet.problem.gpus:
         place, price = fleet.places[gpu.id], fleet.gpu_prices[gpu.id]
-        if gpu.mig_enabled and not gpu.convertible:
+        if gpu.mig_enabled and not _changes_mode(fleet, gpu):
             kind = GPUKind(gpu.sku, place, price)
             state = _MIGState(kind, gpu.backend, gpu.cuttable, _slots(fleet, gpu, name))
             cut.setdefault(state, []).append(gpu)
@@ -204,13 +204,12 @@ def _classes(
     whole: Mapping[_Whole, list[tuple[str, ...]]],
 ) -> GPUClasses:
     classes = [_cut_class(fleet, state, cut[state]) for state in sorted(cut, key=_order)]
-    classes += [_node_class(fleet, state, whole[state]) for state in sorted(whole)]
+    classes += [_node_class(fleet, state, whole[state]) for state in sorted(whole, key=_whole_order)]
     return GPUClasses(tuple(classes), _converted(fleet, classes), _grown(fleet), name)
 
 
 def _order(state: _MIGState) -> tuple[object, ...]:
-    slots = tuple((s.placement, s.owner_tag or (), s.fixed, s.foreign) for s in state.slots)
-    return state.kind, state.backend, state.cuttable, slots
+    return state.kind, state.backend, state.cuttable, _slot_order(state.slots)
 
 
 def _slots(fleet: PreparedFleet, gpu: GPUState, name: Namer) -> tuple[Slot, ...]:
@@ -236,32 +235,49 @@ def _whole(fleet: PreparedFleet, kind: GPUKind, gpus: list[GPUState], name: Name
         held = fleet.held.get((gpu.id, 0)) if not gpu.mig_enabled else None
         if held is not None:
             gangs[held.gpus] = held
-        else:
-            foreign += any(instance.owner is not None for instance in gpu.instances)
-    convertible = tuple(sorted(Counter(origins(fleet, gpus).values()).items()))
+        elif not gpu.mig_enabled:
+            foreign += gpu.in_use
+    convertible = tuple(sorted(Counter(origins(fleet, gpus, name).values()).items(), key=_origin_order))
     named = tuple(sorted((name(held), held.shape) for held in gangs.values()))
     return _Whole(kind, len(gpus), convertible, foreign, named)
 
 
-def origins(fleet: PreparedFleet, gpus: Iterable[GPUState]) -> dict[str, Origin]:
+def _changes_mode(fleet: PreparedFleet, gpu: GPUState) -> bool:
+    """Whether the MIG mode of a GPU may change. Of one in use, only where no gang of several GPUs is in play:
+    a node that chooses for each of its GPUs would have too many targets.
+    """
+    return gpu.may_convert and (not gpu.in_use or fleet.levels.get(gpu.sku, (1,)) == (1,))
+
+
+def _whole_order(state: _Whole) -> tuple[object, ...]:
+    convertible = tuple(map(_origin_order, state.convertible))
+    return state.kind, state.count, convertible, state.foreign, state.gangs
+
+
+def _origin_order(counted: tuple[Origin, int]) -> tuple[object, ...]:
+    origin, count = counted
+    return origin.backend, origin.mig_enabled, _slot_order(origin.slots), count
+
+
+def _slot_order(slots: tuple[Slot, ...]) -> tuple[object, ...]:
+    return tuple((s.placement, s.owner_tag or (), s.fixed, s.foreign) for s in slots)
+
+
+def origins(fleet: PreparedFleet, gpus: Iterable[GPUState], name: Namer) -> dict[str, Origin]:
     """Return what the convertible GPUs of a node are now, by id: those that may be in MIG mode afterwards.
 
     Where layouts differ so much that the node had too many targets, free slices count as not there: plans
     stay possible and their dollars exact, but may cut a GPU anew that has the slices already.
     """
     found = {
-        gpu.id: Origin(gpu.backend, gpu.mig_enabled, tuple(Slot(p) for p in _placements(gpu)))
+        gpu.id: Origin(gpu.backend, gpu.mig_enabled, _slots(fleet, gpu, name) if gpu.mig_enabled else ())
         for gpu in gpus
-        if gpu.convertible and (gpu.mig_enabled or fleet.profiles.get(gpu.sku))
+        if _changes_mode(fleet, gpu) and (gpu.mig_enabled or fleet.profiles.get(gpu.sku))
     }
     choices = prod(n + 1 for n in Counter(found.values()).values())
     if choices <= _MOST_CHOICES:
         return found
     return {gpu: origin._replace(slots=()) for gpu, origin in found.items()}
-
-
-def _placements(gpu: GPUState) -> list[Placement]:
-    return sorted(Placement(i.start, i.profile) for i in gpu.instances)
 
 
 def _cut_class(fleet: PreparedFleet, state: _MIGState, gpus: list[GPUState]) -> StateClass:
@@ -300,7 +316,7 @@ def in_turn(
 def _converted(fleet: PreparedFleet, classes: Iterable[StateClass]) -> tuple[ConvertedClass, ...]:
     kinds = {(c.kind.one_gpu, origin) for c in classes for target in c.targets for origin, _ in target.in_mig}
     converted = []
-    for kind, origin in sorted(kinds):
+    for kind, origin in sorted(kinds, key=lambda pair: (pair[0], _origin_order((pair[1], 1)))):
         board = fleet.problem.board(kind.sku)
         if board is not None:
             profiles = fleet.profiles.get(kind.sku, frozenset())

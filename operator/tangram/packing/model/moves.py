@@ -19,8 +19,10 @@ from tangram.packing.problem.prepared import Exchange, PreparedDemand, RunningRe
 def add_moves(model: Model) -> None:
     """Add what stays, the moves and their cost."""
     staying: dict[OwnerTag, Terms] = {}
-    for group, counts in zip(model.classes.existing, model.counts, strict=True):
-        for variable, target in zip(counts, group.targets, strict=True):
+    targets = [group.targets for group in model.classes.existing]
+    targets += [group.targets for group in model.classes.converted]
+    for counts, targets_of_class in zip((*model.counts, *model.converted), targets, strict=True):
+        for variable, target in zip(counts, targets_of_class, strict=True):
             for tag, count in target.kept:
                 staying.setdefault(tag, Terms()).add(variable, count)
     holders: dict[OwnerTag, Terms] = {}

@@ -38,11 +38,16 @@ class Slot(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """What a free GPU is before a plan that may change its MIG mode."""
+    """What a GPU is before a plan that may change its MIG mode."""
 
     backend: Backend
     mig_enabled: bool
-    slots: tuple[Slot, ...] = ()  # all free
+    slots: tuple[Slot, ...] = ()  # free, or of replicas that may move
+
+    @property
+    def without_owners(self) -> "Origin":
+        """The same, whoever holds its slices."""
+        return self._replace(slots=tuple(slot._replace(owner_tag=None) for slot in self.slots))
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,12 +243,14 @@ def node_targets(
 
     Every choice of gangs that stay, and of convertible GPUs that are in MIG mode then, by what they are now;
     the rest is free for new gangs. `count`: GPUs in all, `foreign` of them taken by pods that are not part of
-    the problem.
+    the problem. Of a node of several GPUs, those of gangs are not convertible.
     """
     targets = []
     for stay in _subsets(gangs):
         used = sum(shape.tensor_parallel for _, shape in stay)
         for in_mig in product(*(_as_now_first(origin, n) for origin, n in convertible)):
+            if (free := count - foreign - used - sum(in_mig)) < 0:
+                continue  # the gang that stays has the GPU
             pairs = [(origin, n, now) for (origin, now), n in zip(convertible, in_mig, strict=True)]
             targets.append(
                 Target(
@@ -251,7 +258,7 @@ def node_targets(
                     supply=tuple(sorted(Counter(shape for _, shape in stay).items())),
                     kept=tuple(sorted(Counter(tag for tag, _ in stay).items())),
                     used=used + foreign,
-                    free=count - foreign - used - sum(in_mig),
+                    free=free,
                     in_mig=tuple((origin, n) for origin, n, _ in pairs if n),
                     switched_off=sum(now - n for origin, n, now in pairs if origin.mig_enabled),
                 )

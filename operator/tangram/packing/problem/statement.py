@@ -39,11 +39,21 @@ class GPUState:
     pool: str = ""
     cuttable: bool = True  # False: its instances are what they are
     mig_enabled: bool = False
-    convertible: bool = False  # free, and its MIG mode may be switched on or off by this plan
+    convertible: bool = False  # its MIG mode may be switched on or off by this plan once nothing runs on it
     backend: Backend = "nvml"  # mig-manager clears a GPU whose counts change; NVML keeps equal slices
     nvlink_gpus: int = NODE_GPUS  # of its node that one NVLink domain joins; 1: no NVLink, 2: bridged pairs
     price_per_hour: float | None = None  # USD, where its pool sets one; None: the problem's price of its SKU
     instances: tuple[Instance, ...] = ()  # sorted by start
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a replica or a pod holds it, or a slice of it."""
+        return any(instance.owner is not None for instance in self.instances)
+
+    @property
+    def may_convert(self) -> bool:
+        """Whether its MIG mode may be switched, once the replicas that it has now have moved."""
+        return self.convertible and all(i.owner is None or i.movable for i in self.instances)
 
 
 @dataclass(frozen=True, slots=True, order=True)

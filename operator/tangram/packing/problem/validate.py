@@ -42,8 +42,6 @@ def _gpu(problem: Problem, gpu: GPUState) -> None:
     if not gpu.id or not gpu.node:
         raise InputError(where, "id and node must not be empty")
     _number(f"{where}.pricePerGPUHour", problem.price(gpu))
-    if gpu.convertible and any(i.owner is not None for i in gpu.instances):
-        raise InputError(f"{where}.convertible", "a GPU in use cannot change its MIG mode")
     for instance in gpu.instances:
         _number(f"{where}.instances[{instance.profile}@{instance.start}].moveCost", instance.move_cost or 0.0)
     if not gpu.mig_enabled:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from itertools import chain, repeat
 
 from tangram.fleet import ShapeKey
+from tangram.packing.model import cp_model
 from tangram.packing.model.gpu_classes import GPUClasses, GPUKind, StateClass
 from tangram.packing.model.targets import Origin, Target
 from tangram.packing.model.variables import Model
@@ -21,23 +22,28 @@ def stays(demand: PreparedDemand) -> bool:
 
 def as_it_is(group: StateClass) -> int:
     """Return the target that changes nothing: every replica stays, none is added."""
-    kinds = [target.kind for target in group.targets]
-    if group.is_node:
-        return 0
-    held = any(target.kept for target in group.targets)
-    return kinds.index("same") if held or "idle" not in kinds else kinds.index("idle")
+    return 0 if group.is_node else _unchanged(group.targets)
 
 
 def converted_as_they_are(classes: GPUClasses) -> list[tuple[int, ...]]:
-    """Return how many GPUs of each converted class become what if nothing changes: all of them idle."""
+    """Return how many GPUs of each converted class become what if nothing changes: those in use stay, the
+    others are idle.
+    """
     now: Counter[tuple[GPUKind, Origin]] = Counter()
     for group in classes.existing:
         for origin, n in group.targets[as_it_is(group)].in_mig:
             now[group.kind.one_gpu, origin] += n * len(group.members)
     return [
-        tuple(now[c.kind, c.origin] * (target.kind == "idle") for target in c.targets)
+        tuple(now[c.kind, c.origin] * (t == _unchanged(c.targets)) for t in range(len(c.targets)))
         for c in classes.converted
     ]
+
+
+def _unchanged(targets: tuple[Target, ...]) -> int:
+    """Return the target of a GPU in MIG mode under which its replicas stay; without any, it is idle."""
+    kinds = [target.kind for target in targets]
+    held = any(target.kept for target in targets)
+    return kinds.index("same") if held or "idle" not in kinds else kinds.index("idle")
 
 
 def first_guess(model: Model) -> dict[int, int]:
@@ -78,14 +84,14 @@ def pieces_as_they_run(demand: PreparedDemand) -> dict[tuple[int, ShapeKey], int
 
 def carried(old: Model, solution: list[int], new: Model) -> dict[int, int]:
     """Return the same solution for a model of the same fleet, as far as that has its mixes and targets."""
-    pairs = [*zip(chain(*old.converted), chain(*new.converted), strict=True)]
+    pairs = list[tuple[cp_model.IntVar, cp_model.IntVar]]()
     for before, after in zip(old.grown, new.grown, strict=True):
         pairs += zip((before.nodes, *before.counts), (after.nodes, *after.counts), strict=True)
     pairs += [(old.gangs[key], variable) for key, variable in new.gangs.items() if key in old.gangs]
     pairs += [(old.pieces[key], variable) for key, variable in new.pieces.items() if key in old.pieces]
     pairs += [(old.spots[key], variable) for key, variable in new.spots.items() if key in old.spots]
     guess = {after.index: solution[before.index] for before, after in pairs}
-    guess |= _targets(old, solution, new)
+    guess |= _targets(old, solution, new) | _converted_targets(old, solution, new)
     if old.classes.name is new.classes.name:
         keeps = ((key, variable) for key, variable in new.keeps.items() if key in old.keeps)
         guess |= {variable.index: solution[old.keeps[key].index] for key, variable in keeps}
@@ -116,13 +122,28 @@ def _targets(old: Model, solution: list[int], new: Model) -> dict[int, int]:
     return guess
 
 
+def _converted_targets(old: Model, solution: list[int], new: Model) -> dict[int, int]:
+    """Return how many GPUs that may leave MIG mode become what. Their classes may tell owners apart, too."""
+    becomes: dict[tuple[GPUKind, Origin], Counter[tuple[object, ...]]] = {}
+    for group, counts in zip(old.classes.converted, old.converted, strict=True):
+        offered = becomes.setdefault((group.kind, group.origin.without_owners), Counter())
+        for target, variable in zip(group.targets, counts, strict=True):
+            offered[_offered(target)] += solution[variable.index]
+    guess: dict[int, int] = {}
+    for group, variables in zip(new.classes.converted, new.converted, strict=True):
+        offered = becomes.get((group.kind, group.origin.without_owners), Counter())
+        for target, variable in zip(group.targets, variables, strict=True):
+            guess[variable.index] = offered.pop(_offered(target), 0)
+    return guess
+
+
 def _offered(target: Target) -> tuple[object, ...]:
     return (
         target.kind,
         target.supply,
         target.layout,
         target.free,
-        target.in_mig,
+        sum(n for _, n in target.in_mig),
         sum(n for _, n in target.kept),
     )
 
