@@ -12,7 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tangram.fleet import FleetSnapshot, Intent
+from tangram.fleet import (
+    Advice,
+    FleetSnapshot,
+    Intent,
+    MIGLayout,
+    NodePartition,
+    PartitionedGPU,
+    PartitionView,
+    Pool,
+    PoolPolicy,
+)
 from tangram.kube.retry_delays import RetryDelays, RetrySchedule
 from tangram.shell.decide.recommendation_worker import (
     RecommendationResult,
@@ -22,12 +32,16 @@ from tangram.shell.decide.recommendation_worker import (
 from tangram.shell.lead.lease import NotLeader
 from tangram.shell.measure.metrics import OperatorMetrics
 from tangram.shell.process import recommendation_loop as module
+from tangram.shell.process.observation import Observation, with_unplanned
 from tangram.shell.process.recommendation_loop import (
     Debounce,
+    LastRecommendation,
+    RecommendationInput,
     RecommendationLoop,
     advice_from_status,
     relevant_part,
 )
+from tangram.shell.watch.mirror_view import MirrorView
 from tests.support.fleet import claims, intent, node, shape, snapshot, workload
 from tests.support.recommenders import ADVICE, FIGURES, SPEC, dies, hangs, raises, recommends
 
@@ -248,6 +262,58 @@ def test_before_the_first_recommendation_the_recorded_advice_is_used() -> None:
     assert advice_from_status(ONE, before) == replace(ADVICE, saves_per_hour=0.0)
     assert advice_from_status(replace(ONE, generation=4), before) is None
     assert advice_from_status(ONE, {"observedGeneration": 3}) is None
+
+
+def planned_for(advice: Advice, policy: PoolPolicy = PoolPolicy.RECOMMEND) -> tuple[Any, Observation]:
+    """A loop that has recommended to cut a GPU for `ONE`, and the observation of that fleet."""
+    gpu = PartitionedGPU("GPU-0", MIGLayout(), "H100-80GB-SXM")
+    seen = replace(
+        snapshot(replace(node("n0", gpu=1), labels=(("pool", "x"),))),
+        pools=(Pool("x", (("pool", "x"),), policy=policy, backend="nvml"),),
+        partition=PartitionView((NodePartition("n0", "nvml", gpus=(gpu,)),)),
+    )
+    loop, part = replace(recommendation_loop(), longest_wait_s=90.0), relevant_part(seen, (ONE,))
+    result = RecommendationResult(
+        "abc", SPEC, FIGURES, True, ((ONE.uid, advice),), planned=frozenset({ONE.uid})
+    )
+    loop._input = RecommendationInput(seen, (ONE,), leads, part)
+    loop._last = LastRecommendation(part, {ONE.uid: ONE.generation}, result, dict(result.advice))
+    return loop, Observation(0.0, MirrorView(), (ONE,), (ONE,), {}, {}, seen)
+
+
+def test_a_new_model_waits_for_consent_to_a_cut_that_is_for_it_until_its_deadline() -> None:
+    loop, _ = planned_for(replace(ADVICE, recut_gpus=frozenset({"GPU-0"})))
+
+    waits = [loop.unplanned((ONE,), now, frozenset({"GPU-0"})) for now in (10.0, 60.0)]
+
+    assert waits == [((ONE.uid, 100.0),)] * 2  # the deadline is that of the first round
+
+
+@pytest.mark.parametrize(
+    ("gpus", "waiting", "generation"),
+    [
+        (("GPU-0",), (), 3),  # rejected, failed or overtaken
+        (("GPU-0",), ("GPU-1",), 3),  # of another plan
+        ((), ("GPU-0",), 3),  # the fleet has no plan for it
+        (("GPU-0",), ("GPU-0",), 2),  # the plan is about another generation of it
+    ],
+)
+def test_a_model_waits_for_no_plan_that_is_not_to_come(
+    gpus: tuple[str, ...], waiting: tuple[str, ...], generation: int
+) -> None:
+    loop, _ = planned_for(replace(ADVICE, recut_gpus=frozenset(gpus)))
+    loop._last = replace(loop._last, generations={ONE.uid: generation})
+
+    assert loop.unplanned((ONE,), 10.0, frozenset(waiting)) == ()
+
+
+@pytest.mark.parametrize("policy", list(PoolPolicy))
+def test_a_new_model_waits_for_a_plan_wherever_one_may_cut_gpus(policy: PoolPolicy) -> None:
+    _, observed = planned_for(ADVICE, policy)
+
+    waiting = with_unplanned(observed, ((ONE.uid, 90.0),)).snapshot.partition.unplanned
+
+    assert bool(waiting) == (policy is not PoolPolicy.IGNORE)
 
 
 def test_a_change_of_readiness_triggers_no_new_recommendation() -> None:

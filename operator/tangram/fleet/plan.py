@@ -168,6 +168,7 @@ class Advice:
     saves_per_hour: float  # USD, of the whole fleet, against what runs
     because: tuple[str, ...] = ()  # where replicas are missing: the constraints that together exclude them
     relaxations: tuple[RecommendedChange, ...] = ()
+    recut_gpus: frozenset[str] = frozenset()  # GPUs that are cut anew and get replicas of it
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Advice for each LLMDeployment that a plan moves, places on new devices or leaves short."""
 
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tangram.fleet import LAYOUT, Advice, RecommendedChange
@@ -30,7 +30,7 @@ def advice_by_deployment(
     saves = round(current_cost - packing.cost_per_hour, 4) + 0.0  # never -0.0
     unmet = {item.demand: item.share for item in packing.unmet}
     moved = {move.owner for move in packing.moves}
-    on_new_devices = _owners_on_new_devices(fleet, packing)
+    on_new_devices, recut_gpus = _owners_on_new_devices(fleet, packing), _recut_gpus(packing)
     for deployment, shown in zip(fleet.inputs.deployments, document["deployments"], strict=True):
         if deployment.id in unmet.keys() | moved | on_new_devices:
             changes = [
@@ -40,7 +40,8 @@ def advice_by_deployment(
             if deployment.id in on_new_devices:
                 text = _carrying_out(packing, name, unmet.get(deployment.id, 0.0))
                 changes.insert(0, RecommendedChange(LAYOUT, text))
-            yield deployment.id, Advice(name, saves, tuple(shown.get("because", ())), tuple(changes))
+            because, recut = tuple(shown.get("because", ())), recut_gpus.get(deployment.id, frozenset())
+            yield deployment.id, Advice(name, saves, because, tuple(changes), recut)
 
 
 def _owners_on_new_devices(fleet: FleetProblem, packing: Packing) -> set[str]:
@@ -53,6 +54,15 @@ def _owners_on_new_devices(fleet: FleetProblem, packing: Packing) -> set[str]:
         for instance in layout.instances
         if instance.owner is not None
     }
+
+
+def _recut_gpus(packing: Packing) -> Mapping[str, frozenset[str]]:
+    """Return the GPUs that are cut anew and get replicas of an owner, by owner."""
+    gpus: dict[str, set[str]] = defaultdict(set)
+    for layout in packing.layouts:
+        for instance in layout.instances if layout.recut else ():
+            gpus[instance.owner or ""].add(layout.id)
+    return {owner: frozenset(ids) for owner, ids in gpus.items()}
 
 
 def _carrying_out(packing: Packing, name: str, unmet: float) -> str:

@@ -15,6 +15,7 @@ from tangram.fleet import (
     Intent,
     MIGPolicy,
     ParsedIntent,
+    PoolPolicy,
     WriteProblem,
     claiming_pools,
 )
@@ -150,7 +151,7 @@ def with_unplanned(observed: Observation, unplanned: tuple[tuple[str, float], ..
 
 
 def places_to_cut(snapshot: FleetSnapshot) -> frozenset[tuple[str, ...]]:
-    """Return the GPUPools that select nodes with a GPU which plans may cut before a person approves them."""
+    """Return the GPUPools that select nodes with a GPU which plans may cut, at once or with consent."""
     policies, partitions = {pool.name: pool.policy for pool in snapshot.pools}, snapshot.partition.by_node
     places = set()
     for node in snapshot.nodes:
@@ -159,7 +160,7 @@ def places_to_cut(snapshot: FleetSnapshot) -> frozenset[tuple[str, ...]]:
             places.add(place)
         if partition is None or partition.problem or not place or not node.usable:
             continue
-        if policies[place[0]].cuts_unasked and any(gpu.is_cuttable for gpu in partition.gpus):
+        if policies[place[0]] is not PoolPolicy.IGNORE and any(gpu.is_cuttable for gpu in partition.gpus):
             places.add(place)
     return frozenset(places)
 

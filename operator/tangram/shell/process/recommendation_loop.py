@@ -173,9 +173,12 @@ class RecommendationLoop:
             return Recommended(nodes=nodes, is_known=False)
         return Recommended(result.name, result.changes, nodes)
 
-    def unplanned(self, intents: Iterable[Intent], now: float) -> tuple[tuple[str, float], ...]:
-        """Return the LLMDeployments of which no recommendation knows yet though one is due, by UID, each with
-        the instant until which that is waited for. Both instants are in epoch seconds.
+    def unplanned(
+        self, intents: Iterable[Intent], now: float, waiting_gpus: frozenset[str] = frozenset()
+    ) -> tuple[tuple[str, float], ...]:
+        """Return the LLMDeployments that a recommendation may cut GPUs for, by UID, each with the instant
+        until which that is waited for: those of which none knows yet though one is due, and those that get
+        GPUs of `waiting_gpus`, whose cut waits for consent. Both instants are in epoch seconds.
         """
         last, offered = self._last, self._input
         is_due = last is None or offered is None or last.relevant != offered.relevant
@@ -184,11 +187,17 @@ class RecommendationLoop:
         waiting = {
             (intent.uid, intent.generation)
             for intent in intents
-            if is_due and not (intent.uid in planned and generations.get(intent.uid) == intent.generation)
+            if (is_due and not (intent.uid in planned and generations.get(intent.uid) == intent.generation))
+            or not waiting_gpus.isdisjoint(self._recut_gpus(intent))
         }
         since = {key: self._unplanned_since.get(key, now) for key in waiting}
         self._unplanned_since = since
         return tuple(sorted((uid, at + self.longest_wait_s) for (uid, _), at in since.items()))
+
+    def _recut_gpus(self, intent: Intent) -> frozenset[str]:
+        """Return the GPUs that the last recommendation cuts anew for an LLMDeployment."""
+        advice = self.advice(intent, {})
+        return frozenset() if advice is None else advice.recut_gpus
 
     def pool_use(self) -> Mapping[str, PoolUse] | None:
         """Return the use of GPUPools in the last recommendation, by name; None before the first attempt."""

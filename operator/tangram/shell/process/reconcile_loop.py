@@ -180,10 +180,10 @@ class Reconciler:
             )
             observed = replace(observed, snapshot=repartition.snapshot)
         self.recommendations.offer(observed.snapshot, observed.parsed, self.guard.bound())
-        if self.executor is not None:
-            observed = with_unplanned(
-                observed, self.recommendations.unplanned(observed.intents, observed.now)
-            )
+        if repartition is not None:
+            waiting_gpus = repartition.waiting_gpus
+            unplanned = self.recommendations.unplanned(observed.intents, observed.now, waiting_gpus)
+            observed = with_unplanned(observed, unplanned)
         self.observation = observed
         plan = await self._plan(observed)
         if self.executor is not None:

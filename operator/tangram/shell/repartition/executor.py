@@ -78,6 +78,17 @@ class RepartitionRound:
     plans: FleetPlanObjects
     recommended: Recommended
 
+    @property
+    def waiting_gpus(self) -> frozenset[str]:
+        """The GPUs of plans that wait for consent, or for their turn."""
+        waiting = {
+            progress.name
+            for progress in self.step.progress
+            if progress.state in (PlanState.RECOMMENDED, PlanState.APPROVED)
+        }
+        plans = (record.changes for record in self.world.plans if record.name in waiting)
+        return frozenset(change.gpu for changes in plans for change in changes.changes)
+
 
 @dataclass(slots=True)
 class Executor:
