@@ -1,4 +1,5 @@
 import random
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -68,6 +69,65 @@ def test_steps_are_complete_if_and_only_if_some_order_of_direct_moves_arrives(se
     assume(0 < len(ends.before - ends.unmoved) + len(ends.after - ends.unmoved) <= MOST_REPLICAS)
 
     assert plan_steps(problem, packing).complete == some_order_arrives(ends)
+
+
+@settings(max_examples=150, deadline=None)
+@given(SEEDS, st.sampled_from([0.8, 1.0]))
+def test_replicas_are_restarted_only_for_demands_that_direct_moves_do_not_serve_and_none_is_lost(seed, full):
+    problem, packing = random_ends(seed, full=full)
+    direct = plan_steps(problem, packing)
+
+    planned = plan_steps(problem, packing, restarts=True)
+
+    if not planned.restarted:
+        assert planned == direct
+        return
+    fewest, most = limits(problem, packing)
+    more = {owner for owner, count in most.items() if fewest[owner] < count - 1}
+    assert any(text.split(" on ")[0] in more for text in direct.blocked.replicas)
+    for rng in (None, random.Random(seed)):
+        fleet = perform(problem, packing, planned.steps, rng)
+        serving = Counter(pod.owner for pod in fleet.pods if pod.available)
+        assert all(serving[owner] >= count for owner, count in fewest.items())
+        if planned.complete:
+            fleet.check_ends_as(packing)
+
+
+@pytest.mark.parametrize("backend", ["nvml", "mig-manager"])
+def test_a_whole_gpu_in_use_is_cut_under_its_replica_where_that_serves_one_more(backend):
+    """Each of two whole GPUs of a node has a replica that a slice serves as well."""
+    more = {"node": "n", "mig_enabled": False, "backend": backend}
+    before = problem_of(gpu("a", ("gpu", 0, "chat"), **more), gpu("b", ("gpu", 0, "code"), **more))
+    slices = zip((0, 2, 4), ("chat", "code", "new"), strict=True)
+    wanted = packing_of(layout("a", *((start, "1g.20gb", owner) for start, owner in slices)), layout("b"))
+
+    planned = plan_steps(before, wanted, restarts=True)
+
+    restarted = {"nvml": ("chat on a",), "mig-manager": ("chat on a", "code on b")}
+    assert planned.restarted == restarted[backend]
+    assert planned.complete
+    perform(before, wanted, planned.steps).check_ends_as(wanted)
+
+
+def test_where_mig_manager_changes_a_mode_what_stays_on_the_node_is_restarted_in_place():
+    more = {"node": "n", "mig_enabled": False, "backend": "mig-manager"}
+    before = problem_of(gpu("a", **more), gpu("b", ("gpu", 0, "code"), **more))
+    wanted = packing_of(layout("a", (0, "4g.40gb", "new")), layout("b", (0, "gpu", "code")))
+
+    planned = plan_steps(before, wanted, restarts=True)
+
+    assert (planned.restarted, planned.complete) == (("code on b",), True)
+    perform(before, wanted, planned.steps).check_ends_as(wanted)
+
+
+def test_no_replica_is_restarted_that_would_not_find_its_place_again():
+    before = problem_of(gpu("a", ("4g.40gb", 0, "chat")), gpu("b", cuttable=False))
+    wanted = packing_of(layout("a", (0, "4g.40gb", "new")), layout("b", (0, "4g.40gb", "chat")))
+
+    planned = plan_steps(before, wanted, restarts=True)
+
+    assert (planned.steps, planned.restarted) == ((), ())
+    assert planned.blocked is not None
 
 
 @FEW

@@ -329,12 +329,14 @@ def test_where_the_cheapest_layout_takes_a_detour_one_is_recommended_that_direct
     assert "no step leads there" in found.document["notes"][-1]
 
 
-def test_who_would_go_short_without_it_is_worth_a_plan_that_says_what_is_missing():
+def test_who_would_go_short_without_it_is_worth_a_restart_that_the_plan_names():
     c = intent("c", "image:///m/8b")
     found = recommend(*two_that_wait_for_each_other(c))
 
-    assert found.document["unmet"] == []
-    assert found.document["stepsMissing"]["text"]
+    restarted = [step["owner"] for step in found.document["steps"] if step["kind"] == "stop-replica"]
+    assert (found.document["unmet"], len(restarted)) == ([], 1)
+    assert "stepsMissing" not in found.document
+    assert found.document["notes"][-1].startswith(f"replicas of {restarted[0]} are restarted, with consent")
 
 
 def test_what_is_thought_ends_with_its_time():

@@ -95,7 +95,7 @@ class SimulatedFleet:
                 return self.pod(step) is not None
             case "wait-available":
                 return (pod := self.pod(step)) is not None and pod.available
-            case "drain-replica":
+            case "drain-replica" | "stop-replica":
                 return self.pod(step) is None
         raise Refused(step.kind)
 
@@ -175,6 +175,13 @@ class SimulatedFleet:
         pod = self.pod(step)
         left = sum(p.owner == step.owner and p.available for p in self.pods if p is not pod)
         self.refuse_if(left < self.minimum[step.owner], step, f"only {left} would be available")
+        self.pods.remove(pod)
+
+    def do_stop_replica(self, step):
+        """With consent: its demand may go short until it serves again."""
+        pod = self.pod(step)
+        left = sum(p.owner == step.owner and p.available for p in self.pods if p is not pod)
+        self.minimum = {**self.minimum, step.owner: min(left, self.minimum[step.owner])}
         self.pods.remove(pod)
 
     def pod(self, step):

@@ -12,7 +12,7 @@ from tangram.eligibility.shapes.serving_requirements import identity
 from tangram.fleet import Advice, FleetSnapshot, LayoutChanges, ParsedIntent
 from tangram.packing import Packing, validate
 from tangram.recommendation.documents.fleet_input import FleetInput
-from tangram.recommendation.executable_packing import executable_packing
+from tangram.recommendation.executable_packing import PackingChoice
 from tangram.recommendation.explanation.one_shape_cost import one_shape_document
 from tangram.recommendation.explanation.steps_document import steps_document
 from tangram.recommendation.explanation.unmet_explanation import unmet_explanations
@@ -109,13 +109,12 @@ def plan_fleet(inputs: FleetInput, limits: PlanTimeLimit = _UNLIMITED) -> Planne
     """
     stopwatch = limits.started()
     fleet = fleet_problem(inputs)
-    executable = executable_packing(
-        fleet,
-        pack(fleet, stopwatch.until(_FIRST_SOLVE)),
-        solve=lambda changed: pack(changed, stopwatch.until(_SECOND_SOLVE)),
-        steps_of=lambda packing: steps_document(fleet, packing),
-    )
-    packing = executable.packing
+    executable = PackingChoice(
+        solve=lambda candidate: pack(candidate, stopwatch.until(_FIRST_SOLVE)),
+        solve_again=lambda candidate: pack(candidate, stopwatch.until(_SECOND_SOLVE)),
+        steps_of=lambda candidate, packing, restarts: steps_document(candidate, packing, restarts=restarts),
+    ).of(fleet)
+    fleet, packing = executable.fleet, executable.packing
     document = plan_document(fleet, packing)
     document["notes"] += executable.notes
     explanations = unmet_explanations(fleet, packing, stopwatch.until(_EXPLANATIONS))

@@ -1,5 +1,6 @@
 """The two ends of a transition: where replicas stand and are wanted, with the slices under them."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -53,9 +54,18 @@ class EndStates:
     cleared: frozenset[str]  # mig-manager has to clear these GPUs
     impossible: Mapping[str, str]  # GPU -> why its layout cannot be made
 
+    @property
+    def gaining(self) -> frozenset[str]:
+        """The demands that have more replicas after than before."""
+        now, then = (Counter(replica.owner for replica in side) for side in (self.before, self.after))
+        return frozenset(then - now)
 
-def end_states(problem: Problem, packing: Packing) -> EndStates:
-    """Return both ends of the transition from `problem` to `packing`."""
+
+def end_states(problem: Problem, packing: Packing, *, restarts: bool = False) -> EndStates:
+    """Return both ends of the transition from `problem` to `packing`.
+
+    `restarts`: where mig-manager changes a MIG mode, replicas that stay on the node are restarted, too.
+    """
     new_nodes = _nodes_of_growth(problem, packing)
     added = (gpu for node in new_nodes for gpu in node.gpus)
     gpus = {gpu.id: gpu for gpu in sorted((*problem.gpus, *added), key=lambda gpu: gpu.id)}
@@ -64,17 +74,29 @@ def end_states(problem: Problem, packing: Packing) -> EndStates:
     before = frozenset(_replicas(gpus, {gpu.id: _as_placed(gpu) for gpu in problem.gpus}))
     after = frozenset(_replicas(gpus, {name: end.placed for name, end in ends.items()}))
     cleared = frozenset(name for name, end in ends.items() if end.cleared)
+    reset = _reset_nodes(gpus, {name: end.mig_on for name, end in ends.items()}) if restarts else set()
     return EndStates(
         gpus=gpus,
         new_nodes=new_nodes,
         before=before,
         after=after,
-        unmoved=frozenset(replica for replica in before & after if replica.gpus[0] not in cleared),
+        unmoved=frozenset(
+            replica
+            for replica in before & after
+            if replica.gpus[0] not in cleared and gpus[replica.gpus[0]].node not in reset
+        ),
         slices={name: end.slices for name, end in ends.items()},
         mig_on={name: end.mig_on for name, end in ends.items()},
         cleared=cleared,
         impossible={name: end.impossible for name, end in ends.items() if end.impossible},
     )
+
+
+def _reset_nodes(gpus: Mapping[str, GPUState], mig_on: Mapping[str, bool]) -> set[str]:
+    """Return the nodes of which mig-manager changes a MIG mode and may clear every GPU."""
+    uncut_nodes = {gpu.node for gpu in gpus.values() if not gpu.cuttable}
+    changing = (gpu for gpu in gpus.values() if gpu.backend == "mig-manager")
+    return {gpu.node for gpu in changing if gpu.mig_enabled != mig_on[gpu.id]} - uncut_nodes
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,9 +57,9 @@ class GPUOperations:
         self.recorder.start(replica)
         self._hold(replica)
 
-    def stop(self, replica: ReplicaPlacement) -> None:
-        """Drain a replica."""
-        self.recorder.drain(replica)
+    def stop(self, replica: ReplicaPlacement, *, restarts: bool = False) -> None:
+        """Drain a replica; or stop it before a replacement serves."""
+        self.recorder.drain(replica, "stop-replica" if restarts else "drain-replica")
         for gpu in replica.gpus:
             self.holders[gpu].discard(replica)
 

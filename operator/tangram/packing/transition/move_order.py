@@ -11,6 +11,9 @@ to the end, and are made at once:
 
 Any other start uses up surplus. Such starts are tried one after the other, depth first. The replicas of a
 demand are interchangeable: which one replaces which is part of the order.
+
+Where no order of direct moves serves the demands that gain replicas, `restarts` may stop what is in their way
+without a surplus: such a replica does not serve until its own place is free.
 """
 
 from collections import Counter, defaultdict, deque
@@ -30,6 +33,7 @@ class StartOrStop:
 
     replica: ReplicaPlacement
     starts: bool
+    restarts: bool = False  # it stops before a replacement serves
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,11 @@ class MoveOrder:
     moves: tuple[StartOrStop, ...]
     blockers: Mapping[ReplicaPlacement, tuple[ReplicaPlacement, ...]]  # of the replicas that never start
     proved: bool  # whether no order has these start, too
+
+    @property
+    def restarted(self) -> tuple[ReplicaPlacement, ...]:
+        """The replicas that stop before a replacement serves."""
+        return tuple(move.replica for move in self.moves if move.restarts)
 
 
 @dataclass(slots=True)
@@ -78,6 +87,13 @@ class _Search:
         """Stop what is in the way of one replica, and settle."""
         self._stop_all(self.blockers[replica])
         self.settle()
+
+    def restart(self, replicas: Iterable[ReplicaPlacement]) -> None:
+        """Stop replicas, those without a surplus too, and start what that makes possible."""
+        for replica in sorted(replicas):
+            self._stop(replica, restarts=self.surplus[replica.owner] < 1)
+        self.settle()
+        self.start_affordable()
 
     def affordable(self) -> list[ReplicaPlacement]:
         """Return the waiting replicas whose blockers may all stop now, those with few blockers first."""
@@ -133,9 +149,9 @@ class _Search:
         self.surplus[replica.owner] += 1
         heappush(self.changed, replica.owner)
 
-    def _stop(self, replica: ReplicaPlacement) -> None:
+    def _stop(self, replica: ReplicaPlacement, *, restarts: bool = False) -> None:
         self.leaving[replica.owner].discard(replica)
-        self.moves.append(StartOrStop(replica, starts=False))
+        self.moves.append(StartOrStop(replica, starts=False, restarts=restarts))
         self.surplus[replica.owner] -= 1
         for waiting in self.waiting_for.get(replica, ()):
             if waiting in self.blockers:
@@ -154,10 +170,17 @@ class _Search:
                 self._stop_all(self.blockers[replica])
 
 
-def move_order(ends: EndStates, arriving: Iterable[ArrivingReplica], looks: int = MOST_LOOKS) -> MoveOrder:
+def move_order(
+    ends: EndStates,
+    arriving: Iterable[ArrivingReplica],
+    looks: int = MOST_LOOKS,
+    *,
+    restarts: bool = False,
+) -> MoveOrder:
     """Return an order in which as many replicas as possible start. Deterministic.
 
     `looks` bounds the search by a count. Where it ends early, `proved` is False and more might start.
+    `restarts`: replicas may be restarted for demands that gain some. A few of them, not always the fewest.
     """
     arriving = tuple(arriving)
     settled = _settled(ends, arriving)
@@ -166,6 +189,8 @@ def move_order(ends: EndStates, arriving: Iterable[ArrivingReplica], looks: int 
     proved = True
     if search.blockers.keys() - settled.hopeless():
         search, proved = _best_tried(settled, search, looks)
+    if restarts:
+        search = _with_restarts(search, arriving, ends)
     search.stop_replaced(Counter(arrival.replica.owner for arrival in arriving))
     blockers = {replica: tuple(sorted(in_the_way)) for replica, in_the_way in search.blockers.items()}
     return MoveOrder(_paced(search.moves, ends), blockers, proved)
@@ -187,6 +212,21 @@ def _settled(ends: EndStates, arriving: Iterable[ArrivingReplica]) -> _Search:
         search.note_blockers(replica)
     search.settle()
     return search
+
+
+def _with_restarts(search: _Search, arriving: Iterable[ArrivingReplica], ends: EndStates) -> _Search:
+    """Return the search in which what blocks demands that gain replicas is restarted.
+
+    It is the same search where a replica that is restarted would not arrive: none is lost.
+    """
+    restarted, gaining = search.copy(), ends.gaining
+    while waiting := [replica for replica in restarted.blockers if replica.owner in gaining]:
+        first = min(waiting, key=lambda replica: (len(restarted.blockers[replica]), replica))
+        restarted.restart(restarted.blockers[first])
+    owners = {move.replica.owner for move in restarted.moves if move.restarts}
+    absent = {replica.owner for replica in restarted.blockers}
+    absent |= {arrival.replica.owner for arrival in arriving if arrival.obstacles}
+    return search if owners & absent else restarted
 
 
 def _best_tried(settled: _Search, best: _Search, looks: int) -> tuple[_Search, bool]:
@@ -216,10 +256,10 @@ def _paced(moves: Iterable[StartOrStop], ends: EndStates) -> tuple[StartOrStop, 
     Of the replicas of a demand, the one that stops next does so earlier. That takes no place from another.
     """
     moves = tuple(moves)
-    stops: dict[str, deque[ReplicaPlacement]] = defaultdict(deque)
+    stops: dict[str, deque[StartOrStop]] = defaultdict(deque)
     for move in moves:
         if not move.starts:
-            stops[move.replica.owner].append(move.replica)
+            stops[move.replica.owner].append(move)
     leaving, arriving = (
         Counter(replica.owner for replica in replicas - ends.unmoved)
         for replicas in (ends.before, ends.after)
@@ -235,7 +275,7 @@ def _paced(moves: Iterable[StartOrStop], ends: EndStates) -> tuple[StartOrStop, 
         replaced = _replaced(leaving[owner], started[owner], arriving[owner])
         while stops[owner] and stopped[owner] < max(planned[owner], replaced):
             stopped[owner] += 1
-            paced.append(StartOrStop(stops[owner].popleft(), starts=False))
+            paced.append(stops[owner].popleft())
     return tuple(paced)
 
 

@@ -93,12 +93,12 @@ class StepRecorder:
         self.arrived |= dict.fromkeys(replica.sites, wait)
         self.arrivals.setdefault(replica.owner, []).append(wait)
 
-    def drain(self, replica: ReplicaPlacement) -> None:
+    def drain(self, replica: ReplicaPlacement, kind: Kind = "drain-replica") -> None:
         """Record that a replica stops and its pod is gone."""
         after = self.arrivals.pop(replica.owner, [])
         after += [self.arrived[site] for site in replica.sites if site in self.arrived]
         after += [self.drains[replica.owner]] if replica.owner in self.drains else []
-        number = self._replica("drain-replica", replica, after)
+        number = self._replica(kind, replica, after)
         self.drains[replica.owner] = number
         for site in replica.sites:
             self.vacated[site] = self.emptied.setdefault(site[0], {})[site] = number

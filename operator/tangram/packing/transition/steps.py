@@ -20,6 +20,7 @@ Kind = Literal[
     "start-replica",
     "wait-available",
     "drain-replica",  # until its pod is gone
+    "stop-replica",  # the same before a replacement serves: downtime, only with consent
 ]
 
 
@@ -71,6 +72,7 @@ _PRECONDITION: dict[str, str] = {
     "start-replica": "{at} exists and is free",
     "wait-available": "the replica of {self.owner} on {at} has been started",
     "drain-replica": "available replicas of {self.owner} stay at or above their minimum without it",
+    "stop-replica": "a person has consented that this replica of {self.owner} does not serve for a while",
 }
 _DONE: dict[str, str] = {
     "add-node": "node {self.node} is ready",
@@ -81,6 +83,7 @@ _DONE: dict[str, str] = {
     "start-replica": "a pod of {self.owner} holds {at}",
     "wait-available": "the replica of {self.owner} on {at} is available",
     "drain-replica": "no pod of {self.owner} holds {at}",
+    "stop-replica": "no pod of {self.owner} holds {at}",
 }
 _MOST_REASONS = 3  # in the text for people
 
@@ -103,6 +106,7 @@ class Transition:
 
     steps: tuple[Step, ...]
     blocked: BlockedMoves | None = None  # None: the steps end in the layout that is wanted
+    restarted: tuple[str, ...] = ()  # replicas that stop before a replacement serves, with their places
 
     @property
     def complete(self) -> bool:

@@ -103,7 +103,7 @@ def inferred_gpus(node: Node, where: str) -> tuple[GPUState, ...]:
             sku=sku,
             zone=node.zone,
             mig_enabled=mig,
-            convertible=board(sku) is not None,  # with_holders() resets it for a GPU in use
+            convertible=board(sku) is not None,
             nvlink_gpus=nvlink_gpus(sku),
             backend="mig-manager",  # the worst case: a re-cut stops all replicas of the GPU
             instances=layout,

@@ -114,4 +114,4 @@ def _with_instances(gpu: GPUState, held: Mapping[int, Instance]) -> GPUState:
     if not held:
         return gpu
     instances = tuple(held.get(instance.start, instance) for instance in gpu.instances)
-    return replace(gpu, instances=instances or tuple(held.values()), convertible=False)
+    return replace(gpu, instances=instances or tuple(held.values()))

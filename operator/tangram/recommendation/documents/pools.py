@@ -59,7 +59,7 @@ def under_pool_policy(state: GPUState, pools: Mapping[str, Pool]) -> GPUState:
         state,
         price_per_hour=pool.price_per_gpu_hour if state.price_per_hour is None else state.price_per_hour,
         cuttable=state.cuttable and not frozen,
-        convertible=state.convertible and not frozen,
+        convertible=state.convertible and pool.policy is not PoolPolicy.IGNORE,
         backend=backend,
         instances=tuple(map(_immovable, state.instances)) if frozen or idle_only else state.instances,
     )

@@ -1,5 +1,6 @@
 """The steps of `packing.transition` as the plan document shows them, or what they are blocked by."""
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tangram.packing import Packing
@@ -7,14 +8,20 @@ from tangram.packing.transition import BlockedMoves, Step, plan_steps
 from tangram.recommendation.problem.packing_problem import FleetProblem
 
 
-def steps_document(fleet: FleetProblem, packing: Packing) -> dict[str, Any]:
+def steps_document(fleet: FleetProblem, packing: Packing, *, restarts: bool = False) -> dict[str, Any]:
     """Return `steps` and, where they do not end in the plan, `stepsMissing`. Equal inputs give equal steps.
 
-    While they move, no owner has fewer replicas than the fewer of before and after.
+    While they move, no owner has fewer replicas than the fewer of before and after, but for those whose
+    replicas are restarted.
     """
-    planned = plan_steps(fleet.problem, packing)
+    planned = plan_steps(fleet.problem, packing, restarts=restarts)
     document: dict[str, Any] = {"steps": [_step(step) for step in planned.steps]}
     return document if planned.blocked is None else document | {"stepsMissing": _missing(planned.blocked)}
+
+
+def restarted_owners(steps: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return the owners of replicas that steps stop before a replacement serves, sorted."""
+    return tuple(sorted({step["owner"] for step in steps if step["kind"] == "stop-replica"}))
 
 
 def _step(step: Step) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def observed_gpus(
 
     empty_gpus = [gpu for node in nodes for gpu in _of_node(node, snapshot, known_gpus(node), notes)]
     node_names = {gpu.node for gpu in empty_gpus}
-    placed = {pod for part in snapshot.partition.nodes for gpu in part.gpus for _, pod in gpu.held}
+    placed = {pod for part in snapshot.partition.nodes for gpu in part.gpus for _, pod in gpu.held if pod}
     claims = enumerate(sorted((c for c in snapshot.claims if c.pod not in placed), key=_claim_order))
     pods = [_holder(i, claim, names, unplanned) for i, claim in claims if claim.node in node_names]
     unhealthy = [holder for node in nodes if node.name in node_names for holder in unhealthy_devices(node)]

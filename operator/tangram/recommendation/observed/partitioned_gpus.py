@@ -49,8 +49,6 @@ def _state(
     may_change = target is None and gpu.is_cuttable and not partition.problem
     # Where the backend does not know the holders, those of the node's pods are assigned by counts afterwards.
     used = gpu.held if partition.knows_holders else ()
-    # mig-manager changes a MIG mode only on a node where nothing runs.
-    in_way = used if partition.knows_holders else any(other.held for other in partition.gpus)
     held = {start: _owned(pod, owners, stranger) for start, pod in used}
     pods = dict(used)
     if layout.mig_enabled:
@@ -70,7 +68,7 @@ def _state(
         zone=node.zone,
         cuttable=may_change,
         mig_enabled=layout.mig_enabled,
-        convertible=may_change and gpu.changes_mode and not in_way and board(sku) is not None,
+        convertible=may_change and gpu.changes_mode and board(sku) is not None,
         nvlink_gpus=nvlink_gpus(sku),
         backend=partition.backend or "mig-manager",
         instances=instances,

@@ -123,7 +123,7 @@ def packing_offer(serving: ServingShape) -> Offer:
 
 def existing_slices(fleet: Problem) -> frozenset[Device]:
     """Return the slices that exist and, of GPUs that stay in MIG mode, the one that is all of the board."""
-    cut = [gpu for gpu in fleet.gpus if gpu.mig_enabled and not gpu.convertible]
+    cut = [gpu for gpu in fleet.gpus if gpu.mig_enabled and (gpu.in_use or not gpu.convertible)]
     slices = {(gpu.sku, instance.profile) for gpu in cut for instance in gpu.instances}
     for sku in {gpu.sku for gpu in cut} | {pool.sku for pool in fleet.growable if pool.mig_enabled}:
         board = catalog_gpu(sku)

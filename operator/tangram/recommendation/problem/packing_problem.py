@@ -37,6 +37,7 @@ class FleetProblem:
     problem: Problem
     assessed: Mapping[str, AssessedShapes] = field(default_factory=dict)  # by LLMDeployment
     running: Running = field(default_factory=dict)
+    bounds: ReplicaBounds = field(default_factory=lambda: ReplicaBounds(Problem((), ()), ()))  # if empty
 
 
 def fleet_problem(inputs: FleetInput) -> FleetProblem:
@@ -55,7 +56,33 @@ def fleet_problem(inputs: FleetInput) -> FleetProblem:
     demands = [demand(shapes, bounds, running) for shapes in assessed.values()]
     ordered = tuple(sorted((*demands, *slice_demands), key=lambda d: d.id))
     gpus = pinned(fleet.gpus, {d for d, shapes in assessed.items() if cannot_move(shapes, bounds, running)})
-    return FleetProblem(inputs, replace(fleet, gpus=gpus, demands=ordered), assessed, running)
+    problem = replace(fleet, gpus=_converting_together(gpus), demands=ordered)
+    return FleetProblem(inputs, problem, assessed, running, bounds)
+
+
+def _converting_together(gpus: tuple[GPUState, ...]) -> tuple[GPUState, ...]:
+    """Return the GPUs; mig-manager changes a MIG mode only on a node where nothing runs, so not beside a
+    replica that must not move.
+    """
+    pinned_nodes = {
+        gpu.node for gpu in gpus if any(i.owner is not None and not i.movable for i in gpu.instances)
+    }
+    return tuple(
+        replace(gpu, convertible=False) if gpu.backend == "mig-manager" and gpu.node in pinned_nodes else gpu
+        for gpu in gpus
+    )
+
+
+def with_modes_in_use(problem: Problem) -> Problem:
+    """Return the problem in which GPUs in use keep their MIG mode; under mig-manager, all of their node."""
+    used = {gpu.id for gpu in problem.gpus if gpu.in_use}
+    nodes = {gpu.node for gpu in problem.gpus if gpu.in_use}
+
+    def keeps_mode(gpu: GPUState) -> bool:
+        return gpu.id in used or (gpu.backend == "mig-manager" and gpu.node in nodes)
+
+    gpus = (replace(gpu, convertible=gpu.convertible and not keeps_mode(gpu)) for gpu in problem.gpus)
+    return replace(problem, gpus=tuple(gpus))
 
 
 def _fleet(inputs: FleetInput) -> Problem:

@@ -72,6 +72,8 @@ class ReplicaBounds:
 
     def _slots(self, gpu: GPUState, staying: tuple[Instance, ...]) -> Slots | None:
         """Return what stays on a GPU that may be cut; None: it may not, and its slices are counted."""
+        if any(instance.profile == WHOLE_GPU for instance in staying):
+            return None
         if gpu.convertible or (gpu.mig_enabled and gpu.cuttable):
             return tuple((i.profile, i.start) for i in staying)
         if gpu.mig_enabled:

@@ -25,6 +25,7 @@ from tangram.fleet import (
 from tangram.packing import GPUState, Packing
 from tangram.packing.problem.result import GPULayout, Move
 from tangram.packing.problem.statement import Problem
+from tangram.recommendation.explanation.steps_document import restarted_owners
 from tangram.recommendation.problem.packing_problem import FleetProblem
 from tangram.recommendation.result.moved_replicas import left_gpus, moves_by_shape, unsteered_slices
 
@@ -65,6 +66,9 @@ def layout_changes(
         cost = _cost(problem, packing, gpus)
         if not change_set.changes or (not own_cuts and not served and cost[0] - cost[1] < _LEAST_SAVING):
             notes += [change_set.note] if change_set.note else []
+            continue
+        if restarted := restarted_owners(step for step in steps if not gpus.isdisjoint(step.get("gpus", ()))):
+            notes.append(f"GPU {min(gpus)} is not cut: replicas of {', '.join(restarted)} would be restarted")
             continue
         if blocked := _blocked(moves, gpus, steps):
             verb = f"GPU {min(gpus)} is not cut" if own_cuts else f"GPU {min(gpus)} keeps its replicas"

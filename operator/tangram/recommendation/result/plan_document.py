@@ -27,7 +27,7 @@ def plan_document(fleet: FleetProblem, packing: Packing) -> dict[str, Any]:
     gpus = {gpu.id: gpu for gpu in problem.gpus}
     growing = {pool.name: pool.sku for pool in problem.growable}
     choices = {choice.demand: choice for choice in packing.choices}
-    bounds = ReplicaBounds(problem, fleet.assessed)
+    bounds = fleet.bounds
     proved = packing.status == "OPTIMAL"
     return {
         "objective": _round(packing.objective),
