@@ -1,11 +1,13 @@
 """`tangram explain llmdep/NAME` on files: what it says, in which forms it is asked, and what it refuses."""
 
+import asyncio
 import contextlib
 import copy
 import importlib.resources
 import json
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -18,8 +20,9 @@ from tangram.cli.cluster.observed_cluster import ObservedCluster
 from tangram.cli.explain import command
 from tangram.cli.explain.document import explanation_document
 from tangram.cli.explain.requested_name import requested_name
-from tangram.fleet import BackOff, LeftOut, ProvisionedLoad
+from tangram.fleet import BackOff, LeftOut, MIGPolicy, PartitionView, ProvisionedLoad
 from tangram.fleet.times import rfc3339
+from tangram.kube.client import ApiError
 from tangram.recommendation.problem.packing_problem import fleet_problem
 from tests.support.fleet import node, shape, whole_gpu_price
 from tests.support.json_schema import violations
@@ -163,6 +166,29 @@ def test_a_shape_of_which_no_replica_became_ready_is_named_with_the_reason_and_t
     why = f"no replica on H100-80GB-SXM:1g.20gb became ready in time (attempt 1, since {rfc3339(now - 60)})"
     assert f"{why}: CrashLoopBackOff; another shape is used, until {rfc3339(now + 540)} at least" in message
     assert why in text
+
+
+def test_a_model_that_waits_for_a_consent_is_told_which_plan_to_approve(planner):
+    alone = replace(CODE, mig=MIGPolicy.REQUIRED)
+    waits = PartitionView(waiting=((f"{CODE.namespace}/{CODE.name}", "60336f49ed9c"),))
+    fleet = replace(seen(), nodes=(node("b", gpu=2),), workloads=(), claims=(), partition=waits)
+    _, text, _ = explain(planner, document(alone, fleet=fleet), what="llmdep/code", columns=1000)
+
+    assert "WaitingForConsent: FleetPlan 60336f49ed9c serves it" in text
+    assert "tangram approve 60336f49ed9c" in text
+
+
+@pytest.mark.parametrize("status", [403, 404, 500])
+def test_without_rights_to_fleetplans_the_cluster_is_explained_all_the_same(status):
+    async def refuse(_kind):
+        raise ApiError(status, "Forbidden", "no")
+
+    reading = observed_cluster._fleet_plans(SimpleNamespace(list=refuse))
+    if status == 500:
+        with pytest.raises(ApiError):
+            asyncio.run(reading)
+    else:
+        assert asyncio.run(reading) == []
 
 
 def test_of_a_cluster_it_says_that_the_plan_is_the_best_with_one_shape_per_deployment(planner):

@@ -366,9 +366,10 @@ SLICE, ENTIRE = ShapeKey("A30", "1g.6gb"), ShapeKey("A30", "gpu")
 LEAVE = replace(changes(("a", "a0", "gpu", "gpu")), moves=(("chat/llama", SLICE),))
 
 
-def left(*held, state=PlanState.EXECUTING, shapes=(ENTIRE,), age_s=10.0, of=LEAVE, approved=True, **owner):
+def left(*held, state=PlanState.EXECUTING, shapes=(ENTIRE,), age_s=10.0, of=LEAVE, approved=True, **fields):
     """The next step where chat/llama is to leave a0, whole, for a slice of a1."""
-    pods = tuple(WorldPod(name, name.rpartition("-")[0]) for name in held)
+    drains, owner = fields.pop("drains", False), fields
+    pods = tuple(WorldPod(name, name.rpartition("-")[0], is_leaving=drains) for name in held)
     gpus = (
         replace(gpu("a0", "gpu"), held=tuple((None, pod.name) for pod in pods)),
         gpu("a1", "1g.6gb@0 2g.12gb@2"),
@@ -429,6 +430,12 @@ def test_a_move_that_becomes_impossible_fails_and_says_why(fields, reason, text)
     assert verdicts(result) == {"plan": ("Failed", reason)}
     assert text in result.progress[0].message
     assert result.moves == ()
+
+
+def test_a_device_that_another_replica_still_drains_from_is_waited_for():
+    assert verdicts(left("chat/llama-1", age_s=LIMITS.cut_s + 1, drains=True)) == {
+        "plan": ("Executing", "Draining")
+    }
 
 
 def test_a_cut_is_not_done_before_the_replica_that_moves_for_it_has_left_its_gpu():

@@ -130,7 +130,7 @@ FLEET_PLAN = Definition(
     status=FleetPlanStatus,
     columns=(
         _column("State", ".status.state", "Recommended, InForce, Executing, Done and so on."),
-        _column("Changes", ".spec.changeDisplay", "GPUs that are cut anew; empty: of the whole fleet."),
+        _column("Changes", ".spec.changeDisplay", "What is cut, moves and gains; empty: of the whole fleet."),
         _column("$/H", ".spec.costPerHour", "USD per hour of the GPUs in use under this plan."),
         _column("Saves", ".status.savesPerHour", "USD per hour less than the fleet as it is."),
         _column("Unmet", ".spec.unmet", "LLMDeployments that get fewer replicas than they need.", "integer"),

@@ -93,9 +93,9 @@ class GPUPoolSpec(APIModel):
         alias="migPolicy",
         description="What plans may do to the MIG layout of the pool's GPUs. Ignore: nothing. IdleOnly: "
         "create and destroy MIG instances that no pod uses. Full: on every GPU, and move running replicas "
-        "for it. Recommend: the same, and moves alone that save or serve more, once a person has set approved "
-        "of the FleetPlan. Carried out where "
-        "spec.backend is set and the chart's partition.enabled is true, else only recommended.",
+        "for it. Recommend: the same, and moves for which nothing is cut, once a person has set approved of "
+        "the FleetPlan. Carried out where spec.backend is set and the chart's partition.enabled is true, "
+        "else only recommended.",
     )
     backend: Literal["NVML", "MIGManager"] | None = optional(
         "What creates and destroys MIG instances. NVML: each on its own. MIGManager: NVIDIA's MIG manager, "

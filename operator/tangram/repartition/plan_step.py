@@ -118,8 +118,9 @@ def _stuck(plan: ObservedPlan) -> PlanProgress | None:
             return plan.progress(PlanState.FAILED, "MoveImpossible", text)
     cuts = any(not item.change.keeps_layout for item in plan.observed)
     starts = any(shape in plan.world.owners[owner].shapes for owner, shape in plan.waiting_owners.items())
+    drains = any(user.pod and user.pod.is_leaving for item in plan.observed for user in item.users)
     is_late = plan.world.now >= plan.record.since + plan.world.limits.cut_s
-    if plan.waiting_owners and is_late and not cuts and not starts:
+    if plan.waiting_owners and is_late and not (cuts or starts or drains):
         moves = ", ".join(f"{shape} for {owner}" for owner, shape in sorted(plan.waiting_owners.items()))
         text = f"no device came free within {plan.world.limits.cut_s:.0f} s: {moves}"
         return plan.progress(PlanState.FAILED, "NoDevice", text)
