@@ -23,9 +23,10 @@ def shown_plan(spec: Object) -> Iterator[str]:
         yield "no replica moves"
     if spec.get("serves"):
         yield f"serves {', '.join(map(str, spec['serves']))}"
-    costs = spec.get("costBeforePerHour"), spec.get("costPerHour")
-    if None not in costs:
-        yield f"these GPUs cost {costs[0]} $/h before, {costs[1]} $/h after{_saving(*costs)}"
+    if "costBeforePerHour" in spec and "costPerHour" in spec:
+        before_usd, after_usd = str(spec["costBeforePerHour"]), str(spec["costPerHour"])
+        saving = _saving(before_usd, after_usd)
+        yield f"these GPUs cost {before_usd} $/h before, {after_usd} $/h after{saving}"
 
 
 def _saving(before: str, after: str) -> str:
