@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from tangram.fleet import ApplyDeployment, Intent, Plan, Shape, StartInspection
+from tangram.fleet import ApplyDeployment, Intent, ParsedIntent, Plan, Shape, StartInspection
 from tangram.kube.kinds import uid_of
 from tangram.planner import plan, transitions
 from tangram.scaling import ScalingParams
@@ -160,6 +160,7 @@ class Round:
     statuses: dict[str, Object]  # by uid
     faults: FaultLog
     metrics: OperatorMetrics
+    intents: tuple[ParsedIntent, ...] = ()
 
     def of(self, uid: str) -> tuple[Any, ...]:
         """Return what one LLMDeployment got: its decision without what depends on free room, and actions."""
@@ -193,4 +194,4 @@ def one_round(view: MirrorView, now: float = NOW, faults: FaultLog | None = None
         if isinstance(action, StartInspection) and isinstance(owner, Intent):
             manifests.inspect_job(manifests.owner_identity(owner), action.key, SETTINGS)
     pool_statuses(observed.view.gpu_pools, observed.snapshot, {}, now, observer.record_unreadable)
-    return Round(round_plan, statuses, faults, metrics)
+    return Round(round_plan, statuses, faults, metrics, observed.parsed)

@@ -11,6 +11,7 @@ from tangram.api.common.priority import (
     with_priority,
 )
 from tangram.api.gpu_node import GPUNode, InvalidGPUNode, parse_gpu_node
+from tangram.api.llm_deployment.accepted_spec import accepted_block, last_accepted
 from tangram.api.llm_deployment.back_offs import back_off_block, back_offs_from_status
 from tangram.api.llm_deployment.evaluation import (
     evaluation_block,
@@ -20,19 +21,21 @@ from tangram.api.llm_deployment.evaluation import (
 from tangram.api.llm_deployment.facts import facts_from_status, parse_report
 from tangram.api.llm_deployment.parse import parse
 from tangram.api.llm_deployment.source import ModelSource, model_source
-from tangram.api.pool import parse_pool
+from tangram.api.pool import parse_pool, pool_in_force
 
 __all__ = [
     "GPUNode",
     "InvalidGPUNode",
     "ModelSource",
     "PriorityClasses",
+    "accepted_block",
     "back_off_block",
     "back_offs_from_status",
     "classes_of_files",
     "evaluation_block",
     "evaluations_from_status",
     "facts_from_status",
+    "last_accepted",
     "model_source",
     "parse",
     "parse_evaluation",
@@ -40,6 +43,7 @@ __all__ = [
     "parse_pool",
     "parse_priority_class",
     "parse_report",
+    "pool_in_force",
     "priority_classes",
     "with_priority",
 ]

@@ -1,10 +1,12 @@
 """`GPUPool`: a group of GPU nodes, their GPU model and price, and what plans may do to them."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, JsonValue, StrictBool, StrictInt, StrictStr, ValidationError
 
+from tangram.api.common.accepted_spec import AcceptedSpecStatus, recorded_spec
 from tangram.api.common.base import APIModel, optional
 from tangram.api.common.labels import (
     LABEL_KEY,
@@ -19,6 +21,7 @@ from tangram.api.llm_deployment.parse import explain
 from tangram.api.llm_deployment.status import Condition, Count, Decimal, Generation
 from tangram.catalog import find_gpu, gpu, skus
 from tangram.fleet import InvalidPool, Pool, PoolPolicy
+from tangram.fleet.priority import spec_in_force
 
 LABELS_HELP = (
     "nodeSelector must map label keys (an optional DNS prefix and '/', then letters, digits and - _ .) to "
@@ -131,6 +134,9 @@ class GPUPoolStatus(APIModel):
     """Observed state, written by Tangram alone."""
 
     observed_generation: Generation | None = optional("Generation of the object that this status is about.")
+    accepted_spec: AcceptedSpecStatus | None = optional(
+        "The last spec that was accepted. It stays in force while the present one is not: Accepted says why."
+    )
     conditions: tuple[PoolCondition, ...] = Field(
         default=(),
         max_length=4,
@@ -153,8 +159,8 @@ class GPUPoolStatus(APIModel):
         alias="freeGPUs",
     )
     cost_per_hour: Decimal | None = optional(
-        "USD per hour of its GPUs that pods use, wholly or a slice of, on nodes that take new pods, when the "
-        "fleet was last planned."
+        "USD per hour of its GPUs that pods use, wholly or a slice of, when the fleet was last planned. Of "
+        "nodes that take no new pods, those count on which LLMDeployments run."
     )
     allocatable: DeviceCounts | None = optional(
         "GPUs (nvidia.com/gpu) and MIG slices (nvidia.com/mig-PROFILE) that the device plugins of its Ready "
@@ -165,6 +171,19 @@ class GPUPoolStatus(APIModel):
         "Devices in `allocatable` that a new pod could use: no pod holds them, and their nodes are not "
         "cordoned and have no taints that engine pods do not tolerate."
     )
+
+
+def pool_in_force(obj: Mapping[str, Any]) -> Pool | InvalidPool:
+    """Return a GPUPool; in place of an invalid spec, the last accepted one, where the status has it."""
+    pool = parse_pool(obj)
+    record = recorded_spec(obj, AcceptedSpecStatus) if isinstance(pool, InvalidPool) else None
+    if record is None or not isinstance(pool, InvalidPool):
+        return pool
+    recorded, spec = record
+    last = parse_pool({**obj, "spec": spec})
+    if isinstance(last, InvalidPool):
+        return pool
+    return replace(last, refused_edit=f"{pool.message}; {spec_in_force(recorded.generation)}")
 
 
 def parse_pool(obj: Mapping[str, Any]) -> Pool | InvalidPool:

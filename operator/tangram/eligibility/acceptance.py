@@ -1,11 +1,13 @@
 """Which LLMDeployments are accepted, and the order in which they are given devices."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from tangram.eligibility.host_resources import over_limit
 from tangram.eligibility.reasons import Reason
-from tangram.fleet import InvalidIntent, ParsedIntent, PodNeeds
+from tangram.fleet import Intent, InvalidIntent, ParsedIntent, PodNeeds, Refusal
+from tangram.fleet.priority import REPLICAS_STAY, spec_in_force
 
 _WHOLE_GPU_SHARE = 1.0  # the engine runs on one GPU or slice
 
@@ -13,7 +15,9 @@ _WHOLE_GPU_SHARE = 1.0  # the engine runs on one GPU or slice
 class Acceptance(NamedTuple):
     """The condition `Accepted` of one LLMDeployment."""
 
-    accepted: bool
+    accepted: (
+        bool  # it is planned: by its present spec, or by the last accepted one if another reason is given
+    )
     reason: Reason
     message: str
 
@@ -32,24 +36,68 @@ def by_priority(intents: Iterable[ParsedIntent]) -> tuple[ParsedIntent, ...]:
 
 
 def acceptance(intents: tuple[ParsedIntent, ...], needs: PodNeeds) -> dict[str, Acceptance]:
-    """Return the acceptance by uid, for intents oldest first. `needs`: of the operator's settings."""
-    oldest: dict[tuple[str, str], str] = {}  # (namespace, served name) -> LLMDeployment
-    return {intent.uid: _accept(intent, needs, oldest) for intent in intents}
+    """Return the acceptance by uid, for intents oldest first. `needs`: of the operator's settings.
+
+    A served name belongs to the LLMDeployment that was accepted with it, else to the oldest that asks for it.
+    """
+    owners: dict[tuple[str, str], str] = {}  # (namespace, served name) -> LLMDeployment
+    valid = [intent for intent in intents if isinstance(intent, Intent)]
+    # The name of a refused LLMDeployment stays taken: its replicas go on serving.
+    for intent in sorted(valid, key=lambda intent: not intent.keeps_name):  # stable: then by age
+        owners.setdefault((intent.namespace, intent.served_name), intent.name)
+    return {intent.uid: _accept(intent, needs, owners) for intent in intents}
 
 
-def _accept(intent: ParsedIntent, needs: PodNeeds, oldest: dict[tuple[str, str], str]) -> Acceptance:
+def specs_in_force(
+    intents: tuple[ParsedIntent, ...], last_accepted: Mapping[str, Intent], needs: PodNeeds
+) -> tuple[ParsedIntent, ...]:
+    """Return the intents; in place of one that is not accepted, its last accepted one, if that is known and
+    would be accepted now.
+
+    `last_accepted`: by uid.
+    """
+
+    def with_kept_name(intent: ParsedIntent) -> ParsedIntent:
+        last = last_accepted.get(intent.uid)
+        if last is None or isinstance(intent, InvalidIntent):
+            return intent
+        return replace(intent, keeps_name=last.served_name == intent.served_name)
+
+    def in_force(intent: ParsedIntent, reason: str, message: str) -> ParsedIntent:
+        why = Refusal(reason, message.replace(f"; {REPLICAS_STAY}", ""))
+        last = last_accepted.get(intent.uid)
+        return intent if last is None else replace(last, refused_edit=why, keeps_name=True)
+
+    requested = tuple(map(with_kept_name, intents))
+    valid = tuple(
+        in_force(intent, Reason.INVALID_SPEC, intent.message) if isinstance(intent, InvalidIntent) else intent
+        for intent in requested
+    )
+    verdicts = acceptance(by_age(valid), needs)
+    chosen = tuple(
+        intent if verdicts[intent.uid].accepted else in_force(intent, *verdicts[intent.uid][1:])
+        for intent in valid
+    )
+    possible = acceptance(by_age(chosen), needs)
+    pairs = zip(chosen, requested, strict=True)
+    return tuple(intent if possible[intent.uid].accepted else present for intent, present in pairs)
+
+
+def _accept(intent: ParsedIntent, needs: PodNeeds, owners: Mapping[tuple[str, str], str]) -> Acceptance:
     if isinstance(intent, InvalidIntent):
         return Acceptance(False, Reason.INVALID_SPEC, intent.message)
-    # The name of a refused LLMDeployment stays taken: its replicas go on serving.
-    owner = oldest.setdefault((intent.namespace, intent.served_name), intent.name)
+    owner = owners[intent.namespace, intent.served_name]
     if intent.refusal is not None:
         return Acceptance(False, Reason(intent.refusal.reason), intent.refusal.message)
     excess = over_limit(intent.resources, needs, _WHOLE_GPU_SHARE, "a whole GPU")
     if excess:
-        remedy = "request less, or let an administrator raise the setting; running replicas stay unchanged"
-        return Acceptance(False, Reason.ABOVE_LIMIT, f"{excess}; {remedy}")
+        remedy = "request less, or let an administrator raise the setting"
+        return Acceptance(False, Reason.ABOVE_LIMIT, f"{excess}; {remedy}; {REPLICAS_STAY}")
     if owner != intent.name:
-        collision = f"the older LLMDeployment {owner} of this namespace already serves {intent.served_name!r}"
+        collision = f"LLMDeployment {owner} of this namespace already serves {intent.served_name!r}"
         remedy = "set another spec.model.servedName, or delete one of the two"
         return Acceptance(False, Reason.MODEL_NAME_COLLISION, f"{collision}; {remedy}")
+    if intent.refused_edit is not None:
+        message = f"{intent.refused_edit.message}; {spec_in_force(intent.rendered_generation)}"
+        return Acceptance(True, Reason(intent.refused_edit.reason), message)
     return Acceptance(True, Reason.VALID, "the spec is valid")

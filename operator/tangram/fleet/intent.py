@@ -140,6 +140,9 @@ class Intent:
     pod_annotations: tuple[tuple[str, str], ...] = ()  # likewise
     priority_class_name: str = ""  # that its pods carry; empty: none
     refusal: Refusal | None = None  # why it is not accepted
+    # Why the present spec is not accepted, where this is the last accepted one, which stays in force.
+    refused_edit: Refusal | None = None
+    keeps_name: bool = False  # it has been accepted with its served name
     warnings: tuple[str, ...] = ()  # about what is accepted
     replicas: int | None = None  # set from outside; None: the scaling law decides
     replicas_set_by: FieldManager | None = None  # of `replicas`; None: unknown

@@ -176,7 +176,7 @@ class Decision:
     """The decision about one LLMDeployment, with reasons."""
 
     owner_uid: str
-    accepted: bool
+    accepted: bool  # it is planned, by its present spec or by the last accepted one
     accepted_reason: str  # one of those of Accepted in tangram.eligibility.reasons
     accepted_message: str
     model_reason: str  # Inspected | Inspecting | NotFound | InvalidCheckpoint | UnknownArchitecture | ...

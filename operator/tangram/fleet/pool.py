@@ -38,6 +38,8 @@ class Pool:
     gpus_per_node: int = 8
     zone: str = ""  # of new nodes
     mig_enabled: bool = False  # of new nodes
+    # Why the present spec is not accepted, where this is the last accepted one, which stays in force.
+    refused_edit: str = ""
 
     def selects(self, labels: Mapping[str, str]) -> bool:
         """Whether a node with these labels belongs to it."""

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+REPLICAS_STAY = "running replicas stay unchanged"
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class PriorityClass:
@@ -12,6 +14,11 @@ class PriorityClass:
     is_allowed: bool = False  # labelled for use by LLMDeployments
     preempts: bool = True  # kube-scheduler may evict other pods for those of this class
     is_global_default: bool = False  # of pods that name no class
+
+
+def spec_in_force(generation: int) -> str:
+    """Return the sentence that names the spec in force while the present one is not accepted."""
+    return f"the spec of generation {generation} stays in force"
 
 
 @dataclass(frozen=True, slots=True)

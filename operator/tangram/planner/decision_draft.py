@@ -76,7 +76,9 @@ class DecisionDraft:
     def decision_without_actions(self) -> Decision | None:
         """Return the decision if nothing is to be created, changed or removed; else None."""
         if not self.acceptance.accepted:
-            return self.decision(Reason.NOT_ACCEPTED, "waits until condition Accepted is True")
+            waits = "waits until condition Accepted is True"
+            stay = "no accepted spec is recorded: running replicas stay unchanged, and are not scaled"
+            return self.decision(Reason.NOT_ACCEPTED, f"{waits}; {stay}" if self.workloads else waits)
         if isinstance(self.intent, Intent) and self.intent.paused:
             return self.decision(Reason.PAUSED, PAUSED)
         if self.fault is not None:

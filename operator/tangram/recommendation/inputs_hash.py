@@ -48,6 +48,8 @@ def _planned_part(intent: Intent) -> Intent:
         pod_annotations=(),
         priority_class_name="",
         refusal=None,
+        refused_edit=None,
+        keeps_name=False,
         warnings=(),
         replicas_set_by=None,
         min_available=None,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tangram.fleet import Intent, PriorityClass, Refusal
+from tangram.fleet.priority import REPLICAS_STAY
 
 PRIORITY_CLASS_LABEL = "tangram.dev/priority-class"
 NEVER, PREEMPTS = "Never", "PreemptLowerPriority"  # preemptionPolicy; the second is the default
@@ -13,7 +14,6 @@ UNKNOWN = "PriorityClassUnknown"
 NOT_ALLOWED = "PriorityClassNotAllowed"
 PREEMPTING = "PriorityClassPreempts"
 _FIELD = "spec.priorityClassName"
-_STAYS = "running replicas stay unchanged"
 _MOST_NAMES = 8
 _LOWEST, _HIGHEST = -(2**31), 2**31 - 1
 
@@ -79,7 +79,7 @@ class PriorityClasses:
             return UNKNOWN, (
                 f"the operator may not list PriorityClasses, so {name} is not known: give it the right to "
                 "list and watch priorityclasses in scheduling.k8s.io (the chart's role has it), or leave the "
-                f"field out; {_STAYS}"
+                f"field out; {REPLICAS_STAY}"
             )
         if priority_class is None and self.in_files:
             return NOT_FOUND, (
@@ -88,19 +88,19 @@ class PriorityClasses:
             )
         if priority_class is None:
             return NOT_FOUND, (
-                f"PriorityClass {name} does not exist; {self._instead()}; {_STAYS}, but pods of that class "
-                "that end meanwhile cannot be created again"
+                f"PriorityClass {name} does not exist; {self._instead()}; {REPLICAS_STAY}, but pods of "
+                "that class that end meanwhile cannot be created again"
             )
         if priority_class.preempts:
             return PREEMPTING, (
                 f"PriorityClass {name} has preemptionPolicy {PREEMPTS}: its pods could evict replicas that "
                 f"are to stay, and the policy of a class cannot be changed; {self._instead(or_new=True)}; "
-                f"{_STAYS}"
+                f"{REPLICAS_STAY}"
             )
         if not priority_class.is_allowed:
             return NOT_ALLOWED, (
                 f'PriorityClass {name} has no label {PRIORITY_CLASS_LABEL}: "true", by which an '
-                f"administrator allows its use here; {self._instead()}; {_STAYS}"
+                f"administrator allows its use here; {self._instead()}; {REPLICAS_STAY}"
             )
         return "", ""
 

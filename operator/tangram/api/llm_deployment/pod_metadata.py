@@ -25,6 +25,7 @@ from tangram.api.common.labels import (
 )
 from tangram.api.common.values import rule, validations
 from tangram.fleet import Refusal
+from tangram.fleet.priority import REPLICAS_STAY
 
 MAX_ENTRIES = 16
 MAX_CHARACTERS = 8192  # of all annotations together, keys included; Kubernetes takes 256 KiB
@@ -76,7 +77,7 @@ def metadata_refusal(metadata: "PodMetadataSpec", listed: Collection[str]) -> Re
             return Refusal(
                 NOT_LISTED,
                 f"spec.metadata.{field}: the key {key} is not allowed: the operator's setting {SETTING} "
-                f"{allowed}; remove it, or let an administrator list it; running replicas stay unchanged",
+                f"{allowed}; remove it, or let an administrator list it; {REPLICAS_STAY}",
             )
     return None
 

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from tangram.api.common.base import APIModel, list_field, optional
+from tangram.api.llm_deployment.accepted_spec import AcceptedLLMDeploymentStatus
 from tangram.api.llm_deployment.back_offs import BackOffStatus
 from tangram.api.llm_deployment.evaluation import EvaluationStatus
 from tangram.api.llm_deployment.facts import Facts
@@ -275,6 +276,9 @@ class LLMDeploymentStatus(APIModel):
     revision: RevisionStatus | None = optional(
         "The last change of the spec, apart from spec.replicas. A change of spec.replicas alone starts no "
         "rollout and keeps back-offs and measurements."
+    )
+    accepted_spec: AcceptedLLMDeploymentStatus | None = optional(
+        "The last spec that was accepted. It stays in force while the present one is not: Accepted says why."
     )
     conditions: tuple[LLMDeploymentCondition, ...] = Field(
         default=(),

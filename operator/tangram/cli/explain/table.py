@@ -111,8 +111,14 @@ def _runs_on(parts: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _operator(decision: Mapping[str, Any]) -> str:
-    if decision["accepted"]["reason"] != "Valid":
-        return f"{decision['accepted']['reason']}: {decision['accepted']['message']}"
+    placed, accepted = decision["placed"], decision["accepted"]
+    if placed["reason"] == "NotAccepted":
+        return f"{accepted['reason']}: {accepted['message']}"
+    refused = "" if accepted["reason"] == "Valid" else f"{accepted['reason']}: {accepted['message']}. "
+    return refused + _placed(decision)
+
+
+def _placed(decision: Mapping[str, Any]) -> str:
     placed = decision["placed"]
     if placed["reason"] == "WaitingForModel":
         return f"{decision['modelReady']['reason']}: {decision['modelReady']['message']}"

@@ -33,12 +33,14 @@ def left_out_replicas(
     elsewhere = target.replicas - running.held + devices.count_free(demand.uid, shape)
     waiting = min(count, max(0, placed - elsewhere))
     where = ", ".join(_places(demand, running, outside))
-    one = count == 1
-    text = f"{'1 replica runs' if one else f'{count} replicas run'} where no new one is placed: {where}"
-    text += "; if it ends, " if one else "; if they end, "
+    is_single = count == 1
+    text = f"{'1 replica runs' if is_single else f'{count} replicas run'} where no new one is placed: {where}"
+    text += "; if it ends, " if is_single else "; if they end, "
     if not waiting:
-        return f"{text}a {device} is free for it" if one else f"{text}{count} {device} are free for them"
-    needing = "it needs" if one else f"{waiting} of them need{'s' * (waiting == 1)}"
+        return (
+            f"{text}a {device} is free for it" if is_single else f"{text}{count} {device} are free for them"
+        )
+    needing = "it needs" if is_single else f"{waiting} of them need{'s' * (waiting == 1)}"
     return f"{text}{needing} a free {device}, and there is none"
 
 

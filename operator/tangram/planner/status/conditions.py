@@ -108,8 +108,9 @@ def condition_inputs(
 def accepted(inputs: ConditionInputs) -> ConditionState:
     """Whether the spec is valid and the LLMDeployment may be served."""
     decision = inputs.decision
+    valid = decision.accepted_reason == Reason.VALID
     warnings = f"; but {'; '.join(inputs.warnings)}" if inputs.warnings and decision.accepted else ""
-    status = TRUE if decision.accepted else FALSE
+    status = TRUE if valid else FALSE
     return ConditionState(status, decision.accepted_reason, f"{decision.accepted_message}{warnings}")
 
 
@@ -238,7 +239,7 @@ def _short(inputs: ConditionInputs) -> ConditionState:
 def _blocked(inputs: ConditionInputs) -> ConditionState | None:
     """What a person has to look at before anything else."""
     decision = inputs.decision
-    if not decision.accepted:
+    if decision.accepted_reason != Reason.VALID:
         return ConditionState(FALSE, decision.accepted_reason, decision.accepted_message)
     if inputs.problem:
         return ConditionState(FALSE, inputs.problem.reason, inputs.problem.message)

@@ -38,12 +38,12 @@ def gpus_in_use_on_left_out_nodes(
             notes.append(f"node {node.name}: replicas run there that no cost counts: its price is not known")
             continue
         try:
-            found = _gpus(node, claims, snapshot, names)
+            node_gpus = _gpus(node, claims, snapshot, names)
         except InputError as error:
             notes.append(f"{error.field} {error.problem}; its replicas are not counted")
             continue
         pool = places[0] if places else ""
-        gpus += (replace(gpu, pool=pool, price_per_hour=price) for gpu in found)
+        gpus += (replace(gpu, pool=pool, price_per_hour=price) for gpu in node_gpus)
     return tuple(gpus), tuple(notes)
 
 
@@ -63,10 +63,10 @@ def _gpus(
     partition = snapshot.partition.by_node.get(node.name)
     owned = {claim.pod: names.get(claim.owner_uid or "") for claim in claims}
     owners = {pod: SliceOwner(owner, movable=False) for pod, owner in owned.items() if owner is not None}
-    known: tuple[GPUState, ...] = ()
+    partitioned: tuple[GPUState, ...] = ()
     if partition is not None:
         targets = dict(snapshot.partition.targets)
-        known = partitioned_gpus(node, partition, owners, targets, UNMANAGED_OWNER)
+        partitioned = partitioned_gpus(node, partition, owners, targets, UNMANAGED_OWNER)
     placed = {pod for gpu in partition.gpus for _, pod in gpu.held} if partition is not None else set()
     ordered = sorted(claims, key=lambda claim: (claim.resource, claim.owner_uid or "", claim.count))
     holders = [
@@ -78,10 +78,10 @@ def _gpus(
             counts=((claim.resource, claim.count),),
         )
         for number, claim in enumerate(ordered)
-        if not (known and claim.pod in placed)
+        if not (partitioned and claim.pod in placed)
     ]
     held: Counter[str] = Counter()
     for claim in claims:
         held[claim.resource] += claim.count
-    gpus, _ = with_holders(known or gpus_of_held_devices(node, held, "node"), holders)
+    gpus, _ = with_holders(partitioned or gpus_of_held_devices(node, held, "node"), holders)
     return frozen_gpus(gpus, frozenset(names.values()))

@@ -64,7 +64,7 @@ def snapshot_input(
 def _pools(snapshot: FleetSnapshot, gpus: tuple[GPUState, ...]) -> tuple[tuple[Pool, ...], list[str]]:
     """Return the pools, without growth where the GPU model or price of new nodes is not known, and notes."""
     pools, notes = [], []
-    for pool in sorted(snapshot.pools):
+    for pool in sorted(replace(pool, refused_edit="") for pool in snapshot.pools):
         if pool.max_nodes is not None:  # nodes whose GPUs are left out count, too
             nodes = sum(claiming_pools(node, snapshot.pools)[:1] == (pool.name,) for node in snapshot.nodes)
             left_out = nodes - len({gpu.node for gpu in gpus if gpu.pool == pool.name})

@@ -226,7 +226,7 @@ class OperatorMetrics:
         self.ready.labels(*labels).set(ready)
         for condition in status.get("conditions", ()):
             self.condition.labels(*labels, *(condition[key] for key in ("type", "status", "reason"))).set(1)
-        if not isinstance(intent, Intent):
+        if not isinstance(intent, Intent) and not decision.running:
             return
         scaling = status.get("scaling") or {}
         self.recommended.labels(*labels).set(scaling.get("recommendedReplicas", decision.desired))
@@ -238,6 +238,8 @@ class OperatorMetrics:
         self.placed.labels(*labels).set(decision.placed_of_all_shapes)
         if decision.cost_per_hour is not None:
             self.dollars.labels(*labels).set(decision.cost_per_hour)
+        if not isinstance(intent, Intent):
+            return
         slo = status.get("slo") or {}
         for name, objective in (("ttft", intent.ttft), ("tpot", intent.tpot)):
             share = slo.get(f"{name}Attainment")

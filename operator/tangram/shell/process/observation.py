@@ -81,7 +81,7 @@ class Observer:
         view = without_broken_objects(view, self.record_unreadable)
         keys = self.settings.engine.pod_metadata_keys
         default_class = self.settings.default_priority_class_name
-        readable = parsed_intents(view, self.record_unreadable, default_class, keys)
+        readable = parsed_intents(view, self.record_unreadable, default_class, keys, self.settings.pod_needs)
         readable = tuple(_warned(intent, warnings) for intent in readable)
         parsed = (*readable, *unreadable_intents(view, readable, self.faults.faults))
         intents = tuple(intent for intent in parsed if isinstance(intent, Intent))

@@ -5,7 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
+from tangram.api import accepted_block
 from tangram.eligibility.devices.node_devices import left_out_notes
+from tangram.eligibility.reasons import Reason
 from tangram.fleet import Advice, Decision, Intent, ParsedIntent, Plan
 from tangram.kube.kinds import GPU_POOLS, LLM_DEPLOYMENTS, Object, uid_of
 from tangram.planner import render_status, transitions
@@ -33,6 +35,9 @@ def llm_deployment_status(
     without it; if the new one cannot be rendered, it says so.
     """
     scaling, present = observed.scaling.get(intent.uid), obj.get("status") or {}
+    accepted_spec = present.get("acceptedSpec")
+    if isinstance(intent, Intent) and decision.accepted_reason == Reason.VALID and decision.facts:
+        accepted_spec = accepted_block(obj, intent)  # also its checkpoint is known
 
     def rendered(before: Object) -> Object:
         return render_status(
@@ -47,11 +52,12 @@ def llm_deployment_status(
         )
 
     name = f"{intent.namespace}/{intent.name}"
-    return (
+    status = (
         faults.run("status", name, "", lambda: rendered(present))
         or faults.run("status", name, "", lambda: rendered({}))
         or unrendered_status(intent, present, observed.now)
     )
+    return status if accepted_spec is None else status | {"acceptedSpec": accepted_spec}
 
 
 @dataclass(slots=True)

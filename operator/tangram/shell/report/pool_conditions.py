@@ -20,6 +20,8 @@ def accepted(pool: Pool | InvalidPool, members: Mapping[Node, tuple[str, ...]]) 
     """Return Accepted. `members` names the pools that select each node; a node belongs to the first."""
     if isinstance(pool, InvalidPool):
         return "False", "InvalidSpec", pool.message
+    if pool.refused_edit:
+        return "False", "InvalidSpec", pool.refused_edit
     conflicts = sorted((node.name, names[0]) for node, names in members.items() if pool.name in names[1:])
     if conflicts:
         (node, owner), more = conflicts[0], len(conflicts) - 1

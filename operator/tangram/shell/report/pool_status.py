@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from tangram.api.common.accepted_spec import accepted_spec_block
 from tangram.api.pool import MAX_RESOURCES
 from tangram.catalog import InputError
 from tangram.eligibility.devices.device_rules import WHOLE
@@ -74,6 +75,9 @@ def _status(
     }
     if isinstance(pool, InvalidPool):
         return status
+    generation = obj["metadata"]["generation"]
+    accepted_spec = before.get("acceptedSpec") if pool.refused_edit else accepted_spec_block(obj, generation)
+    status |= {} if accepted_spec is None else {"acceptedSpec": accepted_spec}
     status |= {"nodes": len(nodes), "gpus": sum(map(_gpu_count, nodes)), **_devices(nodes, claimed)}
     if use_by_pool is None:
         return status | {key: before[key] for key in ("freeGPUs", "costPerHour") if key in before}

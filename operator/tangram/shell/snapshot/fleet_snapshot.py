@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tangram.api import parse_pool
+from tangram.api import pool_in_force
 from tangram.eligibility.devices.device_rules import NodeFacts, device_count, is_gpu
 from tangram.eligibility.devices.node_devices import gpu_node
 from tangram.eligibility.devices.tolerations import Toleration
@@ -125,7 +125,7 @@ def _existing(capacity: Mapping[str, object], partition: NodePartition | None) -
 
 def _pools(view: MirrorView, on_skipped: SkipHandler) -> tuple[tuple[Pool, ...], tuple[InvalidPool, ...]]:
     """Return the valid and the invalid GPUPools, each by name."""
-    parsed = list(convert_each(sorted(living(view.gpu_pools), key=key_of), parse_pool, on_skipped))
+    parsed = list(convert_each(sorted(living(view.gpu_pools), key=key_of), pool_in_force, on_skipped))
     return (
         tuple(pool for pool in parsed if isinstance(pool, Pool)),
         tuple(pool for pool in parsed if isinstance(pool, InvalidPool)),

@@ -2,8 +2,9 @@
 
 from collections.abc import Collection, Iterable
 
-from tangram.api import parse, parse_priority_class, priority_classes
-from tangram.fleet import Fault, InvalidIntent, ParsedIntent, PriorityClass
+from tangram.api import last_accepted, parse, parse_priority_class, priority_classes
+from tangram.eligibility.acceptance import specs_in_force
+from tangram.fleet import Fault, InvalidIntent, ParsedIntent, PodNeeds, PriorityClass
 from tangram.kube.kinds import Object, key_of, uid_of
 from tangram.shell.snapshot.conversion import (
     SkipHandler,
@@ -13,6 +14,8 @@ from tangram.shell.snapshot.conversion import (
     living,
 )
 from tangram.shell.watch.mirror_view import MirrorView
+
+_NO_LIMITS = PodNeeds()
 
 
 class DuplicateUID(ValueError):
@@ -24,11 +27,13 @@ def parsed_intents(
     on_skipped: SkipHandler = ignore_skipped,
     default_class: str = "",
     pod_metadata_keys: Collection[str] | None = None,
+    needs: PodNeeds = _NO_LIMITS,
 ) -> tuple[ParsedIntent, ...]:
-    """Return the parsed LLMDeployments, in the order of namespace and name, without those being deleted.
+    """Return the parsed LLMDeployments, in the order of namespace and name, without those being deleted. In
+    place of a spec that is not accepted, the last accepted one is in force where the status records it.
 
     `default_class`: the PriorityClass of LLMDeployments that name none. `pod_metadata_keys`: those that
-    `spec.metadata` may have; None: any.
+    `spec.metadata` may have; None: any. `needs`: of the operator's settings.
 
     Decisions identify LLMDeployments by UID, which the API server makes unique; a second object with the UID
     of another is skipped.
@@ -44,7 +49,11 @@ def parsed_intents(
         uids.add(intent.uid)
         return intent
 
-    return tuple(convert_each(sorted(living(view.llm_deployments), key=key_of), parsed, on_skipped))
+    objects = sorted(living(view.llm_deployments), key=key_of)
+    intents = tuple(convert_each(objects, parsed, on_skipped))
+    recorded = {uid_of(obj): last_accepted(obj, classes, pod_metadata_keys) for obj in objects}
+    accepted_before = {uid: intent for uid, intent in recorded.items() if intent is not None}
+    return specs_in_force(intents, accepted_before, needs)
 
 
 def unreadable_intents(
