@@ -31,6 +31,21 @@ FILLED_IN = (
     ("prometheus", "caFile"),
     ("prometheus", "headersFile"),
 )
+# What templates read without a default. `null` for one of them takes the chart's own values away.
+REQUIRED = (
+    *("image.operator", "image.engine", "image.agent", "prometheus", "engine", "priorityClasses", "operator"),
+    *("partition", "partition.migManager", "agent", "agent.devicePlugin", "agent.devicePlugin.namespace"),
+    *("agent.devicePlugin.podLabels", "agent.metrics", "leaderElection", "crds", "rbac", "networkPolicy"),
+    *(
+        "networkPolicy.engines",
+        "serviceAccount",
+        "serviceMonitor",
+        "podMonitor",
+        "prometheusRule",
+        "dashboards",
+    ),
+    "dashboards.label",
+)
 _DROPPED = ("$defs", "title", "default", "format", "patternProperties", "x-kubernetes-")
 
 
@@ -38,7 +53,14 @@ def values_schema() -> dict[str, Any]:
     """Return the JSON schema of the chart's values."""
     chart = TypeAdapter(ChartValues).json_schema()
     head = {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Values of the tangram chart"}
-    return head | _merged(settings_schema(), _inlined(chart, chart["$defs"]))
+    schema = head | _merged(settings_schema(), _inlined(chart, chart["$defs"]))
+    for path in REQUIRED:
+        *above, name = path.split(".")
+        node = schema
+        for key in above:
+            node = node["properties"][key]
+        node["required"] = [*node.get("required", ()), name]
+    return schema
 
 
 def settings_schema() -> dict[str, Any]:

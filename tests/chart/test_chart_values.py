@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from charts.generate import settings_schema
+from charts.generate import REQUIRED, settings_schema
 from tests.chart.conftest import merge
 
 CHART = Path(__file__).resolve().parents[2] / "charts" / "tangram"
@@ -117,6 +117,10 @@ BAD_TOGETHER = {
     "window shorter than four own scrapes": {"scrape": {"windowSeconds": 30}},
     "renewal later than the lease": {"leaderElection": {"renewSeconds": 20}},
     "retry later than renewal": {"leaderElection": {"retrySeconds": 12}},
+    "a registry that the chart does not use": {"global": {"imageRegistry": "r.example.com"}},
+    "a label of the pod that the chart sets": {"podLabels": {"app.kubernetes.io/name": "a"}},
+    "a label of a monitor that the chart sets": {"serviceMonitor": {"labels": {"helm.sh/chart": "a"}}},
+    "an annotation of the pod that the chart sets": {"podAnnotations": {"prometheus.io/port": "1"}},
     "mig-manager without partition": {"partition": {"migManager": {"enabled": True}}},
     "cluster policy without mig-manager": {"partition": {"migManager": {"editClusterPolicy": True}}},
     "recommendation later than the latest": {"advice": {"settleSeconds": 31}},
@@ -203,6 +207,49 @@ def test_refused_by_the_templates_with_the_path(helm, values):
 )
 def test_what_is_missing_is_named(helm, values, named):
     assert named in _refusal(helm, values)
+
+
+def _sections(node, *above):
+    """The paths of all mappings among the values."""
+    for key, value in node.items():
+        if isinstance(value, dict):
+            yield ".".join((*above, key))
+            yield from _sections(value, *above, key)
+
+
+def _nulls(paths):
+    """Values in which these are null, and what is below one of them is not mentioned."""
+    values: dict = {}
+    for path in sorted(paths):
+        *above, last = path.split(".")
+        node: dict | None = values
+        for key in above:
+            node = None if node is None else node.setdefault(key, {})
+        if node is not None:
+            node[last] = None
+    return values
+
+
+def test_a_section_that_is_null_is_empty_or_named_as_missing(helm):
+    """helm takes the chart's own values away where a user's value is null."""
+    on = {"enabled": True}
+    everything = dict.fromkeys(("agent", "dashboards", "networkPolicy", "prometheusRule", "podMonitor"), on)
+    everything |= {"partition": on | {"migManager": on}, "prometheus": {"url": "http://p:9090"}}
+    sections = set(_sections(yaml.safe_load((CHART / "values.yaml").read_text())))
+    assert {path for path in REQUIRED if path not in sections} == {
+        "agent.devicePlugin.namespace",
+        "dashboards.label",
+    }
+    optional = sections - set(REQUIRED) - {"image"}
+    assert helm.objects(merge(everything, _nulls(optional)))
+    for depth in (0, 1, 2):
+        paths = [path for path in REQUIRED if path.count(".") == depth]
+        refusal = _refusal(helm, _nulls(paths))
+        for path in paths:
+            *above, last = path.split(".")
+            where = "".join(f"/{key}" for key in above)
+            assert re.search(f"at '{where}': missing propert[^\n]*'{last}'", refusal), refusal
+        assert "nil pointer" not in refusal
 
 
 def test_a_missing_registry_is_explained_by_the_schema(helm):

@@ -162,8 +162,32 @@ mig-7g.40gb mig-7g.80gb mig-7g.94gb
 {{- end }}
 {{- end }}
 
+{{/* Labels and annotations of the user beside those of the chart: a key twice is no object.
+     dict "value" … "given" … "own" the chart's, as text */}}
+{{- define "tangram.noneOfOurs" -}}
+{{- range $key, $_ := .given }}
+{{- if hasKey (fromYaml $.own) $key }}
+{{- fail (printf "%s: leave out %s, which the chart itself sets." $.value $key) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* Rules between values, which the schema cannot express. */}}
 {{- define "tangram.validate" -}}
+{{- if (.Values.global).imageRegistry }}
+{{- fail "global: imageRegistry is not used; set image.registry, the registry and the path of Tangram's images." }}
+{{- end }}
+{{- $labels := include "tangram.labels" . }}
+{{- range $value, $given := dict "serviceMonitor: labels" .Values.serviceMonitor.labels "podMonitor: labels" .Values.podMonitor.labels "prometheusRule: labels" .Values.prometheusRule.labels "agent: metrics.labels" .Values.agent.metrics.labels }}
+{{- include "tangram.noneOfOurs" (dict "value" $value "given" $given "own" $labels) }}
+{{- end }}
+{{- $onPods := printf "%s\napp.kubernetes.io/part-of: tangram" (include "tangram.selectorLabels" .) }}
+{{- include "tangram.noneOfOurs" (dict "value" "podLabels" "given" .Values.podLabels "own" $onPods) }}
+{{- $annotations := "checksum/config: x" }}
+{{- if not .Values.serviceMonitor.enabled }}
+{{- $annotations = "{checksum/config: x, prometheus.io/scrape: x, prometheus.io/port: x, prometheus.io/path: x}" }}
+{{- end }}
+{{- include "tangram.noneOfOurs" (dict "value" "podAnnotations" "given" .Values.podAnnotations "own" $annotations) }}
 {{- with .Values.leaderElection }}
 {{- if not (and (lt (float64 .retrySeconds) (float64 .renewSeconds)) (lt (float64 .renewSeconds) (float64 .leaseSeconds))) }}
 {{- fail (printf "leaderElection: retrySeconds (%v) < renewSeconds (%v) < leaseSeconds (%v) must hold, or two operators could write at once." .retrySeconds .renewSeconds .leaseSeconds) }}
