@@ -5,8 +5,9 @@ the predicted load that a replica really carries, how much the load varies withi
 does not see (`miss_curve`), and the share of requests that miss at any load, because their prompts are too
 long: these are no reason for a replica. All three follow the requests of hours: no single burst decides.
 
-Misses count at the load of the last two minutes, or of the last one where it has doubled: a burst that begins
-would count at half of its load, and teach that a replica carries next to nothing. The load is that of the
+Misses count at the load of the last two minutes. A minute in which it doubles does not count: how much of it
+came at which load is not known, and a leap from silence would teach that a replica carries next to nothing.
+The load is that of the
 replicas that were ready in this time: one that is ready at its end served none of the requests that missed.
 Misses behind a queue count at the highest load since it began, which caused them, to the minute in which
 it ends; not at all where it began while nothing was read, or on replicas of another shape: that load is not
@@ -21,6 +22,7 @@ from tangram.fleet import Intent, Objectives
 from tangram.scaling import limits
 from tangram.scaling.outlook.load_misses import LoadMisses
 from tangram.scaling.outlook.load_outlook import LoadOutlook
+from tangram.scaling.outlook.miss_balance import NONE_COUNTED
 from tangram.scaling.outlook.miss_curve import MOST_SPREAD
 from tangram.scaling.outlook.replica_capacity import AS_PREDICTED, CapacityCorrection, ReplicaCapacity
 from tangram.scaling.sample import Sample, Window
@@ -29,7 +31,8 @@ from tangram.scaling.state import ScalingMemory, ScalingParams
 LEAST_SHARE, MOST_SHARE = 1e-4, 2.0
 _EVERY_S = 60.0
 _MINUTES = 2  # whose mean load misses count at: a request may have arrived in the one before
-_BURST = 2.0  # times the load of the minute before, from which on a minute counts alone
+# Times the load of the minute before from which on it leaps, if it is more than a part of the predicted one.
+_BURST, _LEAST_LEAP = 2.0, 0.25
 _GAP = 2.0  # times the time between two readings, after which a queue is of a load that is not known
 _CORRELATED = 4.0  # requests of one burst miss together: so many count as one
 _COST = 1 / 0.35  # in nats, of numbers that differ from those before any request: see `distance`
@@ -78,15 +81,19 @@ def corrected(
         memory = interrupted(memory)
     served_by = sum(count for _, count in serving) / len(serving)
     loads = (*memory.loads[1 - _MINUTES :], rate / served_by / predicted)
-    caused_by = loads[-1] if loads[-1] > _BURST * loads[0] else sum(loads) / len(loads)
+    leaps = loads[-1] > max(_BURST * loads[0], _LEAST_LEAP) and len(loads) > 1
+    caused_by = loads[-1] if leaps else sum(loads) / len(loads)
     if is_queued:
-        caused_by = max(caused_by, memory.queued_load)  # the queue is that of an earlier load
-    load_misses = memory.load_misses.faded(passed)
+        caused_by = max(*loads, memory.queued_load)  # the queue is that of an earlier load
+    load_misses, balance = memory.load_misses.faded(passed), memory.balance.faded(passed)
     window = sample.windows(params.window_s)[0]
     missed = _missed(limits.reachable_objectives(memory, intent), window)
     if missed is not None and window.requests and math.isfinite(caused_by):
-        counts_once = every_s / params.window_s
-        load_misses = load_misses.counted(caused_by, counts_once * window.requests, missed)
+        requests = every_s / params.window_s * window.requests
+        settled = not (leaps or is_queued) and ready == memory.settled_ready
+        balance = balance.counted(requests, missed, memory.expected_share if settled else None)
+        if not leaps:
+            load_misses = load_misses.counted(caused_by, requests, missed)
     memory = replace(
         memory,
         compared_at=now,
@@ -94,6 +101,7 @@ def corrected(
         is_queued=False,
         queued_load=caused_by,
         load_misses=load_misses,
+        balance=balance,
     )
     return _fitted(memory, outlook.capacity, predicted)
 
@@ -118,6 +126,7 @@ def _comparable(memory: ScalingMemory, objectives: Objectives, reference: float)
             memory,
             prior=memory.correction,
             load_misses=LoadMisses(),
+            balance=NONE_COUNTED,
             loads=(),
             queued_load=0.0,
         )

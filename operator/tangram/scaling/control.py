@@ -15,9 +15,11 @@ from tangram.scaling import capacity_correction, feed_forward, limits
 from tangram.scaling import objective_evidence as evidence
 from tangram.scaling import ordered_replicas as supply
 from tangram.scaling.outlook import recommendations
+from tangram.scaling.outlook.load_history import highest_since
 from tangram.scaling.outlook.load_misses import LoadMisses
 from tangram.scaling.outlook.load_outlook import LoadOutlook, ReplicaNeed
 from tangram.scaling.outlook.load_steps import provisioned_load, rate_step
+from tangram.scaling.outlook.miss_balance import NONE_COUNTED
 from tangram.scaling.outlook.replica_capacity import AS_PREDICTED
 from tangram.scaling.sample import Sample
 from tangram.scaling.signal import Signal, SignalState
@@ -28,6 +30,9 @@ _FACTOR, _STEP = 2, 4
 # With a forecast each replica has been ordered that misses explain: only more than those of a burst, whose
 # requests miss together, add another.
 _CHANCE_BESIDE_FORECAST = 1e-12
+# Where a replica is trusted with so many times the rate at which objectives were missed, that rate counts.
+_CONTRADICTED, _BELOW_MISSED = 2.0, 0.95
+_FALLEN = 0.8  # of an earlier load, below which the load has fallen
 AT_MAXIMUM, NOT_STARTING = "AtMaximum", "ReplicasNotStarting"
 OUT_OF_BOUNDS, REPLICAS_SET = "OutOfBounds", "ReplicasSet"
 _NOT_FOR_LOAD = (OUT_OF_BOUNDS, REPLICAS_SET)  # orders that do not follow from the load
@@ -65,6 +70,7 @@ def decide(
     )
     memory = _remember(memory, params, intent, held, ready, signal, now, outlook, is_mixed=is_mixed)
     need = _need(memory, params, intent, signal, now, outlook)
+    memory = replace(memory, expected_share=None if need is None else need.whole_margin_share)
     if need is not None:
         memory = replace(
             memory,
@@ -175,6 +181,29 @@ class ScalingInputs:
         since = self.memory.spare_since
         return since is not None and self.now - since >= self.down_window_s
 
+    def was_too_few(self, replicas: int) -> bool:
+        """Whether more requests missed than allowed at the load that each of `replicas` would have, whatever
+        is forecast: as counted at about this load, or where a replica is trusted with many times the load at
+        which objectives were missed.
+        """
+        memory, need, outlook = self.memory, self.need, self.outlook
+        if need is None or outlook is None:
+            return False
+        load, violated = need.load.expected / replicas, memory.violated_rate
+        if violated is not None and need.replica_rate >= _CONTRADICTED * violated:
+            return load >= _BELOW_MISSED * violated
+        unit = outlook.capacity.rate_at(memory.corrected_at) if memory.corrected_at else 0.0
+        missed = memory.load_misses.missed_at(load / unit) if unit else None
+        return missed is not None and missed > need.error_budget
+
+    @property
+    def load_fell(self) -> bool:
+        """Whether the load is clearly below one that came since replicas were added last."""
+        if self.need is None or self.outlook is None:
+            return True
+        highest = highest_since(self.outlook.history, self.memory.grown_at)
+        return highest is None or self.need.load.expected < _FALLEN * highest
+
     def _late(self) -> str:
         missing = min(self.memory.written_off, self.held - self.ready)
         if missing <= 0:
@@ -211,6 +240,8 @@ def forget_learned(memory: ScalingMemory) -> ScalingMemory:
         corrected_for=None,
         corrected_at=None,
         load_misses=LoadMisses(),
+        balance=NONE_COUNTED,
+        expected_share=None,
         loads=(),
         recommendations=(),
         rate_steps=(),
@@ -312,6 +343,8 @@ def _grow(inputs: ScalingInputs, sample: Sample) -> ScalingDecision | None:
     """Order more replicas, or return None."""
     memory, params, intent, held = inputs.memory, inputs.params, inputs.intent, inputs.held
     windows = evidence.usable(sample, params.window_s, limits.stable_s(memory, inputs.now))
+    if inputs.need is not None:  # the load that is to come is known: tokens need not stand for their requests
+        windows = evidence.by_request(windows)
     reachable = limits.reachable_objectives(memory, intent)
     chance = evidence.CHANCE if inputs.need is None else _CHANCE_BESIDE_FORECAST
     missed = evidence.proven_violations(reachable, windows, params.min_samples, chance)
@@ -379,10 +412,16 @@ def _shrink(inputs: ScalingInputs) -> ScalingDecision:
 
 def _fall(inputs: ScalingInputs, need: ReplicaNeed) -> ScalingDecision:
     """Order as few replicas as the highest of the recent recommendations if the evidence has lasted."""
-    held = inputs.held
-    if held <= inputs.intent.min_replicas or need.lasting >= held:
+    held, least = inputs.held, inputs.intent.min_replicas
+    if held <= least or need.lasting >= held:
         return inputs.order(held, "Steady", f"{held} is right: {need.cause}")
-    target = max(inputs.intent.min_replicas, inputs.recommended or need.replicas)
+    target = max(least, inputs.recommended or need.replicas)
+    failing = next((count for count in range(held - 1, target - 1, -1) if inputs.was_too_few(count)), None)
+    if failing == held - 1:
+        text = f"with {failing} more missed than allowed; by the forecast, {need.cause}"
+        return inputs.order(held, "Steady", f"{held} is right: at the load per replica {text}")
+    target = target if failing is None else failing + 1
     if target >= held or not inputs.may_fall:
         return inputs.order(held, "Steady", f"{need.lasting} may do; watching: {need.cause}")
-    return inputs.order(target, "LoadFell", f"{need.cause}: {held} -> {target}")
+    reason = "LoadFell" if inputs.load_fell else "FewerSuffice"
+    return inputs.order(target, reason, f"{need.cause}: {held} -> {target}")

@@ -19,7 +19,7 @@ from tangram.scaling.state import ScalingMemory, ScalingParams
 
 MOST_REPLICAS = 10_000  # that are ever recommended
 MOST_AVERAGED = 30  # bins of the load that are averaged
-_LASTING_BUDGET = 0.5  # share of the error budget down to which replicas are removed
+_LASTING_BUDGET = 0.6  # share of the error budget down to which replicas are removed
 _PART, _LEAST_PART = 0.03, 0.01  # accuracy of a part of a replica, and the smallest one
 _DRAIN_S = 60.0  # within which a queue is to be served beside the arrivals
 _LOOP_S = 30.0  # from a change of the load to an order: half a window of rates and one round
@@ -50,11 +50,13 @@ def needed(
     capacity = outlook.capacity.corrected(memory.correction)
     backlog = (sample.waiting or 0.0) / _DRAIN_S if queued else 0.0
     percentile = limits.forecast_objectives(memory, intent).strictest_percentile
-    misses = ExpectedMisses(load, capacity, backlog)
     budget, replica_rate = 1 - percentile / 100, capacity.rate_at(percentile)
+    misses = ExpectedMisses(load, capacity, backlog, memory.balance.margin_kept(budget))
     predicted = outlook.capacity.rate_at(percentile)
     replicas = misses.replicas_within(budget, replica_rate)
     lasting = misses.replicas_within(_LASTING_BUDGET * budget, replica_rate)
+    # Where fewer miss than expected, replicas carry more than `replica_rate`.
+    carried = load.expected if misses.margin_kept < 1 else 0.0
     return ReplicaNeed(
         replicas,
         lasting,
@@ -65,10 +67,11 @@ def needed(
         budget,
         misses.limit(replicas, budget),
         RunnerUp(replicas - 1, misses.share(replicas - 1)) if replicas > 1 else None,
-        misses.least_part(budget, replicas) * replica_rate,
-        misses.least_part(_LASTING_BUDGET * budget, lasting) * replica_rate,
+        max(carried, misses.least_part(budget, replicas) * replica_rate),
+        max(carried, misses.least_part(_LASTING_BUDGET * budget, lasting) * replica_rate),
         replica_rate / predicted if predicted else 1.0,
         max(0, replicas - misses.of_certain_load.replicas_within(budget, replica_rate)),
+        ExpectedMisses(load, capacity, backlog).share(memory.ready or replicas),
     )
 
 
@@ -79,6 +82,7 @@ class ExpectedMisses:
     load: Forecast
     capacity: ReplicaCapacity
     backlog: float = 0.0  # requests per second that wait and are to be served beside those that arrive
+    margin_kept: float = 1.0  # of the misses by which those of the forecast exceed those of the expected load
     _mean_rate: float = field(init=False, repr=False, compare=False)
     _computed: dict[float, float] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -102,9 +106,15 @@ class ExpectedMisses:
     def _per_second(self, replicas: float) -> float:
         if not self._mean_rate:
             return self.backlog * self.capacity.missed_share(self.backlog / replicas)
-        return self.load.mean_of(
-            lambda rate: rate * self.capacity.missed_share((rate + self.backlog) / replicas)
-        )
+
+        def missed(rate: float) -> float:
+            return rate * self.capacity.missed_share((rate + self.backlog) / replicas)
+
+        forecast = self.load.mean_of(missed)
+        if self.margin_kept == 1:
+            return forecast
+        certain = min(missed(self.load.expected), forecast)
+        return certain + self.margin_kept * (forecast - certain)
 
     def share(self, replicas: float) -> float:
         """Return the share of the requests that miss an objective."""

@@ -6,6 +6,7 @@ from tangram.fleet import Objectives, ProvisionedLoad
 from tangram.scaling.outlook.load_history import LEAST_HISTORY_S, MOST_HISTORY_S, STEP_S
 from tangram.scaling.outlook.load_misses import LoadMisses
 from tangram.scaling.outlook.load_outlook import ReplicaNeed
+from tangram.scaling.outlook.miss_balance import NONE_COUNTED, MissBalance
 from tangram.scaling.outlook.recommendations import Recommendations
 from tangram.scaling.outlook.replica_capacity import AS_PREDICTED, CapacityCorrection
 
@@ -83,6 +84,8 @@ class ScalingMemory:
     corrected_for: Objectives | None = None  # whose misses it explains
     corrected_at: float | None = None  # percentile in whose highest load `load_misses` has its loads
     load_misses: LoadMisses = field(default_factory=LoadMisses)  # from which it follows
+    balance: MissBalance = NONE_COUNTED  # of the misses that were expected and those that came
+    expected_share: float | None = None  # of requests to miss with the replicas that are ready
     loads: tuple[float, ...] = ()  # per replica over the predicted one, of the last minutes
     queued_load: float = 0.0  # at which their misses count: the highest since requests wait
     serving: tuple[tuple[float, int], ...] = ()  # time and ready replicas of each round of the last minute

@@ -6,8 +6,9 @@ independent arrivals have a variance in proportion to their mean), are added to 
 averaged with weights by their recent pinball loss, so that where nothing beats persistence the result is
 persistence with the trace's own burstiness, and where days repeat it is the day before.
 
-Errors count that were made at about the present level: a leap from silence says what may follow silence,
-and nothing about the load that came with it. At a level that is new the present rate has an assumed margin.
+Errors count that were made at about the present level, and where the rate had leapt as much: a leap from
+silence says what may follow silence, and nothing about the load that came with it. In a situation that is new
+the present rate has an assumed margin.
 """
 
 import math
@@ -32,9 +33,9 @@ SHARPNESS = 8.0  # weight of a base forecast: exp(-SHARPNESS x relative excess o
 # Before errors are known: an index of dispersion of arrivals in a bin, and a relative error of the level.
 PRIOR_DISPERSION, PRIOR_ERROR = 4.0, 0.15
 PRIOR_COUNT = 8.0  # errors that the prior counts as
-# The deviation of the logarithm of a ratio of levels whose errors count for each other. So many requests in
-# a bin are added to both, because ratios of few requests are chance.
-SAME_LEVEL, LEVEL_REQUESTS = math.log(2.0), 4.0
+# Deviations of the logarithms of levels, and of leaps, whose errors count for each other: a leap is a rate
+# over its level. So many requests in a bin are added to both, because ratios of few requests are chance.
+SAME_LEVEL, SAME_LEAP, LEVEL_REQUESTS = math.log(2.0), math.log(1.5), 4.0
 
 # Quantiles of the load that stand for its distribution, with the probability of each.
 DISTRIBUTION = (
@@ -42,7 +43,7 @@ DISTRIBUTION = (
     *((0.9, 0.1), (0.9625, 0.025), (0.9825, 0.015), (0.995, 0.01)),
 )
 _QUANTILES = tuple(quantile for quantile, _ in DISTRIBUTION)
-_LEAST_WEIGHT = 1e-9  # of an error at any other level
+_LEAST_WEIGHT = 1e-9  # of an error in any other situation
 _JUDGED = 6  # the place of the quantile by whose loss base forecasts are weighted
 
 
@@ -88,7 +89,7 @@ def forecast(history: LoadHistory, rate: float, *, now: float, horizon_s: float)
     steps = max(1, math.ceil(horizon_s / history.step_s - 1e-9))
     floor = _floor(history)
     assumed = _assumed(history, rate)
-    margins, errors = _margins(history, steps, _level_step(history, rate))
+    margins, errors = _margins(history, steps, *_situation(history, rate))
     bases: list[BaseForecast] = []
     quantiles: list[tuple[float, ...]] = []
     for margin in margins:
@@ -136,28 +137,44 @@ def _floor(history: LoadHistory) -> float:
     return 1.0 / history.step_s
 
 
-def _level_step(history: LoadHistory, rate: float) -> int:
-    """Return the step of a tenth of the present level, the average by which levels are compared."""
+@lru_cache(maxsize=1024)
+def _last_level(history: LoadHistory) -> float | None:
+    """Return the average of the last minutes by which levels are compared; None without a bin."""
     levels = _averages(_filled(history.rates), history.step_s / AVERAGES_S[0])
-    level = _averaged(levels[-1], rate, history.step_s / AVERAGES_S[0]) if levels else rate
-    return round(math.log(level + LEVEL_REQUESTS * _floor(history), STEP))
+    return levels[-1] if levels else None
+
+
+def _level(history: LoadHistory, rate: float) -> float:
+    """Return the present level, with the rate since the last bin ended."""
+    last = _last_level(history)
+    return rate if last is None else _averaged(last, rate, history.step_s / AVERAGES_S[0])
+
+
+def _situation(history: LoadHistory, rate: float) -> tuple[int, int]:
+    """Return the step of a tenth of the present level, and that of a leap of the rate from it; 0: none."""
+    level, more = _level(history, rate), LEVEL_REQUESTS * _floor(history)
+    leap = math.log((rate + more) / (level + more))
+    return round(math.log(level + more, STEP)), round(leap / SAME_LEAP)
 
 
 @lru_cache(maxsize=1024)
-def _margins(history: LoadHistory, steps: int, level_step: int) -> tuple[tuple[_Margin, ...], float]:
-    """Return quantiles of errors and weight of each base forecast, and how many errors at such a level they
-    rest on. They change with the level, and once per bin.
+def _margins(
+    history: LoadHistory, steps: int, level_step: int, leap_step: int
+) -> tuple[tuple[_Margin, ...], float]:
+    """Return quantiles of errors and weight of each base forecast, and how many errors in such a situation
+    they rest on. They change with the situation, and once per bin.
     """
     rates = _filled(history.rates)
     floor = _floor(history)
-    halves = history.step_s / HALF_LIFE_S
+    halves, more = history.step_s / HALF_LIFE_S, LEVEL_REQUESTS * floor
     count = len(rates)
     levels = _averages(rates, history.step_s / AVERAGES_S[0])
-    weights = [
-        0.5 ** ((count - 1 - place) * halves)
-        * _alike(math.log(level + LEVEL_REQUESTS * floor) - level_step * math.log(STEP))
-        for place, level in enumerate(levels)
-    ]
+    weights = []
+    for place, (level, rate) in enumerate(zip(levels, rates, strict=True)):
+        age = 0.5 ** ((count - 1 - place) * halves)
+        other_level = (math.log(level + more) - level_step * math.log(STEP)) / SAME_LEVEL
+        other_leap = (math.log((rate + more) / (level + more)) - leap_step * SAME_LEAP) / SAME_LEAP
+        weights.append(age * (math.exp(-(other_level**2 + other_leap**2) / 2) + _LEAST_WEIGHT))
     margins, losses, known = [], [], 0.0
     for base in _bases(history, rates, steps):
         errors = []
@@ -176,11 +193,6 @@ def _margins(history: LoadHistory, steps: int, level_step: int) -> tuple[tuple[_
         _Margin(base, quantiles, _weight(loss, best))
         for (base, quantiles), loss in zip(margins, losses, strict=True)
     ), known
-
-
-def _alike(log_ratio: float) -> float:
-    """Return what an error counts whose level differs so from the present one: 1 at the same level."""
-    return math.exp(-((log_ratio / SAME_LEVEL) ** 2) / 2) + _LEAST_WEIGHT
 
 
 class _Error(NamedTuple):
@@ -214,7 +226,9 @@ def _pinball(error: float, quantile: float) -> float:
 def _assumed(history: LoadHistory, rate: float) -> tuple[float, ...]:
     """Return the quantiles of the load at a level of which no errors are known."""
     level = max(rate, _floor(history))
-    deviation = math.sqrt(PRIOR_DISPERSION / history.step_s * level + (PRIOR_ERROR * level) ** 2)
+    # A load that has just changed may change as much again. What began within the last bin has no level.
+    leap = rate - _level(history, rate) if len(history.rates) > 1 else 0.0
+    deviation = math.sqrt(PRIOR_DISPERSION / history.step_s * level + (PRIOR_ERROR * level) ** 2 + leap**2)
     return tuple(max(0.0, rate + NormalDist().inv_cdf(quantile) * deviation) for quantile in _QUANTILES)
 
 
