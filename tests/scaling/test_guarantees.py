@@ -129,10 +129,10 @@ def test_one_order_at_most_doubles_or_adds_four(history, known):
 @given(HISTORIES, OUTLOOKS)
 def test_an_order_on_its_way_is_added_to_only_for_more_than_one_replica(history, known):
     for _, ready, decision in play(history, known):
-        missing = decision.previous - decision.memory.written_off - ready
-        if decision.reason == "LoadForecast" and missing > 0 and decision.memory.failed_orders == 0:
+        missing = decision.previous - decision.memory.supply.written_off - ready
+        if decision.reason == "LoadForecast" and missing > 0 and decision.memory.supply.failed_orders == 0:
             assert decision.need is not None
-            assert decision.need.replicas + decision.memory.written_off > decision.previous
+            assert decision.need.replicas + decision.memory.supply.written_off > decision.previous
 
 
 @examples(30)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tangram.api.llm_deployment.status import ScalingStatus
-from tangram.scaling import ScalingMemory, recalled, record
+from tangram.scaling import ScalingMemory, Supply, recalled, record
 from tangram.scaling.outlook.replica_capacity import CapacityCorrection
 
 LEARNED = ScalingMemory(
@@ -18,9 +18,7 @@ LEARNED = ScalingMemory(
     violated_load=16.0,
     tpot_reachable=False,
     ttft_reachable=True,
-    start_s=93.0,
-    written_off=1,
-    failed_orders=2,
+    supply=Supply(start_s=93.0, written_off=1, failed_orders=2),
     spare_since=5.0,
     correction=CapacityCorrection(0.5123, 0.6, 0.0131),
 )
@@ -35,9 +33,7 @@ def test_what_was_learned_goes_through_a_status():
         violated_load=16.0,
         tpot_reachable=False,
         ttft_reachable=True,
-        start_s=93.0,
-        written_off=1,
-        failed_orders=2,
+        supply=Supply(start_s=93.0, written_off=1, failed_orders=2),
         correction=CapacityCorrection(0.51, 0.6, 0.014),
         prior=CapacityCorrection(0.51, 0.6, 0.014),
     )
@@ -78,7 +74,7 @@ def test_a_number_that_cannot_be_is_forgotten(bad):
 
     memory = recalled(block)
 
-    assert (memory.violated_rate, memory.start_s) == (None, None)
+    assert (memory.violated_rate, memory.supply.start_s) == (None, None)
     assert memory.violated_load == 16.0
 
 
@@ -96,5 +92,5 @@ VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_s
 def test_whatever_is_in_the_block_nothing_raises(block):
     memory = recalled(block)
 
-    assert memory.written_off >= 0
-    assert recalled(record(memory)).written_off == memory.written_off
+    assert memory.supply.written_off >= 0
+    assert recalled(record(memory)).supply.written_off == memory.supply.written_off

@@ -211,7 +211,7 @@ def test_after_two_shapes_evidence_begins_anew():
     state, _ = LAW.step(mixed, seen(missed(at)))
 
     assert of_replicas(state.memory) == of_replicas(COUNTED.memory)
-    assert state.memory.stable_since == at
+    assert state.memory.supply.stable_since == at
     for step in range(1, 12):
         state, _ = LAW.step(state, seen(missed(at + 15.0 * step)))
     assert of_replicas(state.memory) != of_replicas(COUNTED.memory)

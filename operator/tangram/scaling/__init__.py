@@ -7,7 +7,7 @@ from tangram.scaling.fleet_queries import FleetQuery, MetricsSubject, for_fleet,
 from tangram.scaling.record import recalled, record
 from tangram.scaling.sample import RejectedSample, Sample, Window, sample_from
 from tangram.scaling.signal import Signal, SignalState, classify
-from tangram.scaling.state import ScalingDecision, ScalingMemory, ScalingParams
+from tangram.scaling.state import ScalingDecision, ScalingMemory, ScalingParams, Supply
 
 __all__ = [
     "FleetAnswers",
@@ -20,6 +20,7 @@ __all__ = [
     "ScalingParams",
     "Signal",
     "SignalState",
+    "Supply",
     "Window",
     "classify",
     "decide",

@@ -90,7 +90,7 @@ def corrected(
     missed = _missed(limits.reachable_objectives(memory, intent), window)
     if missed is not None and window.requests and math.isfinite(caused_by):
         requests = every_s / params.window_s * window.requests
-        settled = not (leaps or is_queued) and ready == memory.settled_ready
+        settled = not (leaps or is_queued) and ready == memory.supply.settled_ready
         balance = balance.counted(requests, missed, memory.expected_share if settled else None)
         if not leaps:
             load_misses = load_misses.counted(caused_by, requests, missed)

@@ -65,9 +65,9 @@ def decide(
     memory = _for_subject(memory, intent)
     if idle_ttft_ms is not None:
         memory = replace(memory, idle_ttft_ms=idle_ttft_ms)
-    memory = supply.observe(
-        memory, params, held=held, existing=held if existing is None else existing, ready=ready, now=now
-    )
+    existing = held if existing is None else existing
+    seen = supply.observe(memory.supply, params, held=held, existing=existing, ready=ready, now=now)
+    memory = replace(memory, supply=seen)
     memory = _remember(memory, params, intent, held, ready, signal, now, outlook, is_mixed=is_mixed)
     need = _need(memory, params, intent, signal, now, outlook)
     memory = replace(memory, expected_share=None if need is None else need.whole_margin_share)
@@ -114,7 +114,7 @@ class ScalingInputs:
         if replicas > self.held or (replicas < self.held and self.need is None):
             memory = replace(memory, spare_since=None)
         if replicas > self.held and reason not in _NOT_FOR_LOAD:
-            memory = supply.after_order(memory, self.now)
+            memory = replace(memory, queued_since=None, supply=supply.after_order(memory.supply, self.now))
         return ScalingDecision(
             self.now,
             replicas,
@@ -201,11 +201,11 @@ class ScalingInputs:
         """Whether the load is clearly below one that came since replicas were added last."""
         if self.need is None or self.outlook is None:
             return True
-        highest = highest_since(self.outlook.history, self.memory.grown_at)
+        highest = highest_since(self.outlook.history, self.memory.supply.grown_at)
         return highest is None or self.need.load.expected < _FALLEN * highest
 
     def _late(self) -> str:
-        missing = min(self.memory.written_off, self.held - self.ready)
+        missing = min(self.memory.supply.written_off, self.held - self.ready)
         if missing <= 0:
             return ""
         return f"{missing} of {self.held} replicas did not become ready in time and are not expected any more"
@@ -234,7 +234,7 @@ def forget_learned(memory: ScalingMemory) -> ScalingMemory:
         idle_ttft_ms=None,
         tpot_reachable=None,
         idle_tpot_ms=None,
-        start_s=None,
+        supply=replace(memory.supply, start_s=None),
         correction=AS_PREDICTED,
         prior=AS_PREDICTED,
         corrected_for=None,
@@ -266,9 +266,10 @@ def _remember(
     """Update the timers. Any gap in the evidence restarts them."""
     sample = signal.recent_sample if signal else None
     if signal is None or sample is None:
-        return replace(memory, queued_since=None, spare_since=None, stable_since=now)
+        unstable = supply.unstable(memory.supply, now)
+        return replace(memory, queued_since=None, spare_since=None, supply=unstable)
     if sample.requests is None:  # Prometheus has just started: wider windows are incomplete
-        memory = replace(memory, stable_since=now)
+        memory = replace(memory, supply=supply.unstable(memory.supply, now))
     queued = _queue_is_long(sample, intent, ready)
     memory = replace(memory, queued_since=supply.since(memory.queued_since, now) if queued else None)
     # A window of several shapes shows which share of all requests missed, not on which shape: it would teach
@@ -349,7 +350,7 @@ def _grow(inputs: ScalingInputs, sample: Sample) -> ScalingDecision | None:
     chance = evidence.CHANCE if inputs.need is None else _CHANCE_BESIDE_FORECAST
     missed = evidence.proven_violations(reachable, windows, params.min_samples, chance)
     queued = _queue_lasts(memory, params, inputs.now)
-    forecast = 0 if inputs.need is None else inputs.need.replicas + memory.written_off
+    forecast = 0 if inputs.need is None else inputs.need.replicas + memory.supply.written_off
     if not missed and not queued and forecast <= held:
         return None
     if missed or queued:  # also where the forecast sees no need: a removal waits for the window after it
@@ -361,7 +362,7 @@ def _grow(inputs: ScalingInputs, sample: Sample) -> ScalingDecision | None:
     if held >= intent.max_replicas:
         text = f"{cause}, but spec.scaling.maxReplicas is {intent.max_replicas}"
         return inputs.order(held, AT_MAXIMUM, text, text)
-    if supply.nothing_starts(memory):
+    if supply.nothing_starts(memory.supply):
         text = f"{cause}, but no replica of the last orders became ready: none is added before one does"
         return inputs.order(held, NOT_STARTING, text, text)
     if not _last_order_shows(memory, params, inputs.now, queued=queued):
@@ -370,7 +371,7 @@ def _grow(inputs: ScalingInputs, sample: Sample) -> ScalingDecision | None:
             return inputs.order(held, "WaitingForReplicas", f"{cause}; the last step has yet to take effect")
         least = forecast
     elif missed or queued:
-        needed = _needed(sample, inputs.ready) if queued and not memory.failed_orders else 0
+        needed = _needed(sample, inputs.ready) if queued and not memory.supply.failed_orders else 0
         least = max(held + 1, needed, forecast)
     else:
         least = forecast
@@ -386,11 +387,11 @@ def _last_order_shows(memory: ScalingMemory, params: ScalingParams, now: float, 
 
     Attainment covers a window; a queue is measured at once and only has to last.
     """
-    if memory.grown_at is None:
+    if memory.supply.grown_at is None:
         return True
-    if memory.complete_since is None:
+    if memory.supply.complete_since is None:
         return False
-    return now - memory.complete_since >= (params.up_after_s if queued else params.window_s)
+    return now - memory.supply.complete_since >= (params.up_after_s if queued else params.window_s)
 
 
 def _needed(sample: Sample, ready: int) -> int:

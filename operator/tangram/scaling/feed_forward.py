@@ -27,7 +27,7 @@ _LOOP_S = 30.0  # from a change of the load to an order: half a window of rates 
 
 def expected_start_s(memory: ScalingMemory, params: ScalingParams, outlook: LoadOutlook) -> float:
     """Return the seconds from an order to a ready replica: as pods record it, as measured, or as assumed."""
-    start_s = outlook.start_s if outlook.start_s is not None else memory.start_s
+    start_s = outlook.start_s if outlook.start_s is not None else memory.supply.start_s
     return params.start_s if start_s is None else start_s
 
 
@@ -71,7 +71,7 @@ def needed(
         max(carried, misses.least_part(_LASTING_BUDGET * budget, lasting) * replica_rate),
         replica_rate / predicted if predicted else 1.0,
         max(0, replicas - misses.of_certain_load.replicas_within(budget, replica_rate)),
-        ExpectedMisses(load, capacity, backlog).share(memory.ready or replicas),
+        ExpectedMisses(load, capacity, backlog).share(memory.supply.ready or replicas),
     )
 
 

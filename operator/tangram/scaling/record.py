@@ -15,7 +15,7 @@ from tangram.scaling.capacity_correction import LEAST_SHARE, MOST_SHARE
 from tangram.scaling.outlook.miss_curve import MOST_SPREAD
 from tangram.scaling.outlook.replica_capacity import CapacityCorrection
 from tangram.scaling.outlook.tenth_steps import nearest_step
-from tangram.scaling.state import ScalingMemory
+from tangram.scaling.state import ScalingMemory, Supply
 
 # Field of `status.placement`, in milliseconds: not repeated in `status.scaling`.
 PREDICTED_TPOT = "predictedTPOTMilliseconds"
@@ -32,7 +32,7 @@ def record(memory: ScalingMemory) -> dict[str, Any]:
     for name, value in (
         ("violatedRequestsPerSecond", memory.violated_rate),
         ("violatedRunningRequests", memory.violated_load),
-        ("startSeconds", memory.start_s),
+        ("startSeconds", memory.supply.start_s),
     ):
         if value is not None:
             block[name] = _decimal(value)
@@ -53,18 +53,20 @@ def record(memory: ScalingMemory) -> dict[str, Any]:
         block["ttftReachable"] = memory.ttft_reachable
     if memory.tpot_reachable is not None:
         block["tpotReachable"] = memory.tpot_reachable
-    if memory.written_off:
-        block["lateReplicas"] = memory.written_off
-    if memory.failed_orders:
-        block["failedOrders"] = memory.failed_orders
+    if memory.supply.written_off:
+        block["lateReplicas"] = memory.supply.written_off
+    if memory.supply.failed_orders:
+        block["failedOrders"] = memory.supply.failed_orders
     return block | {"learnedUnder": memory.subject} if block else {}
 
 
 def recalled(block: Mapping[str, Any]) -> ScalingMemory:
     """Return the memory that `block` records. Never raises, whatever the block holds."""
     memory = ScalingMemory(
-        written_off=_count(block.get("lateReplicas")),
-        failed_orders=_count(block.get("failedOrders")),
+        supply=Supply(
+            written_off=_count(block.get("lateReplicas")),
+            failed_orders=_count(block.get("failedOrders")),
+        ),
         idle_tpot_ms=_positive(block.get(PREDICTED_TPOT), _MOST_SECONDS),
     )
     subject = block.get("learnedUnder")
@@ -80,7 +82,7 @@ def recalled(block: Mapping[str, Any]) -> ScalingMemory:
         subject=subject,
         violated_rate=_positive(block.get("violatedRequestsPerSecond"), _MOST_LOAD),
         violated_load=_positive(block.get("violatedRunningRequests"), _MOST_LOAD),
-        start_s=_positive(block.get("startSeconds"), _MOST_SECONDS),
+        supply=replace(memory.supply, start_s=_positive(block.get("startSeconds"), _MOST_SECONDS)),
         ttft_reachable=_flag(block.get("ttftReachable")),
         tpot_reachable=_flag(block.get("tpotReachable")),
         correction=correction,

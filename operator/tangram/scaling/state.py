@@ -45,16 +45,9 @@ class ScalingParams:
 
 
 @dataclass(frozen=True, slots=True)
-class ScalingMemory:
-    """What the law remembers of one LLMDeployment. Timers restart with the operator, so no replica is removed
-    for a window. What a violation or a late replica taught is recorded in the status (`record`).
-    """
+class Supply:
+    """Which of the ordered replicas became ready, and how long that took (`ordered_replicas`)."""
 
-    replicas: int | None = None  # last ordered
-    queued_since: float | None = None  # requests wait without a break since
-    spare_since: float | None = None  # fresh evidence without a break, that one replica less would do, since
-
-    # Supply: which of the ordered replicas became ready.
     grown_at: float | None = None  # last order of more replicas
     complete_since: float | None = None  # all expected replicas are ready since
     incomplete_since: float | None = None  # some are missing since, or were for less than a window
@@ -65,6 +58,19 @@ class ScalingMemory:
     written_off: int = 0  # replicas that did not become ready by their deadline
     failed_orders: int = 0  # orders in a row of which no replica became ready
     start_s: float | None = None  # measured time from an order to ready replicas, smoothed
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingMemory:
+    """What the law remembers of one LLMDeployment. Timers restart with the operator, so no replica is removed
+    for a window. What a violation or a late replica taught is recorded in the status (`record`).
+    """
+
+    replicas: int | None = None  # last ordered
+    queued_since: float | None = None  # requests wait without a break since
+    spare_since: float | None = None  # fresh evidence without a break, that one replica less would do, since
+
+    supply: Supply = field(default_factory=Supply)
 
     # Load of one replica of the present shape under the present objectives.
     subject: str = ""  # model and objectives of the following
