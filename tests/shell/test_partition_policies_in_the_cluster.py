@@ -140,8 +140,8 @@ async def test_a_move_alone_is_carried_out_once_a_person_consents(
             await asyncio.to_thread(give_consent, access, plan["metadata"]["name"], approved=True)
 
             async def is_done() -> bool:
-                states = {p["metadata"]["name"]: p["status"]["state"] for p in await plans(cluster)}
-                return states[plan["metadata"]["name"]] == "Done"
+                done = await in_state(cluster, "Done")
+                return done is not None and done["metadata"]["name"] == plan["metadata"]["name"]
 
             await eventually(is_done, 60, "the plan is done")
 

@@ -195,13 +195,18 @@ def test_a_long_display_is_cut():
 
 
 def test_a_plan_of_changes_says_what_its_gpus_cost_before_and_after():
-    priced = replace(CUT, cost=(6.146, 3.07), serves=("chat/llama",))
+    priced = replace(CUT, cost=(6.148, 3.074), serves=("chat/llama",))
     record = plan_record(written(priced), frozenset())
-    status = plan_status(PlanProgress("p", PlanState.RECOMMENDED, "WaitingForApproval", ""), record, NOW)
+    progress = PlanProgress("p", PlanState.RECOMMENDED, "WaitingForApproval", "")
+    status = plan_status(progress, record, NOW)
 
     assert record.changes.name == CUT.name  # a consent is not outdated by a changed price
     assert (record.changes.cost, record.changes.serves) == ((6.15, 3.07), ("chat/llama",))
     assert (status["currentCostPerHour"], status["savesPerHour"]) == ("6.15", "3.08")
+    first = PlanRecord(record.name, priced, True, state=record.state, since=record.since)
+    assert (
+        plan_status(PlanProgress("p", PlanState.RECOMMENDED, "WaitingForApproval", ""), first, NOW) == status
+    )
 
 
 def test_moves_alone_become_a_plan_and_start_from_the_layouts_that_they_keep():
@@ -214,6 +219,20 @@ def test_moves_alone_become_a_plan_and_start_from_the_layouts_that_they_keep():
 
     assert planned("gpu") == planned("gpu", "gpu") == [moves.name]
     assert planned("empty") == []
+
+
+@pytest.mark.parametrize(
+    ("state", "proposed"), [("Executing", False), ("Approved", False), ("Recommended", True), ("Done", True)]
+)
+def test_no_second_plan_moves_replicas_that_a_plan_moves_already(state, proposed):
+    first = LayoutChanges((LEFT,), TO_QUARTERS, "pool")
+    other = replace(CUT, moves=TO_QUARTERS)
+    node = {"metadata": {"name": "a"}, "taints": [], "allocatable": {}}
+    world = world_of(
+        written(first, state=state), nodes=(node,), recommended=(other,), partitions=(uncut(),), now=NOW
+    )
+
+    assert (other.name in [plan.name for plan in world.plans]) == proposed
 
 
 def test_a_consent_to_a_move_covers_the_shape_that_was_shown():

@@ -166,8 +166,8 @@ def plan_status(progress: PlanProgress, record: PlanRecord, now: float) -> Objec
         "progress": f"{progress.done}/{len(record.changes.changes)}",
     }
     if record.changes.cost is not None:
-        before, after = record.changes.cost
-        status |= {"currentCostPerHour": _usd(before), "savesPerHour": _usd(before - after)}
+        before, after = map(_usd, record.changes.cost)  # as in the spec: it is written once, and read again
+        status |= {"currentCostPerHour": before, "savesPerHour": _usd(float(before) - float(after))}
     if progress.waits_for:
         status["waitsFor"] = progress.waits_for[:MAX_SHORT_TEXT]
     if progress.until is not None:

@@ -195,10 +195,11 @@ def repartition_world(
         )
         for partition in (*partitions, *(NodePartition(name) for name in held))
     ]
+    records = tuple(_records(plans, recommended, now))
     return RepartitionWorld(
         now=now,
         nodes=tuple(sorted(world_nodes, key=lambda node: node.name)),
-        plans=(*_records(plans, recommended, now), *_new(plans, changes, partitions, now)),
+        plans=(*records, *_new(plans, records, changes, partitions, now)),
         policies={pool.name: pool.policy for pool in snapshot.pools},
         owners=_owners(snapshot, deployments, _serving(snapshot, pods), immovable or {}),
         limits=limits,
@@ -272,11 +273,17 @@ def _records(plans: FleetPlanObjects, recommended: Recommended, now: float) -> I
 
 def _new(
     plans: FleetPlanObjects,
+    records: Iterable[PlanRecord],
     recommended: tuple[LayoutChanges, ...],
     partitions: list[NodePartition],
     now: float,
 ) -> Iterable[PlanRecord]:
-    """Yield a plan for recommended changes that have none, where they still start from what there is."""
+    """Yield a plan for recommended changes that have none, where they still start from what there is.
+
+    While replicas move, the next plan that moves them waits: it would be about where they stand in between.
+    """
+    underway = [r for r in records if r.state in (PlanState.APPROVED, PlanState.EXECUTING)]
+    moving = {owner for record in underway for owner in record.changes.disturbed}
     live = {hash_of(key_of(plan)[1]) for plan in plans.live}
     layouts = {gpu.id: gpu.layout for partition in partitions for gpu in partition.gpus}
     wanted = {gpu: layout for partition in partitions for gpu, layout in partition.wanted}
@@ -285,6 +292,7 @@ def _new(
         starts = all(layouts.get(change.gpu) == change.before for change in changes.changes)
         # Else the layouts are restored.
         starts &= any(c.keeps_layout or wanted.get(c.gpu) != c.after for c in changes.changes)
+        starts &= moving.isdisjoint(changes.disturbed)
         if changes.name not in live and starts and fits(changes) and not _is_refused(before, now):
             suffix = f"{SUFFIX}{len(before) + 1}" if before else ""
             yield PlanRecord(f"{changes.name}{suffix}", changes, is_recommended=True, since=now)
