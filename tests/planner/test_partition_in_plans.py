@@ -12,6 +12,7 @@ from tangram.fleet import (
     MIGPolicy,
     PartitionView,
     Pool,
+    RemoveDeployment,
     ReplicaMove,
 )
 from tangram.planner import plan
@@ -216,3 +217,33 @@ def test_a_model_that_is_served_waits_for_no_consent():
     decisions, _ = planned(node("a", gpu=1), partition=WAITING)
 
     assert (decisions[CHAT.uid].placed_reason, decisions[CHAT.uid].consent) == ("Placed", "")
+@pytest.mark.parametrize(
+    ("most", "coming", "free", "left"),
+    [
+        (1_000_000, True, False, [1]),  # no restart: it waits for the device that comes
+        (0, True, False, []),  # with consent it stops before
+        (0, True, True, [1]),  # a replacement can start first
+    ],
+)
+def test_a_replica_stops_before_its_replacement_serves_only_with_consent_and_without_a_device(
+    most, coming, free, left
+):
+    old = shape()
+    offered = {"gpu": 1} | ({"mig_1g_10gb": 1} if free else {})
+    view = PartitionView(
+        coming=(COMING,) * coming,
+        going=(("a", GPU, 1),),
+        moves=(ReplicaMove(CHAT.uid, shape("1g.10gb").key, most_on_others=most),),
+    )
+    seen = snapshot(
+        node("a", **offered),
+        partition=view,
+        workloads=(workload(CHAT, old, 1),),
+        claims=claims(CHAT, old, "a"),
+        desired=((CHAT.uid, 1),),
+    )
+
+    decided = plan(seen, (CHAT,), NOW)
+
+    ended = [action for action in decided.actions if isinstance(action, RemoveDeployment)]
+    assert [1] * (not ended) == left

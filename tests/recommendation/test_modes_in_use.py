@@ -92,6 +92,27 @@ def test_whole_gpus_in_use_are_cut_for_a_model_that_finds_none_and_a_restart_is_
     assert any(note.startswith(named) for note in found.document["notes"])
 
 
+@pytest.mark.parametrize("policy", [PoolPolicy.RECOMMEND, PoolPolicy.FULL])
+def test_a_plan_of_changes_names_whom_it_restarts(policy):
+    seen, wanted = full_of_whole_gpus(policy=policy)
+
+    found = recommend(seen, wanted)
+
+    (changes,) = found.changes
+    assert changes.restarts == tuple(restarted(found))
+    assert set(changes.restarts) < set(changes.disturbed)  # the other one moves directly
+    assert changes.name != replace(changes, restarts=()).name  # consent to moves is none to restarts
+
+
+def test_under_mig_manager_a_restart_is_recommended_and_not_carried_out():
+    seen, wanted = full_of_whole_gpus(backend="mig-manager")
+
+    found = recommend(seen, wanted)
+
+    assert found.changes == ()
+    assert any("would be restarted" in note for note in found.document["notes"])
+
+
 def test_a_replica_that_a_free_slice_serves_makes_room_without_a_restart():
     """The third model is too large for the slice that is free beside two whole GPUs."""
     seen, (first, second, _) = full_of_whole_gpus()

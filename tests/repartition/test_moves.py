@@ -117,6 +117,77 @@ def test_a_replica_that_changes_its_shape_gets_no_surge_and_its_node_is_closed_a
     assert [type(action) for action in result.actions] == [HoldNode]
 
 
+def restarted(*pods, policy=PoolPolicy.FULL, approved=True, state=PlanState.EXECUTING, **fields):
+    """As `moved` to another shape, where a person was told that replicas would not serve for a while."""
+    shapes, holds = fields.get("shapes", frozenset({SAME})), fields.get("holds", ())
+    busy = replace(gpu("a0", BEFORE), held=tuple((0, pod.name) for pod in pods))
+    there = replace(node("a", busy, holds=holds, claimed={RESOURCE: len(pods)}), pods=tuple(pods))
+    of = replace(CUT, moves=(("chat/llama", OTHER),), restarts=("chat/llama",))
+    found = world(there, plans=(replace(plan(of), approved=approved, state=state),), policy=policy)
+    owners = {"chat/llama": WorldOwner("uid", 1, len(pods), len(pods), shapes)}
+    return next_step(replace(found, owners=owners))
+
+
+@pytest.mark.parametrize("policy", [PoolPolicy.FULL, PoolPolicy.RECOMMEND])
+@pytest.mark.parametrize("state", [None, PlanState.RECOMMENDED, PlanState.EXECUTING])
+def test_no_policy_consents_to_a_restart(policy, state):
+    result = restarted(POD, policy=policy, approved=None, state=state, holds=(CLOSED,))
+
+    assert verdicts(result) == {"plan": ("Recommended", "WaitingForApproval")}
+    assert "replicas of chat/llama would not serve" in result.progress[0].message
+    assert (result.moves, [type(action) for action in result.actions]) == ((), [ReleaseNode])
+
+
+def test_a_policy_that_moves_no_replica_forbids_a_restart_though_approved():
+    result = restarted(POD, policy=PoolPolicy.IDLE_ONLY)
+
+    assert verdicts(result) == {"plan": ("Blocked", "PolicyForbids")}
+    assert result.moves == ()
+
+
+def test_a_replica_that_restarts_stops_only_when_its_node_is_closed_and_it_is_marked():
+    marked = replace(POD, is_marked=True)
+    opened, closed = restarted(POD), restarted(POD, holds=(CLOSED,))
+    unsettled = restarted(marked, holds=(replace(CLOSED, since=NOW - 1),))
+    stops = restarted(marked, holds=(CLOSED,))
+
+    assert [type(action) for action in opened.actions] == [HoldNode]
+    assert closed.actions == (MarkPod("chat/llama-1"),)
+    assert [r.moves[0].most_on_others for r in (opened, closed, unsettled, stops)] == [1, 1, 1, 0]
+
+
+def test_of_several_replicas_those_that_are_not_in_the_way_go_on():
+    """The number is absolute: while a pod ends, no other one is stopped in its place."""
+    other, marked = WorldPod("chat/llama-2", "chat/llama"), replace(POD, is_marked=True)
+    for first in (marked, replace(marked, is_leaving=True)):
+        busy = replace(gpu("a0", BEFORE), held=((0, first.name), (2, other.name)))
+        there = replace(node("a", busy, holds=(CLOSED,), claimed={RESOURCE: 2}), pods=(first, other))
+        of = replace(CUT, moves=(("chat/llama", OTHER),), restarts=("chat/llama",))
+        found = world(there, plans=(replace(plan(of), approved=True),), policy=PoolPolicy.FULL)
+        owners = {"chat/llama": WorldOwner("uid", 2, 2, 2, frozenset({SAME}))}
+
+        assert next_step(replace(found, owners=owners)).moves[0].most_on_others == 1
+
+
+def test_a_replica_that_has_stopped_is_underway_until_it_has_its_new_shape():
+    gone = restarted(holds=(CLOSED,), shapes=frozenset())
+
+    assert [type(action) for action in gone.actions] == [SetLayouts]
+    assert gone.moves[0].shape == OTHER
+
+
+def test_a_plan_is_not_done_before_what_it_restarts_is_there_again():
+    of = replace(CUT, moves=(("chat/llama", OTHER),), restarts=("chat/llama",))
+    cut = node("a", gpu("a0", AFTER), wanted={"a0": AFTER})
+    found = world(cut, plans=(replace(plan(of), approved=True),), policy=PoolPolicy.FULL)
+
+    def state(desired, *shapes):
+        owners = {"chat/llama": WorldOwner("uid", desired, 0, 0, frozenset(shapes))}
+        return next_step(replace(found, owners=owners)).progress[0].state
+
+    assert [state(1), state(1, OTHER), state(0)] == [PlanState.EXECUTING, PlanState.DONE, PlanState.DONE]
+
+
 def test_a_replica_that_changes_its_shape_is_never_marked():
     result = moved(POD, shape=OTHER, available=2, holds=(CLOSED,))
 

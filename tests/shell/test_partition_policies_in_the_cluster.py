@@ -218,6 +218,41 @@ async def test_a_plan_that_a_change_by_hand_overtakes_is_not_carried_out_althoug
         assert node.errors == []
 
 
+@pytest.mark.timeout(300)
+async def test_a_third_model_on_two_whole_gpus_is_served_once_a_person_allows_a_restart(
+    cluster: LiveCluster, operator: Callable[..., Any]
+) -> None:
+    """Neither GPU can be cut while its replica runs: one of them restarts, the other one moves directly."""
+    name = cluster.namespace
+    async with partitioned_node(cluster, name, nvml_state("H100-80GB-SXM", {}, {}), {"pool": name}) as node:
+        await cluster.apply(pool(name, "Ignore"), GPU_POOLS)
+        operator(partition=PARTITION | {"moveDeadlineSeconds": 120})
+        await reported(node)
+        for model_name in ("first", "second"):
+            await cluster.apply(model(cluster, model_name))
+            await cluster.until(model_name, "Ready", "True", within_s=60)
+        availability = Availability(cluster)
+        with availability.watched():
+            await cluster.apply(pool(name, "Full"), GPU_POOLS)  # no policy consents to a restart
+            await cluster.apply(model(cluster, "third"))
+            plan = await eventually(lambda: in_state(cluster, "Recommended"), 60, "a plan waits for consent")
+            (restarted,) = [d["owner"] for d in plan["spec"]["disturbed"] if d.get("restarts")]
+            assert f"replicas of {restarted} would not serve for a while" in plan["status"]["message"]
+            assert (availability.least, node.layouts()) == ({"first": 1, "second": 1}, [["gpu"]] * 2)
+
+            approved = {"spec": {"approved": True}}
+            await cluster.client.merge(FLEET_PLANS, "", plan["metadata"]["name"], approved, guard=UNGUARDED)
+            await cluster.until("third", "Ready", "True", within_s=90)
+            await ended(cluster, "Done")
+
+        moved_one = {"first": "second", "second": "first"}[restarted.partition("/")[2]]
+        assert availability.least[moved_one] == 1
+        for model_name in ("first", "second"):
+            await cluster.until(model_name, "Ready", "True", within_s=60)
+        assert sorted(map(len, node.layouts()))[-1] >= 3
+        assert node.errors == []
+
+
 async def test_full_moves_a_replica_make_before_break(
     cluster: LiveCluster, operator: Callable[..., Any]
 ) -> None:

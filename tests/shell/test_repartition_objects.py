@@ -104,7 +104,8 @@ def test_a_replica_that_terminates_or_is_not_ready_serves_for_nobody():
 
 
 def test_a_plan_is_read_as_it_was_written():
-    moving = replace(CUT, moves=(("chat/llama", ShapeKey("A30", "1g.6gb")),))
+    moves = tuple((owner, ShapeKey("A30", "1g.6gb")) for owner in ("chat/llama", "chat/qwen"))
+    moving = replace(CUT, moves=moves, restarts=("chat/qwen",))
 
     record = plan_record(written(moving), frozenset({moving.name}))
 

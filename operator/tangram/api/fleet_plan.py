@@ -174,6 +174,11 @@ class DisturbedDeployment(APIModel):
     tensor_parallel: Annotated[int, Field(ge=1, le=64)] = Field(
         default=1, description="Whole GPUs that one replica takes."
     )
+    restarts: StrictBool = Field(
+        default=False,
+        description="Whether replicas of it stop before others serve: downtime, which a person has to "
+        "approve whatever the pool's migPolicy.",
+    )
 
 
 class FleetPlanSpec(APIModel):
@@ -200,7 +205,8 @@ class FleetPlanSpec(APIModel):
     pool: ShortText | None = optional("GPUPool of the GPUs in `changes`: its migPolicy says who approves.")
     fleet_plan: Hash | None = optional("FleetPlan of the whole fleet that the changes lead to.")
     approved: StrictBool | None = optional(
-        "Consent to the changes, where the pool's migPolicy is Recommend; false rejects them. Set it with "
+        "Consent to the changes, where the pool's migPolicy is Recommend or replicas restart; false rejects "
+        "them. Set it with "
         "`tangram approve NAME`, or with kubectl patch. The one field that may change."
     )
     inputs_hash: Hash | None = optional(

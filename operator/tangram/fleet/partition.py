@@ -10,6 +10,7 @@ from typing import Literal
 from tangram.fleet.shape import WHOLE_GPU, ShapeKey, resource_name
 
 HASH_DIGITS = 12
+ANY_NUMBER = 1_000_000  # of replicas
 _BY_INDEX = "index-"
 
 
@@ -146,6 +147,8 @@ class LayoutChanges:
     # (LLMDeployment as NAMESPACE/NAME, shape that its replicas are to have) of those that move for it; sorted
     moves: tuple[tuple[str, ShapeKey], ...] = ()
     pool: str = ""  # the GPUPool of its GPUs
+    # LLMDeployments of `moves` whose replicas stop before others serve: downtime, with consent; sorted
+    restarts: tuple[str, ...] = ()
     # What it is for. Neither is part of its name: a consent is not outdated by a changed price.
     cost: tuple[float, float] | None = None  # USD per hour of the GPUs that it touches, before and after
     serves: tuple[str, ...] = ()  # LLMDeployments that get more replicas by it, as NAMESPACE/NAME; sorted
@@ -157,10 +160,13 @@ class LayoutChanges:
 
     @property
     def name(self) -> str:
-        """Hash of GPUs, layouts before and after, and of replicas that move: equal changes have one name."""
+        """Hash of GPUs, layouts before and after, and of replicas that move and restart: equal changes have
+        one name.
+        """
         parts = [[c.node, c.gpu, str(c.before), str(c.after)] for c in self.changes]
         moves = [[owner, *shape] for owner, shape in self.moves]
-        text = json.dumps([parts, moves], separators=(",", ":"))
+        named = [parts, moves, *([list(self.restarts)] if self.restarts else [])]
+        text = json.dumps(named, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]
 
 
@@ -182,6 +188,9 @@ class ReplicaMove:
     owner_uid: str
     shape: ShapeKey  # that its replicas are to have
     surge: int = 0  # replicas of the shape beside the desired ones: they take over from those that leave
+    # Replicas of other shapes that may go on. Where that is fewer than there are, the others stop now, before
+    # replicas of the shape serve: a person has consented to it.
+    most_on_others: int = ANY_NUMBER
 
 
 @dataclass(frozen=True, slots=True, order=True)

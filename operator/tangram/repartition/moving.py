@@ -2,12 +2,14 @@
 
 Where the shape stays, they leave in batches: as many replicas start beside the desired ones as find a device.
 Once those serve, as many that have to leave are marked, and the Deployment shrinks by them. Then the next.
+Replicas that a person allowed to restart are marked as soon as their node is closed, and stop without others.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from tangram.fleet import ReplicaMove, ShapeKey, resource_name
+from tangram.fleet.partition import ANY_NUMBER
 from tangram.repartition.observed_plan import ObservedChange, ObservedPlan, SliceUser
 from tangram.repartition.world import MarkPod, WorldPod
 
@@ -64,21 +66,28 @@ class Moving:
         """Yield the marks of pods that go next, as many as are replaced. `closed`: GPUs whose nodes are."""
         gpus = {item.gpu.id for item in closed}
         for owner, users in sorted(self.leaving.items()):
-            if not self.stays_on_shape(owner):
-                continue
             pods = {user.pod for item, user in users if item.gpu.id in gpus}
             ready = sorted(pod for pod in self._staying(owner) if pod in pods and not pod.is_marked)
+            if self._restarts(owner):
+                yield from (MarkPod(pod.name) for pod in ready)
+                continue
+            if not self.stays_on_shape(owner):
+                continue
             for pod in ready[: max(0, self._batch(owner) - self._marked(owner))]:
                 yield MarkPod(pod.name)
 
-    @property
-    def underway(self) -> tuple[ReplicaMove, ...]:
-        """The moves, as the planner has to know them."""
-        moves = []
+    def underway(self, closed: Iterable[ObservedChange]) -> tuple[ReplicaMove, ...]:
+        """Return the moves, as the planner has to know them. `closed`: GPUs whose nodes are.
+
+        A replica that restarts is underway until it has its new shape.
+        """
+        gpus, moves = {item.gpu.id for item in closed}, list[ReplicaMove]()
         for owner, shape in sorted(self.shapes.items()):
             state = self.plan.world.owners.get(owner)
-            if state is not None and (self.leaving.get(owner) or state.shapes - {shape}):
-                moves.append(ReplicaMove(state.uid, shape, self._surge(owner)))
+            is_away = owner in self.plan.record.changes.restarts and state is not None and not state.shapes
+            if state is not None and (self.leaving.get(owner) or state.shapes - {shape} or is_away):
+                others = self._not_stopping(owner, gpus) if self._restarts(owner) else ANY_NUMBER
+                moves.append(ReplicaMove(state.uid, shape, self._surge(owner), others))
         return tuple(moves)
 
     @property
@@ -86,6 +95,21 @@ class Moving:
         """The pods that have to leave, as NAMESPACE/NAME."""
         users = (user for users in self.leaving.values() for _, user in users)
         return frozenset(user.pod.name for user in users if user.pod is not None)
+
+    def _restarts(self, owner: str) -> bool:
+        """Whether replicas may stop before others serve: only where they change their shape."""
+        return owner in self.plan.record.changes.restarts and not self.stays_on_shape(owner)
+
+    def _not_stopping(self, owner: str, gpus: Container[str]) -> int:
+        """Return how many replicas on other shapes go on: not those marked on GPUs whose nodes are closed."""
+        stopping = {user.pod for item, user in self.leaving.get(owner, ()) if item.gpu.id in gpus}
+        arrived = resource_name(self.shapes[owner].profile)
+        return sum(
+            pod.owner == owner and not pod.is_leaving and not (pod.is_marked and pod in stopping)
+            for node in self.plan.world.nodes
+            for pod in node.pods
+            if (arrived, pod.name) not in {claim[:2] for claim in node.claimed}
+        )
 
     def _surge(self, owner: str) -> int:
         """Return how many replicas there have to be beside the desired ones.

@@ -208,7 +208,7 @@ class ObservedPlan:
         Where no GPU is cut, nothing of a plan can be done before it begins.
         """
         is_cut = self.has_begun or any(not item.change.keeps_layout for item in self.observed)
-        is_made = is_cut and not self.missing and not self.waiting_owners
+        is_made = is_cut and not self.missing and not self.waiting_owners and not self.stopped_owners
         return is_made and all(item.is_made for item in self.observed)
 
     @property
@@ -222,6 +222,16 @@ class ObservedPlan:
             for owner, shape in self.record.changes.moves
             if owner in owners and owners[owner].shapes - {shape}
         }
+
+    @property
+    def stopped_owners(self) -> tuple[str, ...]:
+        """The LLMDeployments that the plan restarts and that have no replica yet."""
+        owners = self.world.owners
+        return tuple(
+            owner
+            for owner in self.record.changes.restarts
+            if owner in owners and owners[owner].desired and not owners[owner].shapes
+        )
 
     @property
     def is_past_consent(self) -> bool:

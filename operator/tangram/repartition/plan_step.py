@@ -74,6 +74,10 @@ def _consent(plan: ObservedPlan) -> PlanProgress | None:
         ended = state, "WaitingForRecommendation", "waits until the fleet was planned once"
     elif not record.is_recommended and not plan.has_begun:
         ended = PlanState.SUPERSEDED, "NotRecommended", "the last recommendation has other changes"
+    elif record.changes.restarts and policy is not PoolPolicy.IDLE_ONLY and not record.approved:
+        owners = ", ".join(record.changes.restarts)
+        text = f"waits until spec.approved is set to true: replicas of {owners} would not serve for a while"
+        ended = PlanState.RECOMMENDED, "WaitingForApproval", text
     elif policy is PoolPolicy.RECOMMEND and not record.approved:
         ended = PlanState.RECOMMENDED, "WaitingForApproval", "waits until spec.approved is set to true"
     elif policy is PoolPolicy.IDLE_ONLY and record.changes.disturbed:
@@ -206,7 +210,8 @@ def _executing(plan: ObservedPlan) -> PlanStep:
         if not item.is_made and not item.change.keeps_layout:
             steps.append(gpu_step(plan, moves, item))
     actions: list[Action] = [hold for step in steps for hold in step.holds]
-    actions += moves.marks(step.item for step in steps if step.is_closed)
+    closed = tuple(step.item for step in steps if step.is_closed)
+    actions += moves.marks(closed)
     actions += _writes(((s.item, s.layout) for s in steps if s.layout is not None), plan.record.changes.name)
     owners = ", ".join(plan.record.changes.disturbed)
     waits = [step.waits for step in steps]
@@ -218,7 +223,7 @@ def _executing(plan: ObservedPlan) -> PlanStep:
         tuple(dict.fromkeys(actions)),
         frozenset((step.item.node.name, resource) for step in steps for resource in step.due),
         targets,
-        moves.underway,
+        moves.underway(closed),
         moves.pods,
     )
 

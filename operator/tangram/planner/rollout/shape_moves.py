@@ -22,7 +22,7 @@ def kept_replicas(
     """Return how many replicas each other Deployment than `current` keeps, by its UID; 0: it may be removed.
 
     A Deployment without an available replica, on a shape that may not be used any more, keeps none: it
-    carries no load and only holds devices.
+    carries no load and only holds devices. Replicas that a person allowed to restart are not waited for.
     """
     arrived = current.available if current is not None and current.settled else 0
     missing_load = max(0.0, 1 - arrived / target.desired) if target.desired else 0.0
@@ -44,6 +44,8 @@ def kept_replicas(
             needed = old.replicas
         # Replicas in back-off have never started, and their devices are assigned to others.
         staying = min(old.replicas, demand.max_replicas(old.shape), max(needed, missing_replicas))
+        if demand.move is not None and target.replicas <= arrived:
+            staying = min(staying, demand.move.most_on_others)
         kept_by_uid[old.uid], carrying = staying, min(old.available, staying)
         missing_load = max(0.0, missing_load - (carrying / full_load if full_load else 0.0))
         missing_replicas, missing_beside = max(0, missing_replicas - carrying), missing_beside - carrying

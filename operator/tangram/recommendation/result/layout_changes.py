@@ -67,7 +67,8 @@ def layout_changes(
         if not change_set.changes or (not own_cuts and not served and cost[0] - cost[1] < _LEAST_SAVING):
             notes += [change_set.note] if change_set.note else []
             continue
-        if restarted := restarted_owners(step for step in steps if not gpus.isdisjoint(step.get("gpus", ()))):
+        restarted = restarted_owners(step for step in steps if not gpus.isdisjoint(step.get("gpus", ())))
+        if restarted and not _may_restart(restarted, moves, [states[gpu] for gpu in gpus]):
             notes.append(f"GPU {min(gpus)} is not cut: replicas of {', '.join(restarted)} would be restarted")
             continue
         if blocked := _blocked(moves, gpus, steps):
@@ -82,10 +83,28 @@ def layout_changes(
         }
         changes.append(
             LayoutChanges(
-                change_set.changes, tuple(sorted(shapes)), change_set.pool, cost=cost, serves=tuple(served)
+                change_set.changes,
+                tuple(sorted(shapes)),
+                change_set.pool,
+                tuple(sorted(names.get(owner, owner) for owner in restarted)),
+                cost=cost,
+                serves=tuple(served),
             )
         )
     return tuple(sorted(changes, key=lambda one_set: one_set.name)), tuple(sorted(notes))
+
+
+def _may_restart(owners: tuple[str, ...], moves: list[Move], gpus: list[GPUState]) -> bool:
+    """Whether restarts of these owners are carried out: where NVML knows the pods of slices, and where all
+    their replicas change their shape, so that one Deployment ends before the other one begins.
+    """
+    same_shape = {move.owner for move in moves if move.source.profile == move.target.profile}
+    moved = {move.owner for move in moves}
+    return (
+        moved.issuperset(owners)
+        and same_shape.isdisjoint(owners)
+        and all(gpu.backend == "nvml" for gpu in gpus)
+    )
 
 
 def _change_set(

@@ -53,6 +53,7 @@ def plan_object(
                 "profile": shape.profile,
                 "tensorParallel": shape.tensor_parallel,
             }
+            | ({"restarts": True} if owner in changes.restarts else {})
             for owner, shape in changes.moves
         ]
     if changes.serves:
@@ -139,6 +140,7 @@ def plan_record(obj: Object, recommended: frozenset[str] | None) -> PlanRecord:
         tuple(sorted(map(_change, spec.changes))),
         tuple(sorted((d.owner, ShapeKey(d.sku, d.profile, d.tensor_parallel)) for d in spec.disturbed)),
         spec.pool or "",
+        restarts=tuple(sorted({d.owner for d in spec.disturbed if d.restarts})),
         cost=_cost(spec),
         serves=spec.serves,
     )
