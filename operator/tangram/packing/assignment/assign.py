@@ -275,8 +275,8 @@ def _slots(work: AssignmentState) -> None:
 
 def _cut_in_use(work: AssignmentState) -> frozenset[str]:
     """Return the whole GPUs that are cut once their replicas have left: those need other places, first."""
-    whole = (gpu for gpu in work.targets if not work.gpus[gpu].mig_enabled)
-    return frozenset(gpu for gpu in whole if work.gpus[gpu].in_use)
+    cut = (work.gpus[gpu] for gpu, target in work.targets.items() if target.kind == "cut")
+    return frozenset(gpu.id for gpu in cut if gpu.in_use and not gpu.mig_enabled)
 
 
 def _layout(work: AssignmentState, gpu: GPUState, owned: Mapping[int, InstanceOwner]) -> GPULayout:

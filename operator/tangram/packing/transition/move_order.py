@@ -215,14 +215,16 @@ def _settled(ends: EndStates, arriving: Iterable[ArrivingReplica]) -> _Search:
 
 
 def _with_restarts(search: _Search, arriving: Iterable[ArrivingReplica], ends: EndStates) -> _Search:
-    """Return the search in which what blocks demands that gain replicas is restarted.
+    """Return the search in which what blocks demands that gain replicas is restarted, and what blocks those
+    that are restarted.
 
     It is the same search where a replica that is restarted would not arrive: none is lost.
     """
-    restarted, gaining = search.copy(), ends.gaining
-    while waiting := [replica for replica in restarted.blockers if replica.owner in gaining]:
+    restarted, served = search.copy(), set(ends.gaining)
+    while waiting := [replica for replica in restarted.blockers if replica.owner in served]:
         first = min(waiting, key=lambda replica: (len(restarted.blockers[replica]), replica))
         restarted.restart(restarted.blockers[first])
+        served |= {move.replica.owner for move in restarted.moves if move.restarts}
     owners = {move.replica.owner for move in restarted.moves if move.restarts}
     absent = {replica.owner for replica in restarted.blockers}
     absent |= {arrival.replica.owner for arrival in arriving if arrival.obstacles}
