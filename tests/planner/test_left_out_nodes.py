@@ -7,7 +7,19 @@ import pytest
 
 from tangram.eligibility.devices.device_rules import NodeFacts
 from tangram.eligibility.devices.node_devices import gpu_node
-from tangram.fleet import WHOLE_GPU, ApplyDeployment, Claim, LeftOut, Pool, Refusal
+from tangram.fleet import (
+    WHOLE_GPU,
+    ApplyDeployment,
+    Claim,
+    LeftOut,
+    MIGLayout,
+    MIGSlice,
+    NodePartition,
+    PartitionedGPU,
+    PartitionView,
+    Pool,
+    Refusal,
+)
 from tangram.planner import plan, render_status
 from tangram.recommendation.documents.snapshot_file import read_snapshot, snapshot_document
 from tangram.recommendation.observed.snapshot_input import snapshot_input
@@ -238,6 +250,42 @@ def test_a_plan_of_the_fleet_gives_nothing_new_on_a_node_that_is_left_out():
     where = {i["owner"]: gpu["node"] for gpu in document["gpus"] for i in gpu["instances"]}
     assert where == {"ns/old": "n", "ns/new": "m"}
     assert [slot for gpu in document["gpus"] if gpu["node"] == "n" for slot in gpu["free"]] == []
+
+
+def test_a_plan_of_the_fleet_gives_the_place_of_a_surplus_replica_on_a_left_out_node_to_none():
+    old, new = intent("old", max_replicas=3), intent("new", created_at=NOW)
+    observed = snapshot(
+        left_out(offers=SLICES, unschedulable=True),
+        node("m", mig_1g_10gb=1),
+        claims=(*claims(old, SLICE, "n", 2), *claims(old, SLICE, "m")),
+        workloads=(workload(old, SLICE, 3),),
+        desired=((old.uid, 1), (new.uid, 1)),
+    )
+
+    document = recommend(observed, (old, new)).document
+
+    assert {gpu["node"] for gpu in document["gpus"]} == {"m"}
+
+
+@pytest.mark.parametrize("backend", ["nvml", "mig-manager"])
+def test_on_a_left_out_node_the_gpu_that_its_backend_knows_is_in_use(backend):
+    old = intent("old")
+    slices = tuple(MIGSlice(start, "1g.10gb") for start in range(7))
+    held = ((2, "ns/p"),) if backend == "nvml" else ()
+    gpus = tuple(
+        PartitionedGPU(name, MIGLayout(mig_enabled=True, slices=slices), held=each)
+        for name, each in (("GPU-1", ()), ("GPU-2", held))
+    )
+    partition = PartitionView((NodePartition("n", backend, gpus=gpus),))
+    claim = Claim("n", SLICE.resource, 1, old.uid, pod="ns/p")
+    observed = serving(old, SLICE, left_out(offers={SLICE.resource: "14"}, unschedulable=True))
+    observed = replace(observed, claims=(claim,), partition=partition)
+
+    (gpu,) = recommend(observed, (old,)).document["gpus"]
+
+    start, name = (2, "GPU-2") if backend == "nvml" else (0, "GPU-1")
+    assert (gpu["id"], gpu["inferred"], gpu["free"]) == (name, False, [])
+    assert gpu["instances"] == [{"profile": "1g.10gb", "start": start, "owner": "ns/old"}]
 
 
 def test_nodes_that_a_pool_may_grow_by_are_as_large_as_its_planned_ones():

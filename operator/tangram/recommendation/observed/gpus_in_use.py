@@ -3,7 +3,7 @@ there: a plan counts them, and leaves them as they are.
 """
 
 from collections import Counter
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import replace
 
 from tangram.catalog import InputError
@@ -18,11 +18,15 @@ from tangram.recommendation.observed.partitioned_gpus import SliceOwner, partiti
 
 
 def gpus_in_use_on_left_out_nodes(
-    snapshot: FleetSnapshot, names: Mapping[str, str], planned_nodes: Container[str]
+    snapshot: FleetSnapshot,
+    names: Mapping[str, str],
+    planned_nodes: Container[str],
+    desired: Mapping[str, int],
 ) -> tuple[tuple[GPUState, ...], tuple[str, ...]]:
     """Return the GPUs beside those of `planned_nodes`, and notes on replicas whose GPUs are not known.
 
-    `names`: LLMDeployments by uid. Pods that terminate, or are on a lost node, hold nothing.
+    `names`: LLMDeployments by uid, `desired`: their replicas by name. What runs beyond those is about to end:
+    a plan would give its place to others. Pods that terminate, or are on a lost node, hold nothing.
     """
     gpus: list[GPUState] = []
     notes: list[str] = []
@@ -44,7 +48,25 @@ def gpus_in_use_on_left_out_nodes(
             continue
         pool = places[0] if places else ""
         gpus += (replace(gpu, pool=pool, price_per_hour=price) for gpu in node_gpus)
-    return tuple(gpus), tuple(notes)
+    elsewhere = Counter(names.get(c.owner_uid or "") for c in snapshot.claims if c.node in planned_nodes)
+    left = {owner: max(0, count - elsewhere[owner]) for owner, count in desired.items()}
+    return tuple(_without_surplus(gpus, left, frozenset(names.values()))), tuple(notes)
+
+
+def _without_surplus(
+    gpus: list[GPUState], left: dict[str, int], owners: frozenset[str]
+) -> Iterator[GPUState]:
+    """Yield the GPUs with at most `left` instances of each owner: those that it still owns something on."""
+    for gpu in gpus:
+        staying = []
+        for instance in gpu.instances:
+            owner = instance.owner or ""
+            if owner in left:
+                left[owner] -= 1
+            if left.get(owner, 0) >= 0:
+                staying.append(instance)
+        if any(instance.owner in owners for instance in staying):
+            yield replace(gpu, instances=tuple(staying))
 
 
 def _sku_of_replicas(claims: list[Claim], snapshot: FleetSnapshot) -> str | None:

@@ -47,7 +47,8 @@ def snapshot_input(
     names = {intent.uid: identity(intent.namespace, intent.name) for intent in ordered}
     gpus, left_out = observed_gpus(snapshot, names, unplanned)
     pools, conflicts = _pools(snapshot, gpus)
-    held, uncounted = gpus_in_use_on_left_out_nodes(snapshot, names, {gpu.node for gpu in gpus})
+    desired = {d.id: d.present[1] for d in deployments if d.present is not None}
+    held, uncounted = gpus_in_use_on_left_out_nodes(snapshot, names, {gpu.node for gpu in gpus}, desired)
     partitioned = {gpu.id for node in snapshot.partition.nodes for gpu in node.gpus}
     return FleetInput(
         gpus=tuple(sorted((*gpus, *held), key=lambda gpu: gpu.id)),
