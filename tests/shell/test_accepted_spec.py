@@ -11,13 +11,16 @@ from typing import Any
 
 import pytest
 
-from tangram.fleet import ApplyDeployment
-from tangram.kube.kinds import GENERATION_ANNOTATION
+from tangram.api.common.accepted_spec import MOST_CHARACTERS, accepted_spec_block
+from tangram.fleet import ApplyDeployment, StartInspection
+from tangram.kube.client import UNGUARDED
+from tangram.kube.kinds import GENERATION_ANNOTATION, LLM_DEPLOYMENTS, NODES, PODS
 from tangram.shell.objects import manifests
 from tangram.shell.report.pool_status import pool_statuses
 from tangram.shell.snapshot.fleet_snapshot import fleet_snapshot
 from tangram.shell.watch import kept_fields
 from tangram.shell.watch.mirror_view import MirrorView
+from tests.support.apiserver import LiveCluster, eventually, llm
 from tests.support.views import NOW, PRODUCT, SETTINGS, Round, one_round, running
 
 Object = dict[str, Any]
@@ -186,6 +189,16 @@ def test_a_record_that_cannot_be_read_counts_as_none(recorded: object) -> None:
     assert not done.faults.faults
 
 
+def test_a_spec_of_more_than_32_kib_is_not_recorded() -> None:
+    room = MOST_CHARACTERS - len('{"note":""}')
+
+    kept, dropped = (accepted_spec_block({"spec": {"note": "x" * n}}, 1) for n in (room, room + 1))
+
+    assert MOST_CHARACTERS == 32 * 1024
+    assert kept is not None
+    assert (len(kept["spec"]), dropped) == (MOST_CHARACTERS, None)
+
+
 def test_a_deleted_priority_class_keeps_its_value_and_the_scaling() -> None:
     obj = accepted(classes=(GOLD,), priorityClassName="gold")
 
@@ -243,6 +256,37 @@ def test_a_name_that_is_in_force_is_not_given_away_by_a_refused_edit() -> None:
     assert "the spec of generation 1 stays in force" in message
 
 
+def test_the_last_accepted_spec_serves_and_scales_until_the_next_checkpoint_is_known() -> None:
+    obj = accepted()
+    (before,) = applied(one_round(seen(obj)))
+    moved = edited(obj, model={"uri": "pvc://models/none"})
+
+    done = one_round(seen(moved))
+
+    status = done.statuses["uid-a"]
+    assert applied(done) == [before]
+    assert [a.key.uri for a in done.plan.actions if isinstance(a, StartInspection)] == ["pvc://models/none"]
+    assert condition(status, "Accepted")[:2] == ("True", "Valid")
+    assert "the spec of generation 1 stays in force" in condition(status, "Accepted")[2]
+    assert condition(status, "ModelReady")[1] == condition(status, "Ready")[1] == "Inspecting"
+    assert "the spec of generation 1 stays in force" in condition(status, "ModelReady")[2]
+    assert (status["model"]["uri"], status["model"]["nextURI"]) == ("image:///a", "pvc://models/none")
+    assert status["acceptedSpec"] == obj["status"]["acceptedSpec"]
+    assert status["model"]["facts"] == obj["status"]["model"]["facts"]
+    again = one_round(seen({**moved, "status": json.loads(json.dumps(status))}))
+    assert again.statuses["uid-a"] == status
+
+
+def test_the_next_spec_is_in_force_once_its_checkpoint_is_known() -> None:
+    moved = edited(accepted(), model={"uri": "image:///b"})  # as b has it
+
+    status = one_round(seen(moved, accepted_b())).statuses["uid-a"]
+
+    assert condition(status, "ModelReady")[:2] == ("True", "Inspected")
+    assert (status["acceptedSpec"]["generation"], status["model"]["uri"]) == (2, "image:///b")
+    assert "nextURI" not in status["model"]
+
+
 # --- GPUPools
 
 POOL = {
@@ -286,3 +330,43 @@ def test_the_last_accepted_spec_of_a_gpu_pool_stays_in_force_and_is_named(spec: 
     assert "acceptedSpec" not in unrecorded
     assert exported(alone, "tangram_placed_replicas") == 1  # what runs, without its price
     assert "outside of placement.pools (p)" in condition(alone.statuses["uid-a"], "Placed")[2]
+
+
+# --- on a real API server
+
+
+@pytest.mark.apiserver
+async def test_a_cordon_and_a_refused_edit_leave_a_serving_model_placed_and_scaled(
+    cluster: LiveCluster, operator: Any
+) -> None:
+    first = operator()
+    good = llm("chat", cluster.namespace, placement={"allowedSKUs": ["A100-80GB-SXM"]})
+    made = await cluster.apply(good)
+    await cluster.until("chat", "Ready", "True")
+    (pod,) = await cluster.all(PODS)
+    node = pod["spec"]["nodeName"]
+    first.kill()
+
+    bad = llm("chat", cluster.namespace, placement={"allowedSKUs": ["H1000"]})
+    await cluster.apply(bad)
+    await cluster.client.merge(NODES, "", node, {"spec": {"unschedulable": True}}, guard=UNGUARDED)
+    try:
+        operator("second")
+        refused = await cluster.until("chat", "Accepted", "False", "InvalidSpec")
+        placed = await cluster.until("chat", "Placed", "True", "Placed")
+        status = (await cluster.get(LLM_DEPLOYMENTS, "chat") or {})["status"]
+    finally:
+        await cluster.client.merge(NODES, "", node, {"spec": {"unschedulable": False}}, guard=UNGUARDED)
+    await cluster.apply(bad | {"spec": bad["spec"] | {"replicas": 2}})
+    await cluster.until("chat", "Accepted", "False", "InvalidSpec")
+
+    async def both_ready() -> bool:
+        status = (await cluster.get(LLM_DEPLOYMENTS, "chat") or {})["status"]
+        return bool(status.get("readyReplicas") == 2)
+
+    assert f"the spec of generation {made['metadata']['generation']} stays in force" in refused["message"]
+    assert f"1 replica runs where no new one is placed: node {node} (cordoned" in placed["message"]
+    assert (status["placement"]["placedReplicas"], float(status["cost"]["perHour"]) > 0) == (1, True)
+    await eventually(both_ready, 30, "two ready replicas")
+    await cluster.apply(good)
+    await cluster.until("chat", "Accepted", "True", "Valid")

@@ -1,6 +1,6 @@
 """Which LLMDeployments are accepted, and the order in which they are given devices."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -49,12 +49,15 @@ def acceptance(intents: tuple[ParsedIntent, ...], needs: PodNeeds) -> dict[str, 
 
 
 def specs_in_force(
-    intents: tuple[ParsedIntent, ...], last_accepted: Mapping[str, Intent], needs: PodNeeds
+    intents: tuple[ParsedIntent, ...],
+    last_accepted: Mapping[str, Intent],
+    needs: PodNeeds,
+    is_inspected: Callable[[Intent], bool] = lambda _intent: True,
 ) -> tuple[ParsedIntent, ...]:
-    """Return the intents; in place of one that is not accepted, its last accepted one, if that is known and
-    would be accepted now.
+    """Return the intents; in place of one that is not accepted, or whose checkpoint is not known, its last
+    accepted one, if that is known and would be accepted now.
 
-    `last_accepted`: by uid.
+    `last_accepted`: by uid. `is_inspected`: whether the checkpoint of an intent is known.
     """
 
     def with_kept_name(intent: ParsedIntent) -> ParsedIntent:
@@ -62,6 +65,17 @@ def specs_in_force(
         if last is None or isinstance(intent, InvalidIntent):
             return intent
         return replace(intent, keeps_name=last.served_name == intent.served_name)
+
+    def serving_meanwhile(intent: ParsedIntent) -> ParsedIntent:
+        last = last_accepted.get(intent.uid)
+        if (
+            last is None
+            or isinstance(intent, InvalidIntent)
+            or is_inspected(intent)
+            or not is_inspected(last)
+        ):
+            return intent
+        return replace(last, next_model_uri=intent.model_uri, keeps_name=True)
 
     def in_force(intent: ParsedIntent, reason: str, message: str) -> ParsedIntent:
         why = Refusal(reason, message.replace(f"; {REPLICAS_STAY}", ""))
@@ -75,7 +89,9 @@ def specs_in_force(
     )
     verdicts = acceptance(by_age(valid), needs)
     chosen = tuple(
-        intent if verdicts[intent.uid].accepted else in_force(intent, *verdicts[intent.uid][1:])
+        serving_meanwhile(intent)
+        if verdicts[intent.uid].accepted
+        else in_force(intent, *verdicts[intent.uid][1:])
         for intent in valid
     )
     possible = acceptance(by_age(chosen), needs)
@@ -97,7 +113,16 @@ def _accept(intent: ParsedIntent, needs: PodNeeds, owners: Mapping[tuple[str, st
         collision = f"LLMDeployment {owner} of this namespace already serves {intent.served_name!r}"
         remedy = "set another spec.model.servedName, or delete one of the two"
         return Acceptance(False, Reason.MODEL_NAME_COLLISION, f"{collision}; {remedy}")
+    return _of_spec_in_force(intent)
+
+
+def _of_spec_in_force(intent: Intent) -> Acceptance:
+    in_force = spec_in_force(intent.rendered_generation)
     if intent.refused_edit is not None:
-        message = f"{intent.refused_edit.message}; {spec_in_force(intent.rendered_generation)}"
-        return Acceptance(True, Reason(intent.refused_edit.reason), message)
+        return Acceptance(
+            True, Reason(intent.refused_edit.reason), f"{intent.refused_edit.message}; {in_force}"
+        )
+    if intent.next_model_uri is not None:
+        until = f"until the checkpoint {intent.next_model_uri} is known"
+        return Acceptance(True, Reason.VALID, f"the spec is valid; {until}, {in_force}")
     return Acceptance(True, Reason.VALID, "the spec is valid")

@@ -143,6 +143,8 @@ class Intent:
     # Why the present spec is not accepted, where this is the last accepted one, which stays in force.
     refused_edit: Refusal | None = None
     keeps_name: bool = False  # it has been accepted with its served name
+    # model_uri of the present spec, where its checkpoint is not known and the last accepted spec is in force.
+    next_model_uri: str | None = None
     warnings: tuple[str, ...] = ()  # about what is accepted
     replicas: int | None = None  # set from outside; None: the scaling law decides
     replicas_set_by: FieldManager | None = None  # of `replicas`; None: unknown

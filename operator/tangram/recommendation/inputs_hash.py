@@ -50,6 +50,7 @@ def _planned_part(intent: Intent) -> Intent:
         refusal=None,
         refused_edit=None,
         keeps_name=False,
+        next_model_uri=None,
         warnings=(),
         replicas_set_by=None,
         min_available=None,

@@ -46,6 +46,11 @@ class ModelStatus(APIModel):
 
     uri: Reference = Field(description="The model.uri that was inspected.")
     engine_image: Reference = Field(description="The engine image that inspected it.")
+    next_uri: Reference | None = optional(
+        "The model.uri of the present spec, while its checkpoint is not known and the last accepted spec is "
+        "in force.",
+        alias="nextURI",
+    )
     facts: Facts | None = optional("What was found; absent while it is being inspected or cannot be served.")
     evaluations: tuple[EvaluationStatus, ...] = list_field(
         16, "Quantised precisions that were compared with the checkpoint's own precision."

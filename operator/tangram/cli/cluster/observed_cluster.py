@@ -146,11 +146,11 @@ async def _observed_cluster(client: ApiClient, access: ClusterAccess) -> Observe
     now = time.time()
     keys = settings.engine.pod_metadata_keys
     default_class = settings.default_priority_class_name
-    intents = parsed_intents(view, skip, default_class, keys, settings.pod_needs)
     fleet = fleet_snapshot(view, settings, now, skip)
     if settings.partition.enabled:
         waiting = waiting_for_consent(await _fleet_plans(client))
         fleet = replace(fleet, partition=replace(fleet.partition, waiting=waiting))
+    intents = parsed_intents(view, skip, default_class, keys, settings.pod_needs, fleet)
     return ObservedCluster(
         _with_desired_replicas(settings, view, fleet, intents, now),
         intents,

@@ -1,7 +1,7 @@
 """Inspect Jobs: which to start or to end, the facts of checkpoints, and the condition `ModelReady`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tangram.capacity.memory.budget import model_length
 from tangram.eligibility.reasons import Reason
@@ -16,6 +16,7 @@ from tangram.fleet import (
     Intent,
     StartInspection,
 )
+from tangram.fleet.priority import spec_in_force
 from tangram.fleet.times import rfc3339
 
 # Seconds until a failed inspection is tried again. A volume that is being filled changes soon; an invalid
@@ -63,8 +64,20 @@ def key_of(intent: Intent, engine_image: str) -> FactsKey:
     return FactsKey(intent.namespace, intent.model_uri, engine_image)
 
 
+def next_key(intent: Intent, engine_image: str) -> FactsKey:
+    """Return the key of the checkpoint that the present spec of `intent` names."""
+    uri = intent.model_uri if intent.next_model_uri is None else intent.next_model_uri
+    return FactsKey(intent.namespace, uri, engine_image)
+
+
 def model_state(intent: Intent, inspections: Inspections) -> ModelState:
-    """Return the state of the checkpoint of `intent`."""
+    """Return the state of the checkpoint of `intent`: where another one serves meanwhile, with its facts."""
+    if intent.next_model_uri is not None:
+        serves = replace(intent, next_model_uri=None)
+        awaited = model_state(replace(serves, model_uri=intent.next_model_uri), inspections)
+        serving = model_state(serves, inspections)
+        message = f"{awaited.message}; {spec_in_force(intent.rendered_generation)}"
+        return ModelState(awaited.reason, message, serving.facts)
     key = key_of(intent, inspections.engine_image)
     facts, inspection = inspections.recorded.get(key), inspections.best.get(key)
     if facts is None and inspection is not None and isinstance(inspection.result, CheckpointFacts):
@@ -98,7 +111,8 @@ def inspection_actions(
     owners: dict[FactsKey, str] = {}
     for intent in active:
         owners.setdefault(key_of(intent, inspections.engine_image), intent.uid)
-    left_alone = {key_of(intent, inspections.engine_image) for intent in idle} - set(owners)
+        owners.setdefault(next_key(intent, inspections.engine_image), intent.uid)
+    left_alone = {next_key(intent, inspections.engine_image) for intent in idle} - set(owners)
     actions: list[Action] = []
     for job in inspections.jobs:
         is_best = inspections.best[job.key].job_uid == job.job_uid

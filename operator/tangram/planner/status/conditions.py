@@ -246,7 +246,10 @@ def _blocked(inputs: ConditionInputs) -> ConditionState | None:
     if decision.placed_reason in (Reason.PAUSED, Reason.SCALED_TO_ZERO):
         return None
     # After a change of the engine image alone, the replicas go on serving this generation.
-    is_checked = decision.model_reason == Reason.INSPECTING and _serves_this_generation(inputs)
+    is_awaited = isinstance(inputs.intent, Intent) and inputs.intent.next_model_uri is not None
+    is_checked = (
+        not is_awaited and decision.model_reason == Reason.INSPECTING and _serves_this_generation(inputs)
+    )
     if decision.model_reason != Reason.INSPECTED and not is_checked:
         return ConditionState(FALSE, decision.model_reason, decision.model_message)
     impossible = decision.placed_reason in (Reason.INFEASIBLE, Reason.SLO_UNREACHABLE, Reason.NOT_JUDGED)

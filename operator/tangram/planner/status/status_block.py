@@ -22,7 +22,7 @@ from tangram.fleet import (
 )
 from tangram.fleet.times import rfc3339
 from tangram.packing.problem.codec import camel, to_json
-from tangram.planner.jobs.inspections import key_of
+from tangram.planner.jobs.inspections import key_of, next_key
 from tangram.planner.observe.node_offers import running_replica_hour
 from tangram.planner.status import conditions
 from tangram.planner.status.conditions import FALSE, TRUE, ConditionInputs, ConditionState
@@ -149,9 +149,9 @@ def _model_ready(
         return new
     if not isinstance(inputs.intent, Intent):
         return new
-    if (model.get("uri"), model.get("engineImage")) != (inputs.intent.model_uri, snapshot.engine_image):
+    key = next_key(inputs.intent, snapshot.engine_image)
+    if (model.get("nextURI", model.get("uri")), model.get("engineImage")) != (key.uri, key.engine_image):
         return new
-    key = key_of(inputs.intent, snapshot.engine_image)
     is_stuck = any(i.key == key and i.message for i in snapshot.inspections)
     return ConditionState(FALSE, old["reason"], new.message if is_stuck else _without_since(old["message"]))
 
@@ -191,6 +191,7 @@ def _model(
     facts = inputs.decision.facts or dict(snapshot.facts).get(key_of(inputs.intent, snapshot.engine_image))
     block: dict[str, Any] = {"uri": inputs.intent.model_uri, "engineImage": snapshot.engine_image}
     block |= {"facts": to_json(facts, camel)} if facts else {}
+    block |= {} if inputs.intent.next_model_uri is None else {"nextURI": inputs.intent.next_model_uri}
     evaluated = [
         evaluation_block(key, report)
         for key, report in sorted(reports(snapshot).items(), key=lambda item: item[0])

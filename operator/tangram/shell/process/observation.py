@@ -51,7 +51,7 @@ class Observation:
     now: float  # seconds since the epoch
     view: MirrorView  # without objects that cannot be read
     parsed: tuple[ParsedIntent, ...]  # all LLMDeployments
-    intents: tuple[Intent, ...]  # those with a valid spec
+    intents: tuple[Intent, ...]  # those with a spec in force
     pod_names: Mapping[str, tuple[str, ...]]  # of their engines, by UID
     scaling: Mapping[str, ScalingResult]  # by UID
     snapshot: FleetSnapshot
@@ -81,12 +81,13 @@ class Observer:
         view = without_broken_objects(view, self.record_unreadable)
         keys = self.settings.engine.pod_metadata_keys
         default_class = self.settings.default_priority_class_name
-        readable = parsed_intents(view, self.record_unreadable, default_class, keys, self.settings.pod_needs)
+        observed = fleet_snapshot(view, self.settings, now, self.record_unreadable)
+        needs = self.settings.pod_needs
+        readable = parsed_intents(view, self.record_unreadable, default_class, keys, needs, observed)
         readable = tuple(_warned(intent, warnings) for intent in readable)
         parsed = (*readable, *unreadable_intents(view, readable, self.faults.faults))
         intents = tuple(intent for intent in parsed if isinstance(intent, Intent))
         pod_names = engine_pod_names(view)
-        observed = fleet_snapshot(view, self.settings, now, self.record_unreadable)
         scaling = self.scaler.decide(
             intents,
             observed.workloads,

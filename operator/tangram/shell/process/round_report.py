@@ -36,8 +36,8 @@ def llm_deployment_status(
     """
     scaling, present = observed.scaling.get(intent.uid), obj.get("status") or {}
     accepted_spec = present.get("acceptedSpec")
-    if isinstance(intent, Intent) and decision.accepted_reason == Reason.VALID and decision.facts:
-        accepted_spec = accepted_block(obj, intent)  # also its checkpoint is known
+    if isinstance(intent, Intent) and _is_in_force(intent, decision):
+        accepted_spec = accepted_block(obj, intent)
 
     def rendered(before: Object) -> Object:
         return render_status(
@@ -58,6 +58,12 @@ def llm_deployment_status(
         or unrendered_status(intent, present, observed.now)
     )
     return status if accepted_spec is None else status | {"acceptedSpec": accepted_spec}
+
+
+def _is_in_force(intent: Intent, decision: Decision) -> bool:
+    """Whether the present spec is accepted, and its checkpoint known."""
+    is_valid = decision.accepted_reason == Reason.VALID and intent.next_model_uri is None
+    return is_valid and decision.facts is not None
 
 
 @dataclass(slots=True)

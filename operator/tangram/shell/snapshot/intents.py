@@ -4,8 +4,9 @@ from collections.abc import Collection, Iterable
 
 from tangram.api import last_accepted, parse, parse_priority_class, priority_classes
 from tangram.eligibility.acceptance import specs_in_force
-from tangram.fleet import Fault, InvalidIntent, ParsedIntent, PodNeeds, PriorityClass
+from tangram.fleet import Fault, FleetSnapshot, InvalidIntent, ParsedIntent, PodNeeds, PriorityClass
 from tangram.kube.kinds import Object, key_of, uid_of
+from tangram.planner.jobs.inspections import key_of as checkpoint_key
 from tangram.shell.snapshot.conversion import (
     SkipHandler,
     convert_each,
@@ -28,12 +29,14 @@ def parsed_intents(
     default_class: str = "",
     pod_metadata_keys: Collection[str] | None = None,
     needs: PodNeeds = _NO_LIMITS,
+    fleet: FleetSnapshot | None = None,
 ) -> tuple[ParsedIntent, ...]:
     """Return the parsed LLMDeployments, in the order of namespace and name, without those being deleted. In
     place of a spec that is not accepted, the last accepted one is in force where the status records it.
 
     `default_class`: the PriorityClass of LLMDeployments that name none. `pod_metadata_keys`: those that
     `spec.metadata` may have; None: any. `needs`: of the operator's settings.
+    `fleet`: what is known of checkpoints; None: it does not matter.
 
     Decisions identify LLMDeployments by UID, which the API server makes unique; a second object with the UID
     of another is skipped.
@@ -53,7 +56,10 @@ def parsed_intents(
     intents = tuple(convert_each(objects, parsed, on_skipped))
     recorded = {uid_of(obj): last_accepted(obj, classes, pod_metadata_keys) for obj in objects}
     accepted_before = {uid: intent for uid, intent in recorded.items() if intent is not None}
-    return specs_in_force(intents, accepted_before, needs)
+    if fleet is None:
+        return specs_in_force(intents, accepted_before, needs)
+    facts, image = fleet.known_facts, fleet.engine_image
+    return specs_in_force(intents, accepted_before, needs, lambda i: checkpoint_key(i, image) in facts)
 
 
 def unreadable_intents(
