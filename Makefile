@@ -124,6 +124,10 @@ compile-gate: setup ## Compile the engine's kernels for every GPU architecture, 
 demo: ## From nothing to a served, measured, rescaled model on a real cluster on this machine
 	@$(PYTHON) -m e2e.demo up
 
+.PHONY: demo-mig
+demo-mig: setup ## Two GPUs that the node agent cuts once you approve it, on the cluster of `make demo`; Ctrl-C puts it back
+	@$(BIN)/python -m e2e.demo.mig $(if $(APPROVE),--approve)
+
 .PHONY: demo-down
 demo-down: ## End the demo; only the cache directory stays
 	@$(PYTHON) -m e2e.demo down
