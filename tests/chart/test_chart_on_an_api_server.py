@@ -202,6 +202,22 @@ def test_what_the_values_name_and_the_cluster_lacks_is_a_sentence_before_anythin
         cluster.ok("helm", "uninstall", "other", "--namespace", "tangram-system")
 
 
+def test_the_administrator_of_one_namespace_installs_it_beside_roles_that_others_made(cluster):
+    cluster.ok("kubectl", "create", "namespace", "mine")
+    everything = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "rules": [everything]}
+    role["metadata"] = {"name": "bob", "namespace": "mine"}
+    cluster.ok("kubectl", "create", "-f", "-", stdin=yaml.safe_dump(role))
+    cluster.ok("kubectl", "create", "rolebinding", "bob", "-n", "mine", "--role=bob", "--user=bob")
+    values = ("rbac.create=false", "rbac.workloadPolicies=false", "crds.enabled=false")
+    values += ("priorityClasses.create=false", "engine.runtimeClassName=nvidia")
+    sets = [part for value in values for part in ("--set", value)]
+    registry = ("--set", "image.registry=registry.example.com/team")
+    bob = ("--namespace", "mine", "--kube-as-user", "bob")
+    cluster.ok("helm", "install", "mine", str(CHART), *registry, *sets, *bob)
+    cluster.ok("helm", "uninstall", "mine", *bob)
+
+
 RUNTIME_CLASS = {
     "apiVersion": "node.k8s.io/v1",
     "kind": "RuntimeClass",

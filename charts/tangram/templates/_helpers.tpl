@@ -261,8 +261,10 @@ mig-7g.40gb mig-7g.80gb mig-7g.94gb
 {{- end }}
 
 {{/* What the values name and the cluster must have: helm would stop in the middle, or make pods that are refused. Without a
-     cluster (helm template, Argo CD) lookup finds nothing, and nothing is checked. */}}
+     cluster (helm template, Argo CD) lookup finds nothing, and nothing is checked; nor is it for a person who makes no roles, who
+     perhaps may not look. */}}
 {{- define "tangram.validateCluster" -}}
+{{- if or .Values.rbac.create .Values.agent.enabled }}
 {{- if lookup "v1" "Namespace" "" "kube-system" }}
 {{- $agent := .Values.agent }}
 {{- range .Values.watchNamespaces }}
@@ -288,6 +290,7 @@ mig-7g.40gb mig-7g.80gb mig-7g.94gb
 {{- include "tangram.needRuntimeClass" (dict "value" "agent.runtimeClassName" "name" $agent.runtimeClassName) }}
 {{- end }}
 {{- include "tangram.needRuntimeClass" (dict "value" "engine.runtimeClassName" "name" .Values.engine.runtimeClassName) }}
+{{- end }}
 {{- end }}
 {{- end }}
 
