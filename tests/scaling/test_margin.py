@@ -6,13 +6,12 @@ from statistics import fmean
 
 import pytest
 
-from tangram.scaling import ScalingMemory
+from tangram.scaling import Evidence, ScalingMemory
 from tangram.scaling.feed_forward import needed
 from tangram.scaling.outlook.load_history import LoadHistory, extended
-from tangram.scaling.outlook.load_misses import LoadMisses
 from tangram.scaling.outlook.load_outlook import LoadOutlook
 from tangram.scaling.outlook.miss_balance import LEAST_KEPT, NONE_COUNTED
-from tangram.scaling.outlook.replica_capacity import AS_PREDICTED, ReplicaCapacity
+from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
 from tests.scaling.test_feed_forward import CHAT, PARAMS, decided, outlook, sample
 
 ROUND_S, START_S = 15.0, 60.0
@@ -66,7 +65,7 @@ def test_a_margin_is_given_back_while_far_fewer_miss_than_expected():
 
     def need(missed):
         balance = NONE_COUNTED.counted(10_000.0, missed, 0.08)
-        memory = ScalingMemory(balance=balance)
+        memory = ScalingMemory(evidence=Evidence(balance=balance))
         return needed(memory, PARAMS, CHAT, known, sample(9.0), queued=False, now=0.0)
 
     assert need(0.01).replicas < need(0.08).replicas
@@ -81,7 +80,7 @@ def test_a_margin_is_given_back_while_far_fewer_miss_than_expected():
         (120, 0.012, 0.02, 0.6),
         (120, 0.02, 0.02, 1.0),
         (120, 0.002, 0.001, 1.0),
-        (120, 0.034, 0.09, 1.0),
+        (120, 0.042, 0.09, 1.0),
         (3, 0.0, 0.04, 1.0),
     ],
     ids=[
@@ -139,7 +138,7 @@ def test_the_load_at_which_objectives_were_missed_wins_over_a_prediction_of_a_hu
 
     known = outlook(rate=7.0, replica_rate=1860.0)
     *_, before = orders(reading, ScalingMemory(replicas=1), known, 20)
-    forgotten = replace(before.memory, correction=AS_PREDICTED, load_misses=LoadMisses(), spare_since=None)
+    forgotten = replace(before.memory, evidence=Evidence(), spare_since=None)
 
     decisions = orders(reading, forgotten, known, 240)
 

@@ -15,7 +15,7 @@ known. Only FRESH readings count.
 """
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 
 from tangram.fleet import Intent, Objectives
@@ -26,7 +26,7 @@ from tangram.scaling.outlook.miss_balance import NONE_COUNTED
 from tangram.scaling.outlook.miss_curve import MOST_SPREAD
 from tangram.scaling.outlook.replica_capacity import AS_PREDICTED, CapacityCorrection, ReplicaCapacity
 from tangram.scaling.sample import Sample, Window
-from tangram.scaling.state import ScalingMemory, ScalingParams
+from tangram.scaling.state import Evidence, ScalingMemory, ScalingParams
 
 LEAST_SHARE, MOST_SHARE = 1e-4, 2.0
 _EVERY_S = 60.0
@@ -51,6 +51,19 @@ _AT_LOW_LOAD, _DEVIATIONS = 400.0, 1.0
 _HIGHER, _MOST_UNAVOIDABLE = 1.5, 0.1
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a FRESH reading shows of the replicas that serve."""
+
+    at: float
+    ready: int
+    rate: float | None  # requests per second that arrive
+    window: Window
+    missed_share: float | None  # of the objective that was missed most
+    is_queued: bool
+    is_settled: bool  # as many replicas have been ready for a window
+
+
 def corrected(
     memory: ScalingMemory,
     params: ScalingParams,
@@ -65,37 +78,54 @@ def corrected(
     """Return `memory` after one FRESH reading, of `ready` replicas at which `rate` requests/s arrive."""
     objectives = limits.forecast_objectives(memory, intent)
     reference = outlook.capacity.reference_percentile(objectives.strictest_percentile)
-    memory = _comparable(memory, objectives, reference)
+    evidence = _comparable(memory.evidence, objectives, reference)
+    window = sample.windows(params.window_s)[0]
+    reading = Reading(
+        now,
+        ready,
+        rate,
+        window,
+        _missed(limits.reachable_objectives(memory, intent), window),
+        is_queued=(sample.waiting or 0.0) >= max(1, ready),
+        is_settled=ready == memory.supply.settled_ready,
+    )
     every_s = min(_EVERY_S, params.window_s)  # a shorter window shows no requests of the time before it
-    if memory.compared_at is None:  # the window began before the first request: its rate is too low
-        return replace(memory, compared_at=now)
-    passed = now - memory.compared_at
-    rounds = (*memory.serving, (now, ready))
+    return replace(memory, evidence=_compared(evidence, reading, outlook.capacity, reference, every_s))
+
+
+def _compared(
+    evidence: Evidence, reading: Reading, capacity: ReplicaCapacity, reference: float, every_s: float
+) -> Evidence:
+    """Return `evidence` after a reading. Loads are in units of the highest one at a percentile."""
+    now, ready, rate = reading.at, reading.ready, reading.rate
+    if evidence.compared_at is None:  # the window began before the first request: its rate is too low
+        return replace(evidence, compared_at=now)
+    passed = now - evidence.compared_at
+    rounds = (*evidence.serving, (now, ready))
     serving = tuple((at, count) for at, count in rounds if 0 <= now - at < every_s and count)
-    is_queued = memory.is_queued or (sample.waiting or 0.0) >= max(1, ready)
-    memory = replace(memory, serving=serving, is_queued=is_queued)
-    predicted = outlook.capacity.rate_at(reference)
+    is_queued = evidence.is_queued or reading.is_queued
+    evidence = replace(evidence, serving=serving, is_queued=is_queued)
+    predicted = capacity.rate_at(reference)
     if 0 <= passed < every_s or not serving or rate is None or predicted <= 0:
-        return memory
+        return evidence
     if passed > _GAP * every_s:
-        memory = interrupted(memory)
+        evidence = interrupted(evidence)
     served_by = sum(count for _, count in serving) / len(serving)
-    loads = (*memory.loads[1 - _MINUTES :], rate / served_by / predicted)
+    loads = (*evidence.loads[1 - _MINUTES :], rate / served_by / predicted)
     leaps = loads[-1] > max(_BURST * loads[0], _LEAST_LEAP) and len(loads) > 1
     caused_by = loads[-1] if leaps else sum(loads) / len(loads)
     if is_queued:
-        caused_by = max(*loads, memory.queued_load)  # the queue is that of an earlier load
-    load_misses, balance = memory.load_misses.faded(passed), memory.balance.faded(passed)
-    window = sample.windows(params.window_s)[0]
-    missed = _missed(limits.reachable_objectives(memory, intent), window)
+        caused_by = max(*loads, evidence.queued_load)  # the queue is that of an earlier load
+    load_misses, balance = evidence.load_misses.faded(passed), evidence.balance.faded(passed)
+    window, missed = reading.window, reading.missed_share
     if missed is not None and window.requests and math.isfinite(caused_by):
-        requests = every_s / params.window_s * window.requests
-        settled = not (leaps or is_queued) and ready == memory.supply.settled_ready
-        balance = balance.counted(requests, missed, memory.expected_share if settled else None)
+        requests = every_s / window.seconds * window.requests
+        settled = reading.is_settled and not (leaps or is_queued)
+        balance = balance.counted(requests, missed, evidence.expected_share if settled else None)
         if not leaps:
             load_misses = load_misses.counted(caused_by, requests, missed)
-    memory = replace(
-        memory,
+    evidence = replace(
+        evidence,
         compared_at=now,
         loads=loads,
         is_queued=False,
@@ -103,34 +133,44 @@ def corrected(
         load_misses=load_misses,
         balance=balance,
     )
-    return _fitted(memory, outlook.capacity, predicted)
+    return _fitted(evidence, capacity, predicted)
 
 
-def interrupted(memory: ScalingMemory) -> ScalingMemory:
-    """Return `memory` without the loads before: requests that wait have waited for a load that is not known,
-    or for other replicas.
+def interrupted(evidence: Evidence) -> Evidence:
+    """Return `evidence` without the loads before: requests that wait have waited for a load that is not
+    known, or for other replicas.
     """
-    return replace(memory, loads=(), queued_load=math.inf, serving=(), is_queued=False)
+    return replace(evidence, loads=(), queued_load=math.inf, serving=(), is_queued=False)
 
 
-def _comparable(memory: ScalingMemory, objectives: Objectives, reference: float) -> ScalingMemory:
-    """Return `memory` without counts that are not to be compared with the present prediction: misses of other
-    objectives, after which the correction begins anew, or loads in other units.
+def forgotten(evidence: Evidence) -> Evidence:
+    """Return what is left where replicas are of another kind now: the requests that wait, and when it was."""
+    return Evidence(
+        queued_load=evidence.queued_load,
+        serving=evidence.serving,
+        is_queued=evidence.is_queued,
+        compared_at=evidence.compared_at,
+    )
+
+
+def _comparable(evidence: Evidence, objectives: Objectives, reference: float) -> Evidence:
+    """Return `evidence` without counts that are not to be compared with the present prediction: misses of
+    other objectives, after which the correction begins anew, or loads in other units.
     """
-    if (memory.corrected_for, memory.corrected_at) == (objectives, reference):
-        return memory
-    if memory.corrected_for not in (None, objectives):
-        memory = replace(memory, correction=AS_PREDICTED)
-    if memory.corrected_at is not None:
-        memory = replace(
-            memory,
-            prior=memory.correction,
+    if (evidence.corrected_for, evidence.corrected_at) == (objectives, reference):
+        return evidence
+    if evidence.corrected_for not in (None, objectives):
+        evidence = replace(evidence, correction=AS_PREDICTED)
+    if evidence.corrected_at is not None:
+        evidence = replace(
+            evidence,
+            prior=evidence.correction,
             load_misses=LoadMisses(),
             balance=NONE_COUNTED,
             loads=(),
             queued_load=0.0,
         )
-    return replace(memory, corrected_for=objectives, corrected_at=reference)
+    return replace(evidence, corrected_for=objectives, corrected_at=reference)
 
 
 def _missed(intent: Intent, window: Window) -> float | None:
@@ -144,27 +184,27 @@ def _missed(intent: Intent, window: Window) -> float | None:
     return max(missed) if missed and len(missed) == len(shares) else None
 
 
-def _fitted(memory: ScalingMemory, capacity: ReplicaCapacity, predicted: float) -> ScalingMemory:
-    """Return `memory` with the most plausible of the corrections that are tried: one step of a search.
+def _fitted(evidence: Evidence, capacity: ReplicaCapacity, predicted: float) -> Evidence:
+    """Return `evidence` with the most plausible of the corrections that are tried: one step of a search.
 
     Loads are counted in units of `predicted`, requests per second.
     """
 
-    counts = memory.load_misses.occupied()
+    counts = evidence.load_misses.occupied()
 
     def plausibility(correction: CapacityCorrection) -> float:
         fitted = capacity.corrected(correction)
         likelihood = counts.log_likelihood(lambda load: fitted.missed_share(load * predicted))
-        return likelihood / _CORRELATED - _COST * correction.distance(memory.prior)
+        return likelihood / _CORRELATED - _COST * correction.distance(evidence.prior)
 
-    share, spread, _ = memory.correction
+    share, spread, _ = evidence.correction
     shares = {min(max(share * step, LEAST_SHARE), MOST_SHARE) for step in _SHARE_STEPS}
     spreads = {min(max(round(spread + step, 1), 0.0), MOST_SPREAD) for step in _SPREAD_STEPS}
     pairs = (*product(sorted(shares), sorted(spreads)), *_FAR)
-    missed = _missed_at_low_load(memory.load_misses)
-    unavoidable = sorted({0.0, memory.prior.unavoidable_share if missed is None else missed})
+    missed = _missed_at_low_load(evidence.load_misses)
+    unavoidable = sorted({0.0, evidence.prior.unavoidable_share if missed is None else missed})
     tried = (CapacityCorrection(*pair, least) for least in unavoidable for pair in pairs)
-    return replace(memory, correction=max(tried, key=plausibility))
+    return replace(evidence, correction=max(tried, key=plausibility))
 
 
 def _missed_at_low_load(counts: LoadMisses) -> float | None:

@@ -16,11 +16,8 @@ from tangram.scaling import objective_evidence as evidence
 from tangram.scaling import ordered_replicas as supply
 from tangram.scaling.outlook import recommendations
 from tangram.scaling.outlook.load_history import highest_since
-from tangram.scaling.outlook.load_misses import LoadMisses
 from tangram.scaling.outlook.load_outlook import LoadOutlook, ReplicaNeed
 from tangram.scaling.outlook.load_steps import provisioned_load, rate_step
-from tangram.scaling.outlook.miss_balance import NONE_COUNTED
-from tangram.scaling.outlook.replica_capacity import AS_PREDICTED
 from tangram.scaling.sample import Sample
 from tangram.scaling.signal import Signal, SignalState
 from tangram.scaling.state import ScalingDecision, ScalingMemory, ScalingParams
@@ -70,7 +67,8 @@ def decide(
     memory = replace(memory, supply=seen)
     memory = _remember(memory, params, intent, held, ready, signal, now, outlook, is_mixed=is_mixed)
     need = _need(memory, params, intent, signal, now, outlook)
-    memory = replace(memory, expected_share=None if need is None else need.whole_margin_share)
+    expected = None if need is None else need.whole_margin_share
+    memory = replace(memory, evidence=replace(memory.evidence, expected_share=expected))
     if need is not None:
         memory = replace(
             memory,
@@ -192,8 +190,9 @@ class ScalingInputs:
         load, violated = need.load.expected / replicas, memory.violated_rate
         if violated is not None and need.replica_rate >= _CONTRADICTED * violated:
             return load >= _BELOW_MISSED * violated
-        unit = outlook.capacity.rate_at(memory.corrected_at) if memory.corrected_at else 0.0
-        missed = memory.load_misses.missed_at(load / unit) if unit else None
+        at = memory.evidence.corrected_at
+        unit = outlook.capacity.rate_at(at) if at else 0.0
+        missed = memory.evidence.load_misses.missed_at(load / unit) if unit else None
         return missed is not None and missed > need.error_budget
 
     @property
@@ -235,14 +234,7 @@ def forget_learned(memory: ScalingMemory) -> ScalingMemory:
         tpot_reachable=None,
         idle_tpot_ms=None,
         supply=replace(memory.supply, start_s=None),
-        correction=AS_PREDICTED,
-        prior=AS_PREDICTED,
-        corrected_for=None,
-        corrected_at=None,
-        load_misses=LoadMisses(),
-        balance=NONE_COUNTED,
-        expected_share=None,
-        loads=(),
+        evidence=capacity_correction.forgotten(memory.evidence),
         recommendations=(),
         rate_steps=(),
         episode_ready=0,

@@ -47,11 +47,11 @@ def needed(
         return None
     horizon_s = expected_start_s(memory, params, outlook) + _LOOP_S
     load = forecast(averaged(outlook.history, outlook.bins), rate, now=now, horizon_s=horizon_s)
-    capacity = outlook.capacity.corrected(memory.correction)
+    capacity = outlook.capacity.corrected(memory.evidence.correction)
     backlog = (sample.waiting or 0.0) / _DRAIN_S if queued else 0.0
     percentile = limits.forecast_objectives(memory, intent).strictest_percentile
     budget, replica_rate = 1 - percentile / 100, capacity.rate_at(percentile)
-    misses = ExpectedMisses(load, capacity, backlog, memory.balance.margin_kept(budget))
+    misses = ExpectedMisses(load, capacity, backlog, memory.evidence.balance.margin_kept(budget))
     predicted = outlook.capacity.rate_at(percentile)
     replicas = misses.replicas_within(budget, replica_rate)
     lasting = misses.replicas_within(_LASTING_BUDGET * budget, replica_rate)

@@ -167,8 +167,8 @@ def _with_variants(state: LawState, observation: LawObservation) -> LawState:
     if state.is_mixed and not is_mixed:
         at = observation.at
         unstable = supply.unstable(state.memory.supply, at)
-        memory = replace(state.memory, supply=unstable, compared_at=at)
-        state = replace(state, memory=interrupted(memory))
+        evidence = replace(interrupted(state.memory.evidence), compared_at=at)
+        state = replace(state, memory=replace(state.memory, supply=unstable, evidence=evidence))
     return replace(state, is_mixed=is_mixed)
 
 
@@ -208,7 +208,7 @@ def _outlook(
         other = _capacity(state, observation, capacity_of)
         if other is None:
             return None
-        capacity = _beside(capacity, _of_reachable(other, intent), percentile, memory.correction)
+        capacity = _beside(capacity, _of_reachable(other, intent), percentile, memory.evidence.correction)
     mixture = _present_mixture(state, intent)
     return LoadOutlook(state.history, capacity, observation.start_s, state.bins, mixture)
 

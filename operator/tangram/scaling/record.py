@@ -15,7 +15,7 @@ from tangram.scaling.capacity_correction import LEAST_SHARE, MOST_SHARE
 from tangram.scaling.outlook.miss_curve import MOST_SPREAD
 from tangram.scaling.outlook.replica_capacity import CapacityCorrection
 from tangram.scaling.outlook.tenth_steps import nearest_step
-from tangram.scaling.state import ScalingMemory, Supply
+from tangram.scaling.state import Evidence, ScalingMemory, Supply
 
 # Field of `status.placement`, in milliseconds: not repeated in `status.scaling`.
 PREDICTED_TPOT = "predictedTPOTMilliseconds"
@@ -36,17 +36,17 @@ def record(memory: ScalingMemory) -> dict[str, Any]:
     ):
         if value is not None:
             block[name] = _decimal(value)
-    step = nearest_step(memory.correction.trusted_share)
+    step = nearest_step(memory.evidence.correction.trusted_share)
     if step != 1:  # coarse, because it moves a little each minute, and each change is a write
         block["trustedShare"] = _decimal(step, 2)
-    if memory.correction.load_spread:
-        block["loadSpread"] = f"{memory.correction.load_spread:.1f}"
+    if memory.evidence.correction.load_spread:
+        block["loadSpread"] = f"{memory.evidence.correction.load_spread:.1f}"
     if memory.provisioned is not None:  # in steps that last: see `outlook.load_steps`
         block["provisionedRequestsPerSecond"] = _decimal(memory.provisioned.requests_per_second)
         block["provisionedPromptTokens"] = _decimal(memory.provisioned.prompt_tokens)
         block["provisionedAnswerTokens"] = _decimal(memory.provisioned.answer_tokens)
         block["provisionedTrustedShare"] = _decimal(memory.provisioned.trusted_share)
-    unavoidable = memory.correction.unavoidable_share
+    unavoidable = memory.evidence.correction.unavoidable_share
     if unavoidable >= _LEAST_UNAVOIDABLE:
         block["unavoidableShare"] = _decimal(nearest_step(unavoidable), 2)
     if memory.ttft_reachable is not None:
@@ -85,8 +85,7 @@ def recalled(block: Mapping[str, Any]) -> ScalingMemory:
         supply=replace(memory.supply, start_s=_positive(block.get("startSeconds"), _MOST_SECONDS)),
         ttft_reachable=_flag(block.get("ttftReachable")),
         tpot_reachable=_flag(block.get("tpotReachable")),
-        correction=correction,
-        prior=correction,
+        evidence=Evidence(correction=correction, prior=correction),
         provisioned=_provisioned(block),
     )
 

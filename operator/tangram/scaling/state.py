@@ -61,6 +61,26 @@ class Supply:
 
 
 @dataclass(frozen=True, slots=True)
+class Evidence:
+    """What requests and misses showed beside what is predicted, and the correction that follows from them
+    (`capacity_correction`).
+    """
+
+    correction: CapacityCorrection = AS_PREDICTED  # of the predicted capacity
+    prior: CapacityCorrection = AS_PREDICTED  # as recorded, before any request of `load_misses`
+    corrected_for: Objectives | None = None  # whose misses it explains
+    corrected_at: float | None = None  # percentile in whose highest load `load_misses` has its loads
+    load_misses: LoadMisses = field(default_factory=LoadMisses)  # from which it follows
+    balance: MissBalance = NONE_COUNTED  # of the misses that were expected and those that came
+    expected_share: float | None = None  # of requests to miss with the replicas that are ready
+    loads: tuple[float, ...] = ()  # per replica over the predicted one, of the last minutes
+    queued_load: float = 0.0  # at which their misses count: the highest since requests wait
+    serving: tuple[tuple[float, int], ...] = ()  # time and ready replicas of each round of the last minute
+    is_queued: bool = False  # requests waited in a round since the last comparison
+    compared_at: float | None = None  # when they were last compared with a reading
+
+
+@dataclass(frozen=True, slots=True)
 class ScalingMemory:
     """What the law remembers of one LLMDeployment. Timers restart with the operator, so no replica is removed
     for a window. What a violation or a late replica taught is recorded in the status (`record`).
@@ -85,18 +105,7 @@ class ScalingMemory:
     idle_tpot_ms: float | None = None  # predicted by the capacity model for a nearly idle replica
 
     # Feed-forward (`feed_forward`).
-    correction: CapacityCorrection = AS_PREDICTED  # of the predicted capacity
-    prior: CapacityCorrection = AS_PREDICTED  # as recorded, before any request of `load_misses`
-    corrected_for: Objectives | None = None  # whose misses it explains
-    corrected_at: float | None = None  # percentile in whose highest load `load_misses` has its loads
-    load_misses: LoadMisses = field(default_factory=LoadMisses)  # from which it follows
-    balance: MissBalance = NONE_COUNTED  # of the misses that were expected and those that came
-    expected_share: float | None = None  # of requests to miss with the replicas that are ready
-    loads: tuple[float, ...] = ()  # per replica over the predicted one, of the last minutes
-    queued_load: float = 0.0  # at which their misses count: the highest since requests wait
-    serving: tuple[tuple[float, int], ...] = ()  # time and ready replicas of each round of the last minute
-    is_queued: bool = False  # requests waited in a round since the last comparison
-    compared_at: float | None = None  # when they were last compared with a reading
+    evidence: Evidence = field(default_factory=Evidence)
     recommendations: Recommendations = ()
     # The load that the replicas are ordered for; None: not known. It holds for any shape.
     provisioned: ProvisionedLoad | None = None

@@ -11,7 +11,7 @@ from typing import NamedTuple
 HALF_LIFE_S = 2 * 3600.0
 LEAST_KEPT = 0.2
 _UNSURE = 20.0  # misses that are added to both: a few minutes without any prove nothing
-_SPENT = 0.6  # of the error budget, from which on nothing is given back
+_SPENT = 0.8  # of the error budget, from which on nothing is given back
 
 
 class MissBalance(NamedTuple):
