@@ -289,7 +289,7 @@ def test_misses_at_low_load_are_no_reason_for_a_replica():
     ("missed_share", "loads"),
     [
         (with_unavoidable, (HALF,)),
-        (with_unavoidable, (HALF, 1.3 * HALF)),
+        (with_unavoidable, (HALF, 1.1 * HALF)),
         (lambda _load: 0.9, (LOW, 2.0, HALF, FULL)),
         (lambda load: 0.9 if load > 4 else 0.03, (LOW, 2.0, HALF, FULL)),
         (SMOOTH.missed_share, (LOW, 2.0, HALF, FULL)),
@@ -304,6 +304,12 @@ def test_misses_at_low_load_are_no_reason_for_a_replica():
 )
 def test_misses_are_unavoidable_only_where_far_higher_loads_miss_no_more(missed_share, loads):
     assert lived(missed_share, hours=1, loads=loads).evidence.correction.unavoidable_share < 0.002
+
+
+def test_misses_that_a_fifth_more_load_does_not_add_to_buy_no_replica():
+    memory = lived(with_unavoidable, hours=1, loads=(HALF, 1.3 * HALF))
+
+    assert 0.02 < memory.evidence.correction.unavoidable_share <= 0.031
 
 
 def test_misses_at_low_load_that_chance_explains_are_not_unavoidable():

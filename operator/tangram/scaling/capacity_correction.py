@@ -7,8 +7,9 @@ long: these are no reason for a replica. All three follow the requests of hours:
 
 Misses count at the load of the last two minutes. A minute in which it doubles does not count: how much of it
 came at which load is not known, and a leap from silence would teach that a replica carries next to nothing.
-The load is that of the
-replicas that were ready in this time: one that is ready at its end served none of the requests that missed.
+Nor does a window in which the number of ready replicas changed: requests that began on few of them end late.
+The load is that of the replicas that were ready in this time: one that is ready at its end served none of the
+requests that missed.
 Misses behind a queue count at the highest load since it began, which caused them, to the minute in which
 it ends; not at all where it began while nothing was read, or on replicas of another shape: that load is not
 known. Only FRESH readings count.
@@ -47,8 +48,8 @@ _FAR = (
 # So many requests at the lowest loads show what misses at any load, less what chance makes of their misses,
 # if as many came at so many times their load: at one load alone, overload would look the same. So it does at
 # any load where the model is wrong by far: more misses than these are no property of requests.
-_AT_LOW_LOAD, _DEVIATIONS = 400.0, 1.0
-_HIGHER, _MOST_UNAVOIDABLE = 1.5, 0.1
+_AT_LOW_LOAD, _AT_HIGHER_LOAD, _DEVIATIONS = 2000.0, 400.0, 1.0
+_HIGHER, _MOST_UNAVOIDABLE = 1.2, 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class Reading:
     window: Window
     missed_share: float | None  # of the objective that was missed most
     is_queued: bool
-    is_settled: bool  # as many replicas have been ready for a window
+    is_changing: bool  # another number of replicas was ready within the window
 
 
 def corrected(
@@ -87,7 +88,7 @@ def corrected(
         window,
         _missed(limits.reachable_objectives(memory, intent), window),
         is_queued=(sample.waiting or 0.0) >= max(1, ready),
-        is_settled=ready == memory.supply.settled_ready,
+        is_changing=memory.supply.ready is not None and ready != memory.supply.settled_ready,
     )
     every_s = min(_EVERY_S, params.window_s)  # a shorter window shows no requests of the time before it
     return replace(memory, evidence=_compared(evidence, reading, outlook.capacity, reference, every_s))
@@ -120,9 +121,9 @@ def _compared(
     window, missed = reading.window, reading.missed_share
     if missed is not None and window.requests and math.isfinite(caused_by):
         requests = every_s / window.seconds * window.requests
-        settled = reading.is_settled and not (leaps or is_queued)
-        balance = balance.counted(requests, missed, evidence.expected_share if settled else None)
-        if not leaps:
+        is_settled = not (leaps or is_queued or reading.is_changing)
+        balance = balance.counted(requests, missed, evidence.expected_share if is_settled else None)
+        if not (leaps or reading.is_changing):
             load_misses = load_misses.counted(caused_by, requests, missed)
     evidence = replace(
         evidence,
@@ -210,7 +211,7 @@ def _fitted(evidence: Evidence, capacity: ReplicaCapacity, predicted: float) -> 
 def _missed_at_low_load(counts: LoadMisses) -> float | None:
     """Return the share of the requests at the lowest loads that missed, at least; None: it is not known."""
     requests, misses, load = counts.lowest(_AT_LOW_LOAD)
-    if counts.requests_from(_HIGHER * load) < _AT_LOW_LOAD:
+    if counts.requests_from(_HIGHER * load) < _AT_HIGHER_LOAD:
         return None
     share = max(0.0, misses - _DEVIATIONS * math.sqrt(_CORRELATED * misses)) / requests
     return share if share <= _MOST_UNAVOIDABLE else 0.0

@@ -53,8 +53,10 @@ def needed(
     budget, replica_rate = 1 - percentile / 100, capacity.rate_at(percentile)
     misses = ExpectedMisses(load, capacity, backlog, memory.evidence.balance.margin_kept(budget))
     predicted = outlook.capacity.rate_at(percentile)
+    unavoidable = min(memory.evidence.correction.unavoidable_share, budget)
+    lasting_budget = unavoidable + _LASTING_BUDGET * (budget - unavoidable)
     replicas = misses.replicas_within(budget, replica_rate)
-    lasting = misses.replicas_within(_LASTING_BUDGET * budget, replica_rate)
+    lasting = misses.replicas_within(lasting_budget, replica_rate)
     # Where fewer miss than expected, replicas carry more than `replica_rate`.
     carried = load.expected if misses.margin_kept < 1 else 0.0
     return ReplicaNeed(
@@ -68,7 +70,7 @@ def needed(
         misses.limit(replicas, budget),
         RunnerUp(replicas - 1, misses.share(replicas - 1)) if replicas > 1 else None,
         max(carried, misses.least_part(budget, replicas) * replica_rate),
-        max(carried, misses.least_part(_LASTING_BUDGET * budget, lasting) * replica_rate),
+        max(carried, misses.least_part(lasting_budget, lasting) * replica_rate),
         replica_rate / predicted if predicted else 1.0,
         max(0, replicas - misses.of_certain_load.replicas_within(budget, replica_rate)),
         ExpectedMisses(load, capacity, backlog).share(memory.supply.ready or replicas),
