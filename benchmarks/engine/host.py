@@ -69,8 +69,12 @@ def sample(logits: torch.Tensor, rows: torch.Tensor, table: DeviceRows) -> torch
     return torch.full((len(rows),), TOKEN, dtype=torch.int32)
 
 
-def no_decode(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.full((len(rows),), TOKEN, dtype=torch.int32), torch.zeros(len(rows), VOCABULARY)
+def no_decode(rows: torch.Tensor) -> tuple[torch.Tensor]:
+    return (torch.zeros(len(rows), VOCABULARY),)
+
+
+def no_sample(rows: torch.Tensor) -> tuple[torch.Tensor]:
+    return (torch.full((len(rows),), TOKEN, dtype=torch.int32),)
 
 
 @dataclass
@@ -96,7 +100,7 @@ def make_engine(batch: int, context: int, steps: int) -> LLMEngine:
     device = torch.device("cpu")
     rows = DeviceRows(batch, longest, BLOCK_SIZE, VOCABULARY, device)
     runner = Runner(NoDecoder(), NoAttention(), rows, sample)  # type: ignore[arg-type]
-    runner.use(DecodeGraphs(no_decode, rows.padding, (batch,), device))
+    runner.use(DecodeGraphs(no_decode, no_sample, rows.padding, (batch,), device))
     sizes = (BLOCK_SIZE, num_blocks, longest, batch, batch * context, VOCABULARY)
     loaded = Loaded(runner, limits, EngineInfo(*sizes, "float32", "cpu", 0.0, 0.0))
     with mock.patch.object(engine, "load", return_value=loaded):

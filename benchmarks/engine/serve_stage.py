@@ -28,7 +28,7 @@ from benchmarks.engine.engine_adapter import (
 from benchmarks.engine.setting import ROOT, Setting
 from benchmarks.engine.stream_client import StreamTimes, streams
 
-NEEDED = ("aiohttp", "msgspec", "prometheus_client", "tokenizers", "jinja2")
+NEEDED = ("aiohttp", "msgspec", "prometheus_client", "tokenizers", "jinja2", "llguidance")
 NAME = "random"
 OFFLINE = (64, 200)  # requests and tokens of the comparison without a server
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from tangram_engine.frames import frame
+from tangram_engine.sample.vocabulary import Vocabulary
 from tangram_engine.schedule.request import Request
 
 FRAME_LIMIT = 256 << 20  # bytes; far above the largest step, so a longer frame means a broken peer
@@ -84,6 +85,12 @@ class Abort(_WireMessage, frozen=True):
     request_id: str
 
 
+class UseVocabulary(_WireMessage, frozen=True):
+    """API -> engine: what grammars know of the tokens. Sent before the first request with a grammar."""
+
+    vocabulary: Vocabulary
+
+
 class Ping(_WireMessage, frozen=True):
     """API -> engine: answer between two steps."""
 
@@ -116,7 +123,7 @@ class StepOutput(_WireMessage, frozen=True):
     stats: StepStats
 
 
-Message = Add | Abort | Ping | Pong | Ready | Failed | StepOutput
+Message = Add | Abort | UseVocabulary | Ping | Pong | Ready | Failed | StepOutput
 _DECODER: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 

@@ -10,7 +10,7 @@ PADDING = 9
 
 
 class Counting:
-    """A step that advances counters of ten device rows."""
+    """A step that advances counters of ten device rows. Its tokens are ten times the rows."""
 
     def __init__(self):
         self.positions = torch.zeros(10, dtype=torch.int32)
@@ -19,12 +19,16 @@ class Counting:
     def __call__(self, rows):
         self.batches.append(rows.tolist())
         self.positions.index_add_(0, rows, (rows != PADDING).int())
-        return rows * 10, self.positions[rows]
+        return (rows.float().clone(),)
+
+
+def sample(rows):
+    return (rows * 10,)
 
 
 def test_a_batch_is_filled_up_to_the_next_size_and_padding_is_cut_off():
     step = Counting()
-    graphs = DecodeGraphs(step, PADDING, (1, 2, 4, 8), CPU)
+    graphs = DecodeGraphs(step, sample, PADDING, (1, 2, 4, 8), CPU)
     assert [len(batch) for batch in step.batches] == [8, 4, 2, 1]
     assert set().union(*step.batches) == {PADDING}
 
@@ -38,7 +42,7 @@ def test_a_batch_is_filled_up_to_the_next_size_and_padding_is_cut_off():
 
 def test_a_later_batch_of_the_same_size_leaves_nothing_of_the_former():
     step = Counting()
-    graphs = DecodeGraphs(step, PADDING, (4,), CPU)
+    graphs = DecodeGraphs(step, sample, PADDING, (4,), CPU)
     first = graphs.replay(torch.tensor([1, 2, 3], dtype=torch.int32))[0].clone()
     second = graphs.replay(torch.tensor([4, 5], dtype=torch.int32))[0]
     assert first.tolist() == [10, 20, 30]
@@ -48,4 +52,4 @@ def test_a_later_batch_of_the_same_size_leaves_nothing_of_the_former():
 
 @pytest.mark.parametrize(("rows", "recorded"), [(0, False), (1, True), (8, True), (9, False)])
 def test_only_batches_up_to_the_largest_size_have_a_graph(rows, recorded):
-    assert (rows in DecodeGraphs(Counting(), PADDING, (4, 8), CPU)) is recorded
+    assert (rows in DecodeGraphs(Counting(), sample, PADDING, (4, 8), CPU)) is recorded

@@ -89,9 +89,9 @@ def watch_replays(one):
     graphs, batches = one._runner._graphs, []
     replay = graphs.replay
 
-    def watched(rows):
+    def watched(rows, *change):
         batches.append(len(rows))
-        return replay(rows)
+        return replay(rows, *change)
 
     graphs.replay = watched
     return batches

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from tangram_engine.checkpoint import CheckpointError, RefusalReason
 from tangram_engine.config import EngineConfig
 from tangram_engine.messages import EngineInfo, StepStats, TokenOutput
+from tangram_engine.sample.vocabulary import Vocabulary
 from tangram_engine.schedule.request import Request
 from tangram_engine.start_error import StartError
 
@@ -83,6 +84,9 @@ class FakeEngine:
         before = len(self.waiting)
         self.waiting = [request for request in self.waiting if request.id != request_id]
         return self.running.pop(request_id, None) is not None or len(self.waiting) < before
+
+    def use_vocabulary(self, vocabulary: Vocabulary) -> None:
+        """What this engine says is known in advance: a grammar changes nothing."""
 
     def has_work(self) -> bool:
         return bool(self.waiting or self.running)

@@ -14,12 +14,15 @@ _NOTES = {"$schema", "$defs", "title", "description"}
 def violations(value, schema, root=None, where="$"):
     """Every way in which `value` breaks `schema`, as text."""
     root = root or schema
-    unknown = set(schema) - _NOTES - set(_RULES) - {"$ref"}
+    unknown = set(schema) - _NOTES - set(_RULES) - {"$ref", "additionalProperties"}
     assert not unknown, f"{where}: this validator does not know {unknown}"
     if "$ref" in schema:
         name = schema["$ref"].removeprefix("#/$defs/")
         return violations(value, root["$defs"][name], root, where)
     found = []
+    if "additionalProperties" in schema and isinstance(value, dict):
+        assert schema["additionalProperties"] is False
+        found += [f"{where}: has {key}" for key in value.keys() - schema["properties"].keys()]
     for keyword, rule in schema.items():
         if keyword in _RULES:
             found += _RULES[keyword](value, rule, root, where)

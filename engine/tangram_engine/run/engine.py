@@ -4,7 +4,10 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import torch
 
@@ -15,11 +18,16 @@ from tangram_engine.messages import StepStats, TokenOutput
 from tangram_engine.run.late_kernels import LateKernels
 from tangram_engine.run.load import load
 from tangram_engine.run.runner import Launched
+from tangram_engine.sample.grammar import Grammars
+from tangram_engine.sample.masks import AllowedTokens
 from tangram_engine.sample.sampler import Sampled
-from tangram_engine.schedule import Request, ScheduledBatch, Scheduler, Sequence
+from tangram_engine.sample.vocabulary import Vocabulary
+from tangram_engine.schedule import BatchRow, Request, ScheduledBatch, Scheduler, Sequence
 from tangram_engine.schedule.request import defect
 
 logger = logging.getLogger(__name__)
+
+_COMPILE_WAIT_S = 0.01  # then the process looks for messages
 
 
 class LLMEngine:
@@ -42,34 +50,48 @@ class LLMEngine:
         self._scheduler = Scheduler(loaded.limits, self._blocks)
         self._in_flight: deque[tuple[ScheduledBatch, Launched]] = deque()
         self._rejected: list[TokenOutput] = []
+        self._grammars = Grammars(self.info.vocab_size)
+        self._compiling: dict[str, tuple[Request, Future[Any]]] = {}
+        self._end_tokens = loaded.limits.eos_token_ids
         self._late_kernels = LateKernels()
 
     def add(self, request: Request) -> None:
         """Queue a request. One that cannot be run ends with "error" in the next step."""
         reason = defect(request, self.info.vocab_size, self.info.max_model_len)
-        if reason is None and request.id in self._scheduler:
+        if reason is None and (request.id in self._scheduler or request.id in self._compiling):
             reason = "its id is in use"
-        if reason is None:
+        if reason is None and request.params.grammar is not None:
+            self._compiling[request.id] = request, self._grammars.compile(request.params.grammar)
+        elif reason is None:
             self._scheduler.add(request)
         else:
             self._rejected.append(_failure(request.id, reason))
 
     def abort(self, request_id: str) -> bool:
         """Forget a request, without any output; False if it is not known. See `Scheduler.remove`."""
-        return self._scheduler.remove(request_id)
+        self._grammars.end(request_id)
+        return self._compiling.pop(request_id, None) is not None or self._scheduler.remove(request_id)
+
+    def use_vocabulary(self, vocabulary: Vocabulary) -> None:
+        """Know the tokens, which requests with a grammar need; to be called before the first of them."""
+        ends = tuple({*vocabulary.ends, *self._end_tokens})
+        self._grammars.use(Vocabulary(vocabulary.tokens, vocabulary.special, ends))
 
     def has_work(self) -> bool:
         """Whether the next step has anything to compute, to collect or to report."""
-        return self._scheduler.has_work() or bool(self._rejected or self._in_flight)
+        return self._scheduler.has_work() or bool(self._rejected or self._in_flight or self._compiling)
 
     def step(self) -> tuple[list[TokenOutput], StepStats]:
         """Launch one step and collect the one that is due: at most one new token for each running request."""
         begin = time.monotonic()
+        if self._compiling:
+            self._admit_compiled()
         outputs, self._rejected = self._rejected, []
         batch = self._scheduler.schedule(begin)
         if batch.rows:
             with torch.inference_mode(), self._failing(batch):
-                self._in_flight.append((batch, self._runner.launch(batch.rows)))
+                constrain = partial(self._constrain, outputs) if self._grammars else None
+                self._in_flight.append((batch, self._runner.launch(batch.rows, constrain)))
         if self._in_flight and (len(self._in_flight) > self._lag or not batch.rows):
             outputs += self._collect(*self._in_flight.popleft())
         return outputs, self._stats(batch, time.monotonic() - begin)
@@ -82,6 +104,35 @@ class LLMEngine:
         """As `audit`, with yields at which the caller may stop for good: see `BlockManager.audit_slices`."""
         return self._scheduler.audit_slices()
 
+    def _admit_compiled(self) -> None:
+        """Queue the requests whose grammars are compiled. Without other work, wait a little for the first."""
+        if not (self._scheduler.has_work() or self._in_flight or self._rejected):
+            futures = [matcher for _, matcher in self._compiling.values()]
+            wait(futures, _COMPILE_WAIT_S, return_when=FIRST_COMPLETED)
+        for request, matcher in list(self._compiling.values()):
+            if not matcher.done():
+                continue
+            del self._compiling[request.id]
+            if (error := matcher.exception()) is not None:
+                self._rejected.append(_failure(request.id, f"its grammar is refused: {error}"))
+                continue
+            self._grammars.begin(request.id, matcher.result())
+            self._scheduler.add(request)
+
+    def _constrain(self, outputs: list[TokenOutput], rows: list[BatchRow]) -> AllowedTokens | None:
+        """Which tokens may follow in the rows with a grammar; by then, all their ids must be known.
+
+        The device computes the forward pass of these rows meanwhile.
+        """
+        if self._grammars.constrained([row.sequence.id for row in rows]):
+            while self._in_flight:
+                outputs += self._collect(*self._in_flight.popleft())
+        ids = [row.sequence.id for row in rows]
+        indices = self._grammars.constrained(ids)
+        if not indices:
+            return None
+        return AllowedTokens(indices, self._grammars.bits([ids[index] for index in indices]))
+
     def _collect(self, batch: ScheduledBatch, launched: Launched) -> list[TokenOutput]:
         with self._failing(batch):
             results = launched.result()
@@ -89,12 +140,26 @@ class LLMEngine:
         finish = self._scheduler.commit(
             batch, {sequence.id: result.token for sequence, result in sampled if result is not None}
         )
+        if self._grammars:
+            self._advance(finish, sampled)
         # Requests that were aborted meanwhile have no outcome: what was computed for them is dropped.
         return [
             _output(sequence, result, finish[sequence.id])
             for sequence, result in sampled
             if sequence.id in finish
         ]
+
+    def _advance(self, finish: dict[str, str | None], sampled: list[tuple[Sequence, Sampled | None]]) -> None:
+        """Give the new tokens to the matchers, and forget those of answers that have ended."""
+        for sequence, result in sampled:
+            if sequence.id not in finish:
+                continue
+            running = finish[sequence.id] is None
+            if running and result is not None and not self._grammars.advance(sequence.id, result.token):
+                finish[sequence.id] = "error"
+                self._scheduler.remove(sequence.id)
+            if finish[sequence.id] is not None:
+                self._grammars.end(sequence.id)
 
     @contextmanager
     def _failing(self, batch: ScheduledBatch) -> Iterator[None]:

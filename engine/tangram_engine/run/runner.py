@@ -1,6 +1,6 @@
 """Steps on the device: enqueued by `launch`, which never waits, and collected by `Launched.result`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,8 +11,12 @@ from tangram_engine.run.attention.paged_prefill import upload
 from tangram_engine.run.attention.reference import AttentionBackend, Span, decode_first
 from tangram_engine.run.graphs import DecodeGraphs
 from tangram_engine.run.rows import DeviceRows
+from tangram_engine.sample.masks import AllowedTokens, allow
 from tangram_engine.sample.sampler import Sampled, TokenSampler, logprobs
 from tangram_engine.schedule import BatchRow
+
+# Which tokens the rows may get that get one; None: any.
+Constrain = Callable[[list[BatchRow]], AllowedTokens | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,22 +75,30 @@ class Runner:
             # One step is replayed at a time: all leave their logits in one place, not each in its own.
             logits = torch.empty(sizes[-1], self.rows.vocab_size, device=self.device)
 
-            def step(rows: Tensor) -> tuple[Tensor, Tensor]:
-                return self.decode_rows(rows, logits[: len(rows)])
+            def forward(rows: Tensor) -> tuple[Tensor]:
+                return (self._decode_rows(rows, logits[: len(rows)]),)
 
-            return DecodeGraphs(step, self.rows.padding, sizes, self.device)
+            def sample(rows: Tensor) -> tuple[Tensor]:
+                return (self._sample(logits[: len(rows)], rows, self.rows),)
+
+            return DecodeGraphs(forward, sample, self.rows.padding, sizes, self.device)
 
     def use(self, graphs: DecodeGraphs) -> None:
         """Run batches that these graphs hold through them, until the pool is replaced."""
         self._graphs = graphs
 
-    def launch(self, rows: Sequence[BatchRow]) -> Launched:
-        """Enqueue one step: forward, sample, keep what the next step needs, copy the ids to the host."""
+    def launch(self, rows: Sequence[BatchRow], constrain: Constrain | None = None) -> Launched:
+        """Enqueue one step: forward, sample, keep what the next step needs, copy the ids to the host.
+
+        `constrain` is asked once the forward pass is enqueued, with the rows that get a token.
+        """
         self.rows.update(rows)
         if self._graphs is not None and len(rows) in self._graphs and all(row.decodes for row in rows):
             # A recorded step plans nothing on the host, and its rows may come in any order.
             slots = upload([row.sequence.slot for row in rows], torch.int32, self.device)
-            return self._launched(list(rows), *self._graphs.replay(slots))
+            edited = _EditedLogits(list(rows), constrain)
+            ids, _ = self._graphs.replay(slots, edited)
+            return self._launched(edited, ids)
         spans = [Span(start, length, sequence.table, sequence.slot) for sequence, start, length, _, _ in rows]
         keys = [(not row.decodes, decode_first(span)) for row, span in zip(rows, spans, strict=True)]
         order = sorted(range(len(rows)), key=keys.__getitem__)
@@ -96,32 +108,32 @@ class Runner:
             sampling = ordered
             fed, positions = self.rows.fed.index_select(1, slots)
             self.attention.plan([spans[index] for index in order], positions)
-            ids, logits = self._decode(fed, slots)
+            logits, drawn = self.decoder.logits(self.decoder.forward(fed, self.attention.attend)), slots
         else:
             sampling = [row for row in ordered if row.samples]
-            ids, logits = self._mixed(ordered, [spans[index] for index in order], slots)
-        return self._launched(sampling, ids, logits)
+            logits, drawn = self._mixed(ordered, [spans[index] for index in order], slots)
+        edited = _EditedLogits(sampling, constrain)
+        edited(logits)
+        return self._launched(edited, self._sample(logits, drawn, self.rows) if len(drawn) else drawn)
 
-    def _launched(self, sampling: list[BatchRow], ids: Tensor, logits: Tensor) -> Launched:
-        return Launched(sampling, *self._to_host(ids, _logprobs(sampling, logits, ids)))
+    def _launched(self, edited: "_EditedLogits", ids: Tensor) -> Launched:
+        return Launched(edited.rows, *self._to_host(ids, edited.logprobs(ids)))
 
-    def decode_rows(self, rows: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """One token of each of the device rows int32 [B] -> sampled ids int32 [B], logits [B, vocabulary].
+    def _decode_rows(self, rows: Tensor, logits: Tensor) -> Tensor:
+        """One token of each of the device rows int32 [B] -> `logits` [B, vocabulary], float32, written there.
 
-        `logits`: float32, where they are written.
         Static shapes, and nothing is read but `rows`, the device rows, the weights and the KV pool: what a
         CUDA graph asks for.
         """
         fed, positions = self.rows.fed.index_select(1, rows)
         self.attention.plan_decodes(rows, positions)
-        return self._decode(fed, rows, logits)
-
-    def _decode(self, ids: Tensor, rows: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        logits = self.decoder.logits(self.decoder.forward(ids, self.attention.attend), out)
-        return self._sample(logits, rows, self.rows), logits
+        return self.decoder.logits(self.decoder.forward(fed, self.attention.attend), logits)
 
     def _mixed(self, rows: Sequence[BatchRow], spans: Sequence[Span], slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Single tokens, whose ids the device has, before chunks, whose ids the host has."""
+        """Logits, and the device rows that they are of.
+
+        Single tokens, whose ids the device has, stand before chunks, whose ids the host has.
+        """
         decodes = sum(row.decodes for row in rows)
         fed: list[int] = []
         positions: list[int] = []
@@ -144,9 +156,7 @@ class Runner:
         hidden = self.decoder.forward(ids, self.attention.attend)
         if len(sampling) < len(hidden):
             hidden = hidden.index_select(0, ends)
-        logits = self.decoder.logits(hidden)
-        drawn = slots.index_select(0, chosen)
-        return self._sample(logits, drawn, self.rows) if len(drawn) else drawn, logits
+        return self.decoder.logits(hidden), slots.index_select(0, chosen)
 
     def _to_host(
         self, ids: Tensor, logprobs: _Logprobs | None
@@ -161,6 +171,32 @@ class Runner:
         done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         done.record()
         return host_ids, logprobs, done
+
+
+class _EditedLogits:
+    """The logits of the rows that get a token, changed where a request's answer is constrained.
+
+    Log-probabilities are those of the model: before the change.
+    """
+
+    def __init__(self, rows: list[BatchRow], constrain: Constrain | None) -> None:
+        self.rows = rows
+        self._constrain = constrain
+        self._original: Tensor
+
+    def __call__(self, logits: Tensor) -> None:
+        """Change them in place."""
+        self._original = logits
+        edits = None if self._constrain is None else self._constrain(self.rows)
+        if edits is None:
+            return
+        if any(row.sequence.request.params.logprobs is not None for row in self.rows):
+            self._original = logits.clone()
+        allow(logits, edits)
+
+    def logprobs(self, ids: Tensor) -> _Logprobs | None:
+        """Of the rows that ask for them."""
+        return _logprobs(self.rows, self._original, ids)
 
 
 def _enqueue_copy(tensor: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
+    grammar: str | None = None  # of llguidance, which the whole answer matches; None: any text
 
     @property
     def greedy(self) -> bool:

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -73,6 +73,8 @@ class Backend:
     random_weights: bool = False  # --load-format dummy: answers are noise
     engine: EngineClient | None = None
     preparer: RequestPreparer | None = None
+    vocabulary_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    vocabulary_sent: bool = False
 
     async def read(self, request: web.Request, model: type[M], held: HeldBytes) -> M:
         """The body of a request. Raises APIError."""
@@ -95,6 +97,14 @@ class Backend:
             return await asyncio.get_running_loop().run_in_executor(self.text_executor, work)
         finally:
             self.text_slots.release()
+
+    async def send_vocabulary(self) -> None:
+        """Send the engine what requests with a grammar need, before the first of them. Raises APIError."""
+        async with self.vocabulary_lock:
+            if not self.vocabulary_sent:
+                engine, preparer = self.parts()
+                engine.use_vocabulary(await self.in_text_thread(preparer.vocabulary))
+                self.vocabulary_sent = True
 
     def check_model(self, name: str | None) -> None:
         """Raises APIError (404) for any name but the served one."""
@@ -232,6 +242,9 @@ class Endpoints:
             with places:
                 requests, form = await backend.in_text_thread(lambda: _prepared(preparer, body, arrival))
                 counted.accepted()
+                if (grammar := requests[0].params.grammar) is not None:
+                    held.add(len(grammar) * len(requests))
+                    await backend.send_vocabulary()
                 generation = Generation(
                     engine,
                     backend.metrics,

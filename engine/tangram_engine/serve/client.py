@@ -23,9 +23,11 @@ from tangram_engine.messages import (
     StepOutput,
     StepStats,
     TokenOutput,
+    UseVocabulary,
     decode,
     encode,
 )
+from tangram_engine.sample.vocabulary import Vocabulary
 from tangram_engine.schedule.request import Request
 
 from . import worker
@@ -107,6 +109,12 @@ class EngineClient:
             raise self.dead.result()
         self._receivers[request.id] = receiver
         self._writer.write(encode(Add(request)))
+
+    def use_vocabulary(self, vocabulary: Vocabulary) -> None:
+        """Send what requests with a grammar need, before the first of them. Raises EngineDied."""
+        if self.dead.done():
+            raise self.dead.result()
+        self._writer.write(encode(UseVocabulary(vocabulary)))
 
     def abort(self, request_id: str) -> None:
         """Forget a request. One that has ended already is left alone."""

@@ -9,9 +9,10 @@ from typing import Any
 from tangram_engine.cache import ROOT, salted_root
 from tangram_engine.messages import EngineInfo
 from tangram_engine.sample.params import SamplingParams
+from tangram_engine.sample.vocabulary import Vocabulary
 from tangram_engine.schedule.request import Request
 from tangram_engine.serve.answers.answer_parser import AnswerFormat
-from tangram_engine.serve.answers.reasoning import OPEN
+from tangram_engine.serve.answers.reasoning import CLOSE, OPEN
 from tangram_engine.serve.http.defaults import SamplingDefaults
 from tangram_engine.serve.http.errors import (
     APIError,
@@ -29,8 +30,10 @@ from tangram_engine.serve.http.params import (
     template_message,
     template_options,
 )
+from tangram_engine.serve.http.structure import AnswerStructure
 from tangram_engine.serve.http.tools import read_tool_choice, read_tools
 from tangram_engine.serve.text.client import TextClient, TextUnavailable
+from tangram_engine.serve.text.grammar import FORCED_FORMATS, GrammarError
 from tangram_engine.serve.text.template import RESERVED, TemplateError
 from tangram_engine.serve.text.tokenizer import PromptTooLong, TextTools, TokenizerError
 
@@ -59,11 +62,12 @@ class RequestPreparer:
             field = "prompt"
         root = ROOT if body.cache_salt is None else salted_root(body.cache_salt)
         lengths = [self._answer_length(prompt, body, field) for prompt in prompts]
+        grammar = self._grammar(body, prompts[0])
         return [
             Request(
                 id=uuid.uuid4().hex,
                 prompt=prompt,
-                params=self._params(body, length, index),
+                params=self._params(body, length, index, grammar),
                 arrival=arrival,
                 cache_root=root,
             )
@@ -75,8 +79,9 @@ class RequestPreparer:
         """How the text of an answer is to be read. Raises APIError."""
         if not isinstance(body, ChatRequest):
             return AnswerFormat()
-        calls = read_tool_choice(body.tool_choice, body.tools) != "none"
-        if calls and self.call_format is None:
+        choice = read_tool_choice(body.tool_choice, body.tools)
+        call_format = self._forced_format() if choice.forced else self.call_format
+        if choice.may_call and call_format is None:
             raise bad_request(
                 "tools: the format of this model's tool calls is not known; the server's --tool-call-parser "
                 "sets one",
@@ -84,21 +89,53 @@ class RequestPreparer:
                 code="unsupported_parameter",
             )
         return AnswerFormat(
-            call_format=self.call_format if calls else None,
+            call_format=call_format if choice.may_call else None,
             tools=read_tools(body.tools),
             parallel=body.parallel_tool_calls is not False,
             thinks=self.thinks,
-            opened=self.thinks and self._opens_reasoning(prompt),
+            opened=self._reasoning(prompt) == "begun",
             shows_reasoning=body.include_reasoning is not False,
         )
 
-    def _opens_reasoning(self, prompt: tuple[int, ...]) -> bool:
-        end = self.tools.decode(prompt[-_LAST_TOKENS:], skip_special_tokens=False)
-        return end.rstrip().endswith(OPEN)
+    def _forced_format(self) -> str:
+        """Of calls that a grammar orders: the model's own, where that can be written down as text."""
+        return self.call_format if self.call_format in FORCED_FORMATS else "llama3_json"
 
-    def _params(self, body: Sampling, length: int, index: int) -> SamplingParams:
+    def _grammar(self, body: CompletionRequest | ChatRequest, prompt: tuple[int, ...]) -> str | None:
+        """The grammar of the answer, if it has one. Raises APIError."""
+        structure = body.structure
+        reasoning = "none"
+        if isinstance(body, ChatRequest):
+            choice = read_tool_choice(body.tool_choice, body.tools)
+            if choice.forced:
+                calls = {"format": self._forced_format(), "tools": dict(choice.tools)}
+                parallel = {"parallel": body.parallel_tool_calls is not False}
+                structure = AnswerStructure("tool_choice", "calls", calls | parallel)
+            reasoning = self._reasoning(prompt)
+        if structure is None:
+            return None
+        with self._errors(structure.field):
+            return self.text.grammar(structure.kind, structure.value, reasoning)
+
+    def _reasoning(self, prompt: tuple[int, ...]) -> str:
+        """What of its reasoning the answer to a prompt begins with: "none", "optional" or "begun"."""
+        if not self.thinks:
+            return "none"
+        end = self.tools.decode(prompt[-_LAST_TOKENS:], skip_special_tokens=False).rstrip()
+        return "begun" if end.endswith(OPEN) else "none" if end.endswith(CLOSE) else "optional"
+
+    def vocabulary(self) -> Vocabulary:
+        """What the engine needs for grammars. Raises APIError."""
+        with self._errors("structured_outputs"):
+            tokens, special = self.text.vocabulary(self.info.vocab_size)
+        ends = () if self.tools.end_token is None else (self.tools.end_token,)
+        return Vocabulary(tuple(tokens), tuple(special), ends)
+
+    def _params(self, body: Sampling, length: int, index: int, grammar: str | None) -> SamplingParams:
         """The end token of the tokenizer ends an answer, as those of config.json do, which the engine has."""
         params = body.sampling(length, index, self.defaults)
+        if grammar is not None:  # it says where the answer ends
+            params = replace(params, grammar=grammar, ignore_eos=False)
         if params.ignore_eos or self.tools.end_token is None:
             return params
         return replace(params, stop_token_ids=(*params.stop_token_ids, self.tools.end_token))
@@ -175,6 +212,8 @@ class RequestPreparer:
         except (TemplateError, TokenizerError) as error:
             code = "chat_template_error" if isinstance(error, TemplateError) else "tokenizer_error"
             raise bad_request(f"{field}: {error}", param=field, code=code) from None
+        except GrammarError as error:
+            raise bad_request(f"{field}: {error}", param=field, code="grammar_error") from None
         except TextUnavailable as error:
             raise unavailable(f"{error}; please retry.", "text_process_unavailable") from None
 

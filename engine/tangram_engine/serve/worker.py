@@ -27,9 +27,11 @@ from tangram_engine.messages import (
     StepOutput,
     StepStats,
     TokenOutput,
+    UseVocabulary,
     decode,
     encode,
 )
+from tangram_engine.sample.vocabulary import Vocabulary
 from tangram_engine.schedule.request import Request
 from tangram_engine.start_error import StartError
 from tangram_http.log_limit import LimitedLogHandler
@@ -54,6 +56,9 @@ class Engine(Protocol):
 
     def abort(self, request_id: str) -> bool:
         """Forget a request; whether it was known."""
+
+    def use_vocabulary(self, vocabulary: Vocabulary) -> None:
+        """Know the tokens, for requests with a grammar."""
 
     def has_work(self) -> bool:
         """Whether a step would do anything."""
@@ -145,6 +150,8 @@ def _apply(engine: Engine, channel: socket.socket, message: Message) -> bool:
             engine.add(request)
         case Abort(request_id):
             return engine.abort(request_id)
+        case UseVocabulary(vocabulary):
+            engine.use_vocabulary(vocabulary)
         case Ping(number):
             channel.sendall(encode(Pong(number)))
         case _:

@@ -25,7 +25,6 @@ REFUSED = _table(
     # OpenAI
     ("moderation", _ALWAYS),
     ("logit_bias", ({},)),
-    ("response_format", ({"type": "text"},)),
     # vLLM: what is drawn
     ("allowed_token_ids repetition_detection truncate_prompt_tokens", _ALWAYS),
     ("bad_words logits_processors", _NONE),
@@ -33,8 +32,8 @@ REFUSED = _table(
     ("thinking_token_budget", (-1,)),
     ("use_beam_search watermarking", _OFF),
     ("vllm_xargs", ({},)),
-    # vLLM: structured outputs, under the names of several years
-    ("guided_json structured_outputs", _ALWAYS),
+    # vLLM: structured outputs, under their older names
+    ("guided_json", _ALWAYS),
     ("guided_choice guided_grammar guided_regex structural_tag", _EMPTY),
     # vLLM: what is returned
     ("prompt_logprobs", _ALWAYS),

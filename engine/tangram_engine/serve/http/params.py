@@ -31,6 +31,7 @@ from .bounded_values import (
 from .defaults import SamplingDefaults
 from .fields import FieldError, unsupported
 from .jsonio import decode_value
+from .structure import AnswerStructure, read_structure
 from .tools import as_written, read_calls, read_tool_choice, read_tools
 
 MAX_N = 16
@@ -136,9 +137,12 @@ class Sampling(Refusing, kw_only=True):
     add_special_tokens: bool | None = None  # null: as is usual for the endpoint
     # Requests share cached prefixes with those of the same salt alone: vLLM's field, the tenant's isolation.
     cache_salt: Annotated[str, Meta(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
+    response_format: Raw = _NULL
+    structured_outputs: Raw = _NULL
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        read_structure(self.response_format, self.structured_outputs)
         if isinstance(self.stop, str) and not 1 <= len(self.stop) <= MAX_STOP_CHARACTERS:
             raise FieldError("stop", f"must have 1 to {MAX_STOP_CHARACTERS} characters")
         if self.best_of is not None and self.best_of != self.choices:
@@ -174,6 +178,11 @@ class Sampling(Refusing, kw_only=True):
             and bool(options.continuous_usage_stats)
             and options.include_usage is not False
         )
+
+    @property
+    def structure(self) -> AnswerStructure | None:
+        """What the answer has to look like; None for any text."""
+        return read_structure(self.response_format, self.structured_outputs)
 
     def length_limit(self) -> tuple[str, int | None]:
         """The field by which the client limits the answer's length, and the limit."""
@@ -387,8 +396,12 @@ class ChatRequest(Sampling, kw_only=True):
         super().__post_init__()
         check_messages(self.messages)
         template_options(self.chat_template_kwargs)
-        read_tool_choice(self.tool_choice, self.tools)
+        choice = read_tool_choice(self.tool_choice, self.tools)
         template_inputs(self.tools, self.documents)
+        if self.structure is not None and choice.may_call:
+            raise FieldError(
+                self.structure.field, 'does not go together with tools; tool_choice "none" leaves them out'
+            )
         if self.top_logprobs and not self.logprobs:
             raise FieldError("top_logprobs", "needs logprobs to be true")
 

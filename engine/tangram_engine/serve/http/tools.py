@@ -1,6 +1,7 @@
 """Tools that a chat request offers, and calls of them in its history."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -8,7 +9,7 @@ from msgspec import Meta, Raw
 
 from tangram_engine.validation import locate
 
-from .fields import FieldError, unsupported
+from .fields import FieldError
 from .jsonio import decode_value
 
 MAX_TOOLS = 512
@@ -74,19 +75,30 @@ def read_tools(raw: Raw) -> Mapping[str, Any]:
     return schemas
 
 
-def read_tool_choice(raw: Raw, tools: Raw) -> str:
-    """Whether the model may call: "auto" or "none". Raises FieldError."""
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """The tools that an answer may call, and whether it has to call one."""
+
+    tools: Mapping[str, Any]  # the schema of the parameters of each, by name
+    forced: bool = False
+
+    @property
+    def may_call(self) -> bool:
+        """Whether calls are looked for."""
+        return bool(self.tools)
+
+
+def read_tool_choice(raw: Raw, tools: Raw) -> ToolChoice:
+    """What a request says of both. Raises FieldError."""
     offered = read_tools(tools)
     choice = _decode(raw, Literal["none", "auto", "required"] | _NamedChoice | None, "tool_choice")
-    if choice is None:
-        return "auto" if offered else "none"
-    if not isinstance(choice, str) and choice.function.name not in offered:
-        raise FieldError("tool_choice.function.name", "is not the name of one of the tools")
+    if isinstance(choice, _NamedChoice):
+        if choice.function.name not in offered:
+            raise FieldError("tool_choice.function.name", "is not the name of one of the tools")
+        return ToolChoice({choice.function.name: offered[choice.function.name]}, forced=True)
     if not offered and choice == "required":
         raise FieldError("tool_choice", "needs tools")
-    if choice not in ("auto", "none"):
-        raise unsupported("tool_choice", "other than auto and none")
-    return choice if offered else "none"
+    return ToolChoice({} if choice == "none" else offered, forced=choice == "required")
 
 
 def read_calls(raw: Raw) -> Any:

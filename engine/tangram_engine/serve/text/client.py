@@ -18,6 +18,7 @@ from typing import Any
 import tangram_engine
 from tangram_engine.checkpoint.errors import CheckpointError, RefusalReason, invalid
 
+from .grammar import GrammarError
 from .process import LOAD_CPU_S, LOAD_MEMORY, RENDER_CPU_S, WALL_S, pack, receive, send
 from .template import TemplateError, TemplateFeatures
 from .tokenizer import PromptTooLong, TokenizerError
@@ -28,7 +29,7 @@ _ANSWER_S = WALL_S + 5.0  # the kernel ends a worker before
 _LOAD_S = 300.0  # a large tokenizer on a cold disk and a small share of a CPU
 _RESTART_S = 5.0  # between two starts of a process that broke
 _ENVIRONMENT = ("TZ", "LANG", "LC_ALL", "LD_LIBRARY_PATH")  # the API key and the like are not passed on
-_PACKAGES = ("jinja2", "markupsafe", "msgspec", "tokenizers")  # what the text process imports
+_PACKAGES = ("jinja2", "llguidance", "markupsafe", "msgspec", "tokenizers")  # of the text process
 _SAMPLE = [{"role": "user", "content": "Hello, 世界! 1 + 1 = 2"}]
 _SAMPLE_LIMIT = 1 << 16  # tokens
 
@@ -126,6 +127,21 @@ class TextClient:
     def encode(self, text: str, limit: int, *, add_special_tokens: bool) -> tuple[int, ...]:
         """Token ids of a text; far more than `limit` of them are refused."""
         return self._ids(("encode", limit, text, add_special_tokens))
+
+    def grammar(self, kind: str, value: Any, reasoning: str) -> str:
+        """A grammar that compiles; see `build`. Raises GrammarError, TokenizerError and TextUnavailable."""
+        reply, text = self._exchange(("grammar", kind, value, reasoning))
+        if reply != "grammar":
+            raise GrammarError(text)
+        return str(text)
+
+    def vocabulary(self, size: int) -> tuple[list[bytes], list[int]]:
+        """The bytes of each token, and the special ones. Raises TokenizerError and TextUnavailable."""
+        reply, *content = self._exchange(("vocabulary", size))
+        if reply != "vocabulary":
+            raise TokenizerError(content[0])
+        tokens, special = content
+        return tokens, special
 
     def close(self) -> None:
         """End the process; calls under way fail. No process outlives this by more than a request's time."""

@@ -7,9 +7,10 @@ forks the next worker, which takes some milliseconds, because nothing is loaded 
 
 The body of a frame is a msgpack array. On a channel, no frame is sent before the one before it is answered.
 Requests: ("chat", limit, messages, options, inputs, add_special_tokens), ("encode", limit, text,
-add_special_tokens).
+add_special_tokens), ("grammar", kind, value, reasoning), ("vocabulary", size).
 Replies: ("ids", native uint32 bytes), ("long", count in words), ("template", message), ("template-limit",
-message), ("tokenizer", message).
+message), ("tokenizer", message), ("grammar", text), ("no-grammar", message), ("vocabulary", [bytes of each
+token], special ids).
 """
 
 import array
@@ -26,16 +27,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import llguidance.gbnf_to_lark  # noqa: F401  (a worker can open no file)
 import msgspec
 
 from tangram_engine.checkpoint.errors import CheckpointError, RefusalReason, invalid
 from tangram_engine.frames import FrameReader, frame
 
+from .grammar import GrammarError, build
 from .template import READ_VARIABLES, ChatTemplate, TemplateError, TemplateFeatures
 from .tokenizer import TOKENIZER, PromptTooLong, TextTools, TokenizerError, load_chat_template, load_tokenizer
 
 FRAME_LIMIT = 32 << 20  # bytes, in both directions
 RENDER_CPU_S = 1.0
+GRAMMAR_CPU_S = 1.0  # for a schema of thousands of properties
+VOCABULARY_CPU_S = 20.0
 ENCODE_CPU_S = 2.0  # and this much again per half MiB of text; a core takes a tenth of it
 WALL_S = 10.0  # for one request, where the CPU is shared
 LOAD_CPU_S = 60.0
@@ -43,7 +48,7 @@ LOAD_MEMORY = 704 << 20  # bytes of address space: the largest tokenizer that is
 _READ_BYTES = 1 << 20
 
 # What a worker is doing, in one byte that its parent reads when it has died.
-_IDLE, _TRANSFER, _RENDER, _ENCODE = b"itre"
+_IDLE, _TRANSFER, _RENDER, _ENCODE, _COMPILE = b"itrec"
 
 
 def pack(message: Any) -> bytes:
@@ -139,18 +144,33 @@ def _work(channel: socket.socket, text: _Text, phase: mmap.mmap, memory: int) ->
         send(channel, reply)
 
 
-def _reply(request: Any, text: _Text, phase: mmap.mmap) -> tuple[str, Any]:
+_REFUSALS: dict[type[Exception], str] = {
+    PromptTooLong: "long",
+    TemplateError: "template",
+    TokenizerError: "tokenizer",
+    GrammarError: "no-grammar",
+}
+
+
+def _reply(request: Any, text: _Text, phase: mmap.mmap) -> tuple[Any, ...]:
     try:
-        return "ids", array.array("I", text.ids(request, phase)).tobytes()
-    except PromptTooLong as error:
-        return "long", str(error)
-    except TemplateError as error:
-        return "template", _encodable(str(error))
-    except TokenizerError as error:
-        return "tokenizer", _encodable(str(error))
+        return _answer(request, text, phase)
+    except tuple(_REFUSALS) as error:
+        return _REFUSALS[type(error)], _encodable(str(error))
     except MemoryError:
         pass
     return _exceeded(phase[0], "needs more memory than one request may take")
+
+
+def _answer(request: Any, text: _Text, phase: mmap.mmap) -> tuple[Any, ...]:
+    match request:
+        case "grammar", kind, value, reasoning:
+            _begin(phase, _COMPILE, GRAMMAR_CPU_S)
+            return "grammar", build(kind, value, reasoning)
+        case "vocabulary", size:
+            _begin(phase, _ENCODE, VOCABULARY_CPU_S)
+            return "vocabulary", [*map(text.tools.token_bytes, range(size))], [*text.tools.special]
+    return "ids", array.array("I", text.ids(request, phase)).tobytes()
 
 
 def _encodable(message: str) -> str:
@@ -161,6 +181,8 @@ def _encodable(message: str) -> str:
 def _exceeded(phase: int, what: str) -> tuple[str, str]:
     if phase == _RENDER:
         return "template-limit", f"the chat template {what}"
+    if phase == _COMPILE:
+        return "no-grammar", f"compiling it {what}"
     return "tokenizer", f"the tokenizer {what}"
 
 
@@ -210,7 +232,7 @@ def _supervise(channels: list[socket.socket], text: _Text, memory: int) -> None:
         channel, phase = workers.pop(pid)
         if status == 0 or phase[0] == _TRANSFER:  # the end, or half a frame is lost: a new process is needed
             return
-        if phase[0] in (_RENDER, _ENCODE):
+        if phase[0] in (_RENDER, _ENCODE, _COMPILE):
             send(channel, pack(_exceeded(phase[0], _cause(status, phase[0], text))))
         start(channel)
 
@@ -218,8 +240,8 @@ def _supervise(channels: list[socket.socket], text: _Text, memory: int) -> None:
 def _cause(status: int, phase: int, text: _Text) -> str:
     number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
     if number == signal.SIGPROF:
-        limit = f"{text.render_cpu_s:g} s" if phase == _RENDER else f"{ENCODE_CPU_S:g} s per half MiB"
-        return f"takes longer than {limit} of CPU time"
+        limits = {_RENDER: f"{text.render_cpu_s:g} s", _COMPILE: f"{GRAMMAR_CPU_S:g} s"}
+        return f"takes longer than {limits.get(phase, f'{ENCODE_CPU_S:g} s per half MiB')} of CPU time"
     if number == signal.SIGALRM:
         return f"takes longer than {WALL_S:g} s"
     name = signal.Signals(number).name if number else "an error"

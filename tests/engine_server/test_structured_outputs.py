@@ -1,0 +1,213 @@
+"""Answers with a structure, over HTTP, from a random model: they have it, or a 400 says why not."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from typing_extensions import TypedDict
+
+from tests.support.engine_process import EngineProcess, engine_process, eventually
+from tests.support.served_model import write_model
+
+TEMPLATE = (
+    "{% for m in messages %}{{ m.content }}{% endfor %}{{ tools | length if tools else '' }}"
+    "{% if false %}<tool_call>{% endif %}"
+)
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "city": {"enum": ["Bern", "Ury"]},
+        "days": {"type": "integer", "minimum": 1, "maximum": 9},
+    },
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+FORMAT: Any = {"type": "json_schema", "json_schema": {"name": "trip", "schema": SCHEMA, "strict": True}}
+TOOLS: Any = [
+    {"type": "function", "function": {"name": "trip", "parameters": SCHEMA}},
+    {"type": "function", "function": {"name": "now"}},
+]
+
+
+class Trip(TypedDict):
+    city: str
+    days: int
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
+    folder = tmp_path_factory.mktemp("structured")
+    model = write_model(folder / "model")
+    config = json.loads((model / "tokenizer_config.json").read_text())
+    (model / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": TEMPLATE}))
+    with engine_process(model, folder / "log", "--device", "cpu", "--max-num-seqs", "8") as running:
+        yield running
+        assert running.process.poll() is None
+
+
+@pytest.fixture(scope="module")
+def client(server: EngineProcess) -> Iterator[openai.OpenAI]:
+    with (
+        httpx.Client(trust_env=False) as http,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", http_client=http, max_retries=0) as client,
+    ):
+        yield client
+
+
+def said(client: openai.OpenAI, **fields: Any) -> Any:
+    messages: Any = [{"role": "user", "content": "x"}]
+    return client.chat.completions.create(model="tiny", messages=messages, **{"max_tokens": 300, **fields})
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_is_valid_by_the_schema_of_response_format(client: openai.OpenAI, stream: bool) -> None:
+    answer = said(client, response_format=FORMAT, n=4, stream=stream)
+    texts = ["", "", "", ""]
+    finish = [""] * 4
+    for chunk in answer if stream else [answer]:
+        for choice in chunk.choices:
+            texts[choice.index] += (choice.delta if stream else choice.message).content or ""
+            finish[choice.index] = choice.finish_reason or ""
+    for text in texts:
+        trip: Trip = json.loads(text)
+        assert trip["city"] in ("Bern", "Ury")
+        assert 1 <= trip["days"] <= 9
+    assert finish == ["stop"] * 4
+
+
+@pytest.mark.parametrize(
+    ("structure", "pattern"),
+    [
+        ({"regex": "[ab]{3}"}, "[ab]{3}"),
+        ({"choice": ["yes", "no"]}, "yes|no"),
+        ({"grammar": 'root ::= "x" | "yz"'}, "x|yz"),
+        ({"json": {"type": "boolean"}}, "true|false"),
+        ({"json": json.dumps({"type": "boolean"})}, "true|false"),
+        ({"json_object": True}, r"\{.*"),
+    ],
+    ids=str,
+)
+def test_an_answer_has_the_form_of_structured_outputs(
+    structure: dict[str, Any], pattern: str, client: openai.OpenAI
+) -> None:
+    extra = {"structured_outputs": structure}
+    answers = [
+        said(client, extra_body=extra, max_tokens=30).choices[0].message.content,
+        client.completions.create(model="tiny", prompt="x", max_tokens=30, extra_body=extra).choices[0].text,
+    ]
+    for text in answers:
+        assert re.fullmatch(pattern, text, re.DOTALL), text
+
+
+@pytest.mark.parametrize(
+    ("choice", "parallel", "names"),
+    [
+        ("required", True, {"trip", "now"}),
+        ("required", False, {"trip", "now"}),
+        ({"type": "function", "function": {"name": "trip"}}, False, {"trip"}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_that_is_required_is_made(
+    choice: Any, parallel: bool, names: set[str], stream: bool, client: openai.OpenAI
+) -> None:
+    fields: Any = {"tools": TOOLS, "tool_choice": choice, "parallel_tool_calls": parallel, "max_tokens": 400}
+    if stream and not parallel:  # many calls may be cut by max_tokens, which raises in this client
+        with client.chat.completions.stream(
+            model="tiny", messages=[{"role": "user", "content": "x"}], **fields
+        ) as events:
+            message = events.until_done().get_final_completion().choices[0].message
+    else:
+        message = said(client, **fields).choices[0].message
+    calls = message.tool_calls or []
+    assert not message.content
+    assert calls
+    assert len(calls) == 1 or parallel
+    assert {call.function.name for call in calls} <= names
+    if calls[0].function.name == "trip":
+        assert json.loads(calls[0].function.arguments)["city"] in ("Bern", "Ury")
+
+
+ONE_OF_SIX: Any = [
+    {"anyOf": [{"properties": {f"a{n}{m}": {"type": "null"}}} for m in range(6)]} for n in range(6)
+]
+# Schema, and what is said of it: the first takes a second of CPU time, the second has 46,656 forms.
+EXPLODING: list[tuple[Any, str]] = [
+    (
+        {"type": "object", "properties": {f"p{n}": {} for n in range(18_000)}},
+        "takes longer than 1 s of CPU time",
+    ),
+    ({"type": "object", "properties": {f"property {n}": {} for n in range(18_000)}}, "at most 262144 bytes"),
+    ({"allOf": ONE_OF_SIX}, "too large"),
+]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "words"),
+    [
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}},
+            "response_format",
+            "not",
+        ),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "missing"),
+        ({"response_format": {"type": "xml"}}, "response_format.type", "xml"),
+        ({"structured_outputs": {"regex": "(?=a)"}}, "structured_outputs", "look-around"),
+        ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs", "exactly one"),
+        ({"structured_outputs": {}}, "structured_outputs", "exactly one"),
+        ({"structured_outputs": {"choice": []}}, "structured_outputs.choice", ""),
+        ({"structured_outputs": {"regex": "a" * (1 << 19)}}, "structured_outputs", "bytes"),
+        ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs.structural_tag", ""),
+        (
+            {"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
+            "structured_outputs",
+            "",
+        ),
+        ({"tools": TOOLS, "response_format": {"type": "json_object"}}, "response_format", "tools"),
+        (
+            {
+                "tools": [{"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}],
+                "tool_choice": "required",
+            },
+            "tool_choice",
+            "not",
+        ),
+        *(
+            ({"structured_outputs": {"json": schema}}, "structured_outputs", said)
+            for schema, said in EXPLODING
+        ),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_its_name(
+    fields: dict[str, Any], param: str, words: str, server: EngineProcess
+) -> None:
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "x"}], "max_tokens": 5}
+    answer = server.post("/v1/chat/completions", body | fields)
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == param
+    assert words in answer.json()["error"]["message"]
+    assert server.get("/health").status_code == 200
+
+
+def test_a_recursive_schema_is_served(client: openai.OpenAI) -> None:
+    node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}, "additionalProperties": False}
+    schema = {"$defs": {"node": node}, "$ref": "#/$defs/node"}
+    answer = said(
+        client, response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    )
+    assert answer.choices[0].message.content.startswith("{")
+
+
+def test_a_client_that_leaves_in_the_middle_of_a_call_leaves_nothing_behind(
+    client: openai.OpenAI, server: EngineProcess
+) -> None:
+    stream = said(client, extra_body={"structured_outputs": {"regex": "a{400}"}}, max_tokens=450, stream=True)
+    next(iter(stream))
+    stream.close()
+    eventually(lambda: server.metric("vllm:num_requests_running") == 0, "the request ends")
+    assert server.metric("vllm:kv_cache_usage_perc") == 0
