@@ -7,12 +7,13 @@ import msgspec
 
 _MESSAGE_LIMIT = 300  # characters; msgspec repeats a string that is none of a Literal's
 _EXACT = 1 << 53  # floats of this size and more have gaps between whole numbers
+_AT, _IN_KEY = " - at `$", " - at `key` in `$"  # of a value, and of a key of an object
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 
 
 def locate(error: msgspec.ValidationError) -> tuple[str, str]:
     """Path and message: ("messages.0.role", "is missing"). The path is empty for the value as a whole."""
-    message, _, path = str(error).partition(" - at `$")
+    message, _, path = str(error).replace(_IN_KEY, _AT).partition(_AT)
     path = path.rstrip("`").replace("[", ".").replace("]", "")
     if missing := _MISSING.fullmatch(message):
         path, message = f"{path}.{missing[1]}", "is missing"

@@ -176,6 +176,17 @@ def test_include_stop_str_in_output_shows_the_stop_string_and_nothing_behind_it(
     assert (shown["text"], shown["finish_reason"]) == ("the quick bro", "stop")
 
 
+def test_no_stop_string_is_looked_for_in_the_first_min_tokens(server: EngineProcess) -> None:
+    def text(**extra: Any) -> str:
+        return str(
+            server.complete("the quick", max_tokens=9, stop="ui", **extra).json()["choices"][0]["text"]
+        )
+
+    assert text() == "the q"
+    assert text(min_tokens=1) == "the q"
+    assert text(min_tokens=2) == "the quickthe q"
+
+
 def test_include_stop_str_in_output_shows_the_stop_token_where_special_tokens_are_shown(
     server: EngineProcess,
 ) -> None:

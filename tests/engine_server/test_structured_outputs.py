@@ -194,6 +194,20 @@ def test_what_cannot_be_honoured_is_refused_by_its_name(
     assert server.get("/health").status_code == 200
 
 
+def test_biased_tokens_come_and_no_others_where_they_alone_are_allowed(
+    client: openai.OpenAI, server: EngineProcess
+) -> None:
+    ids = server.post("/tokenize", {"prompt": "the dog"}).json()["tokens"]
+    favoured = client.completions.create(
+        model="tiny", prompt="x", max_tokens=4, logit_bias={str(ids[0]): 100}
+    )
+    allowed = client.completions.create(
+        model="tiny", prompt="x", max_tokens=4, extra_body={"allowed_token_ids": [ids[-1]]}
+    )
+    assert favoured.choices[0].text == "the" * 4
+    assert allowed.choices[0].text == " dog" * 4
+
+
 def test_a_recursive_schema_is_served(client: openai.OpenAI) -> None:
     node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}, "additionalProperties": False}
     schema = {"$defs": {"node": node}, "$ref": "#/$defs/node"}

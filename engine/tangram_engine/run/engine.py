@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from tangram_engine.cache import BlockManager
@@ -18,8 +19,9 @@ from tangram_engine.messages import StepStats, TokenOutput
 from tangram_engine.run.late_kernels import LateKernels
 from tangram_engine.run.load import load
 from tangram_engine.run.runner import Launched
+from tangram_engine.sample.biases import RequestBiases, joined
 from tangram_engine.sample.grammar import Grammars
-from tangram_engine.sample.masks import AllowedTokens
+from tangram_engine.sample.masks import AllowedTokens, LogitEdits
 from tangram_engine.sample.sampler import Sampled
 from tangram_engine.sample.vocabulary import Vocabulary
 from tangram_engine.schedule import BatchRow, Request, ScheduledBatch, Scheduler, Sequence
@@ -51,6 +53,7 @@ class LLMEngine:
         self._in_flight: deque[tuple[ScheduledBatch, Launched]] = deque()
         self._rejected: list[TokenOutput] = []
         self._grammars = Grammars(self.info.vocab_size)
+        self._biases: dict[str, RequestBiases] = {}  # of requests that have some
         self._compiling: dict[str, tuple[Request, Future[Any]]] = {}
         self._end_tokens = loaded.limits.eos_token_ids
         self._late_kernels = LateKernels()
@@ -60,6 +63,10 @@ class LLMEngine:
         reason = defect(request, self.info.vocab_size, self.info.max_model_len)
         if reason is None and (request.id in self._scheduler or request.id in self._compiling):
             reason = "its id is in use"
+        if reason is None and request.params.biased:
+            params = request.params
+            stops = frozenset(params.stop_token_ids).union(() if params.ignore_eos else self._end_tokens)
+            self._biases[request.id] = RequestBiases(params, stops, self.info.vocab_size)
         if reason is None and request.params.grammar is not None:
             self._compiling[request.id] = request, self._grammars.compile(request.params.grammar)
         elif reason is None:
@@ -69,7 +76,7 @@ class LLMEngine:
 
     def abort(self, request_id: str) -> bool:
         """Forget a request, without any output; False if it is not known. See `Scheduler.remove`."""
-        self._grammars.end(request_id)
+        self._end(request_id)
         return self._compiling.pop(request_id, None) is not None or self._scheduler.remove(request_id)
 
     def use_vocabulary(self, vocabulary: Vocabulary) -> None:
@@ -90,7 +97,7 @@ class LLMEngine:
         batch = self._scheduler.schedule(begin)
         if batch.rows:
             with torch.inference_mode(), self._failing(batch):
-                constrain = partial(self._constrain, outputs) if self._grammars else None
+                constrain = partial(self._constrain, outputs) if self._grammars or self._biases else None
                 self._in_flight.append((batch, self._runner.launch(batch.rows, constrain)))
         if self._in_flight and (len(self._in_flight) > self._lag or not batch.rows):
             outputs += self._collect(*self._in_flight.popleft())
@@ -114,13 +121,14 @@ class LLMEngine:
                 continue
             del self._compiling[request.id]
             if (error := matcher.exception()) is not None:
+                self._end(request.id)
                 self._rejected.append(_failure(request.id, f"its grammar is refused: {error}"))
                 continue
             self._grammars.begin(request.id, matcher.result())
             self._scheduler.add(request)
 
-    def _constrain(self, outputs: list[TokenOutput], rows: list[BatchRow]) -> AllowedTokens | None:
-        """Which tokens may follow in the rows with a grammar; by then, all their ids must be known.
+    def _constrain(self, outputs: list[TokenOutput], rows: list[BatchRow]) -> LogitEdits | None:
+        """How the logits of these rows change. For one with a grammar all its ids must be known by then.
 
         The device computes the forward pass of these rows meanwhile.
         """
@@ -129,9 +137,18 @@ class LLMEngine:
                 outputs += self._collect(*self._in_flight.popleft())
         ids = [row.sequence.id for row in rows]
         indices = self._grammars.constrained(ids)
-        if not indices:
-            return None
-        return AllowedTokens(indices, self._grammars.bits([ids[index] for index in indices]))
+        masks = [self._grammars.bits([ids[index] for index in indices])] if indices else []
+        biased = []
+        for index, row in enumerate(rows):
+            if (biases := self._biases.get(row.sequence.id)) is not None:
+                sequence = row.sequence  # the token of this step is one of the unknown ones
+                biased.append((index, biases, sequence.generated + sequence.unknown - 1))
+                if biases.bits is not None:
+                    indices.append(index)
+                    masks.append(biases.bits[None])
+        allowed = AllowedTokens(indices, np.concatenate(masks)) if masks else None
+        added = joined(biased)
+        return LogitEdits(allowed, added) if allowed is not None or added is not None else None
 
     def _collect(self, batch: ScheduledBatch, launched: Launched) -> list[TokenOutput]:
         with self._failing(batch):
@@ -140,7 +157,7 @@ class LLMEngine:
         finish = self._scheduler.commit(
             batch, {sequence.id: result.token for sequence, result in sampled if result is not None}
         )
-        if self._grammars:
+        if self._grammars or self._biases:
             self._advance(finish, sampled)
         # Requests that were aborted meanwhile have no outcome: what was computed for them is dropped.
         return [
@@ -159,7 +176,12 @@ class LLMEngine:
                 finish[sequence.id] = "error"
                 self._scheduler.remove(sequence.id)
             if finish[sequence.id] is not None:
-                self._grammars.end(sequence.id)
+                self._end(sequence.id)
+
+    def _end(self, request_id: str) -> None:
+        """Forget what constrains the answer of a request that has ended."""
+        self._grammars.end(request_id)
+        self._biases.pop(request_id, None)
 
     @contextmanager
     def _failing(self, batch: ScheduledBatch) -> Iterator[None]:

@@ -11,12 +11,12 @@ from tangram_engine.run.attention.paged_prefill import upload
 from tangram_engine.run.attention.reference import AttentionBackend, Span, decode_first
 from tangram_engine.run.graphs import DecodeGraphs
 from tangram_engine.run.rows import DeviceRows
-from tangram_engine.sample.masks import AllowedTokens, allow
+from tangram_engine.sample.masks import LogitEdits, edit
 from tangram_engine.sample.sampler import Sampled, TokenSampler, logprobs
 from tangram_engine.schedule import BatchRow
 
-# Which tokens the rows may get that get one; None: any.
-Constrain = Callable[[list[BatchRow]], AllowedTokens | None]
+# How the logits of the rows that get a token are changed; None: not at all.
+Constrain = Callable[[list[BatchRow]], LogitEdits | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ class _EditedLogits:
             return
         if any(row.sequence.request.params.logprobs is not None for row in self.rows):
             self._original = logits.clone()
-        allow(logits, edits)
+        edit(logits, edits)
 
     def logprobs(self, ids: Tensor) -> _Logprobs | None:
         """Of the rows that ask for them."""

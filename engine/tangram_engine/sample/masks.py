@@ -7,12 +7,35 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tangram_engine.sample.biases import TokenBiases
+
+
+class LogitEdits(NamedTuple):
+    """What is changed before tokens are chosen."""
+
+    allowed: "AllowedTokens | None"
+    biases: TokenBiases | None
+
 
 class AllowedTokens(NamedTuple):
     """The rows with a constraint, and one bit for each token of the vocabulary, as llguidance writes them."""
 
     rows: list[int]  # of the logits
     bits: NDArray[np.int32]  # [rows, vocabulary / 32]
+
+
+def edit(logits: Tensor, edits: LogitEdits) -> None:
+    """Change logits [N, vocabulary] in place. No synchronisation."""
+    if edits.biases is not None:
+        places = torch.from_numpy(np.stack((edits.biases.rows, edits.biases.tokens)))
+        values = torch.from_numpy(edits.biases.values)
+        if logits.is_cuda:
+            places, values = places.pin_memory(), values.pin_memory()
+        rows, tokens = places.to(logits.device, non_blocking=True)
+        values = values.to(logits.device, logits.dtype, non_blocking=True)
+        logits.index_put_((rows, tokens), values, accumulate=True)
+    if edits.allowed is not None:
+        allow(logits, edits.allowed)
 
 
 def allow(logits: Tensor, allowed: AllowedTokens) -> None:

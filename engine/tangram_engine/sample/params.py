@@ -27,12 +27,20 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()  # token, what is added to its logit
+    allowed_token_ids: tuple[int, ...] = ()  # empty: all
+    min_tokens: int = 0  # before which no token ends the answer
     grammar: str | None = None  # of llguidance, which the whole answer matches; None: any text
 
     @property
     def greedy(self) -> bool:
         """Whether the most likely token is always taken."""
         return self.temperature < GREEDY_BELOW
+
+    @property
+    def biased(self) -> bool:
+        """Whether single tokens are favoured or excluded."""
+        return bool(self.logit_bias or self.allowed_token_ids or self.min_tokens)
 
     @property
     def penalised(self) -> bool:

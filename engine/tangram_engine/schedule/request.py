@@ -29,6 +29,9 @@ def defect(request: Request, vocab_size: int, max_model_len: int) -> str | None:
         return f"the prompt has {len(prompt)} tokens; 1 to {max_model_len - 1} are possible"
     if min(prompt) < 0 or max(prompt) >= vocab_size:
         return f"the prompt holds a token id outside 0..{vocab_size - 1}"
+    named = [*request.params.allowed_token_ids, *(token for token, _ in request.params.logit_bias)]
+    if named and (min(named) < 0 or max(named) >= vocab_size):
+        return f"a sampling parameter names a token id outside 0..{vocab_size - 1}"
     return _sampling_defect(request.params)
 
 

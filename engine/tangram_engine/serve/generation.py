@@ -86,7 +86,9 @@ class GeneratedSequence:
                     entry = TokenLogprob(output.token, output.logprob, output.top_logprobs, start)
                     self._placed.append((self._decoded, entry))
             self._unplaced.clear()
-        shown = self.scanner.push(decoded)
+        # As in vLLM, no stop string is looked for in the text of the first `min_tokens` tokens.
+        searched = self.tokens > self.request.params.min_tokens
+        shown = self.scanner.push(decoded) if searched else decoded
         self._shown += len(shown)
         return shown
 

@@ -1,7 +1,7 @@
 """Turn a validated body into engine requests: prompts as token ids, checked against the model's context."""
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -60,6 +60,8 @@ class RequestPreparer:
             special = body.add_special_tokens is not False
             prompts = [self._prompt(prompt, add_special_tokens=special) for prompt in body.prompts]
             field = "prompt"
+        self._check_tokens("logit_bias", body.logit_bias or ())
+        self._check_tokens("allowed_token_ids", body.allowed_token_ids or ())
         root = ROOT if body.cache_salt is None else salted_root(body.cache_salt)
         lengths = [self._answer_length(prompt, body, field) for prompt in prompts]
         grammar = self._grammar(body, prompts[0])
@@ -114,6 +116,9 @@ class RequestPreparer:
             reasoning = self._reasoning(prompt)
         if structure is None:
             return None
+        if body.allowed_token_ids:  # together they might allow nothing
+            field = "allowed_token_ids"
+            raise bad_request(f"{field}: does not go together with {structure.field}", param=field)
         with self._errors(structure.field):
             return self.text.grammar(structure.kind, structure.value, reasoning)
 
@@ -135,7 +140,7 @@ class RequestPreparer:
         """The end token of the tokenizer ends an answer, as those of config.json do, which the engine has."""
         params = body.sampling(length, index, self.defaults)
         if grammar is not None:  # it says where the answer ends
-            params = replace(params, grammar=grammar, ignore_eos=False)
+            params = replace(params, grammar=grammar, ignore_eos=False, min_tokens=0)
         if params.ignore_eos or self.tools.end_token is None:
             return params
         return replace(params, stop_token_ids=(*params.stop_token_ids, self.tools.end_token))
@@ -247,6 +252,14 @@ class RequestPreparer:
                 param="min_tokens",
             )
         return longest
+
+    def _check_tokens(self, field: str, tokens: Collection[int]) -> None:
+        largest = max(tokens, default=0)
+        if largest >= self.info.vocab_size:
+            raise bad_request(
+                f"{field}: token id {largest} is outside the vocabulary of {self.info.vocab_size}",
+                param=field,
+            )
 
     def _too_long(self, count: str, field: str) -> APIError:
         return context_length_exceeded(

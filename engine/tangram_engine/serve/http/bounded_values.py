@@ -21,4 +21,5 @@ MinP = Annotated[float, Meta(ge=0, le=1)]
 # The lower bound keeps logits finite: dividing them by next to nothing would be an error of the engine.
 RepetitionPenalty = Annotated[float, Meta(ge=0.01, le=10)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
+TokenBias = Annotated[float, Meta(ge=-100, le=100)]
 TopLogprobs = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)]

@@ -24,9 +24,8 @@ def _table(*rows: tuple[str, Neutral]) -> Mapping[str, Neutral]:
 REFUSED = _table(
     # OpenAI
     ("moderation", _ALWAYS),
-    ("logit_bias", ({},)),
     # vLLM: what is drawn
-    ("allowed_token_ids repetition_detection truncate_prompt_tokens", _ALWAYS),
+    ("repetition_detection truncate_prompt_tokens", _ALWAYS),
     ("bad_words logits_processors", _NONE),
     ("length_penalty", (1,)),
     ("thinking_token_budget", (-1,)),

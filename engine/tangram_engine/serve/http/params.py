@@ -22,6 +22,7 @@ from .bounded_values import (
     Penalty,
     RepetitionPenalty,
     Temperature,
+    TokenBias,
     TokenCount,
     TokenId,
     TopK,
@@ -38,6 +39,8 @@ MAX_N = 16
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 256
 MAX_PROMPTS = 64
+MAX_BIASES = 1024  # tokens of logit_bias
+MAX_ALLOWED = 16384  # tokens of allowed_token_ids
 MAX_SEQUENCES = 64  # prompts * n of one HTTP request
 MAX_MESSAGES = 4096
 MAX_TOKEN_IDS = 1 << 18  # as many as values of a body: see jsonio
@@ -137,6 +140,8 @@ class Sampling(Refusing, kw_only=True):
     add_special_tokens: bool | None = None  # null: as is usual for the endpoint
     # Requests share cached prefixes with those of the same salt alone: vLLM's field, the tenant's isolation.
     cache_salt: Annotated[str, Meta(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
+    logit_bias: Annotated[dict[TokenId, TokenBias], Meta(max_length=MAX_BIASES)] | None = None
+    allowed_token_ids: Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_ALLOWED)] | None = None
     response_format: Raw = _NULL
     structured_outputs: Raw = _NULL
 
@@ -149,9 +154,6 @@ class Sampling(Refusing, kw_only=True):
             raise unsupported("best_of", "other than n")
         if self.stream_options is not None and not self.stream:
             raise FieldError("stream_options", "is only allowed when stream is true")
-        may_end_early = not self.ignore_eos or self.stops or self.stop_token_ids
-        if self.min_tokens and may_end_early:
-            raise unsupported("min_tokens", "without ignore_eos, or with stop conditions,")
 
     @property
     def stops(self) -> list[str]:
@@ -207,6 +209,9 @@ class Sampling(Refusing, kw_only=True):
             presence_penalty=self.presence_penalty or 0.0,
             frequency_penalty=self.frequency_penalty or 0.0,
             repetition_penalty=_first(self.repetition_penalty, defaults.repetition_penalty, 1.0),
+            logit_bias=tuple((self.logit_bias or {}).items()),
+            allowed_token_ids=tuple(self.allowed_token_ids or ()),
+            min_tokens=self.min_tokens or 0,
         )
 
 
