@@ -217,6 +217,8 @@ def test_a_model_that_is_served_waits_for_no_consent():
     decisions, _ = planned(node("a", gpu=1), partition=WAITING)
 
     assert (decisions[CHAT.uid].placed_reason, decisions[CHAT.uid].consent) == ("Placed", "")
+
+
 @pytest.mark.parametrize(
     ("most", "coming", "free", "left"),
     [
