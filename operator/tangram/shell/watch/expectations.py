@@ -29,7 +29,7 @@ class Expectation:
                 or uid_of(obj) != self.deleted_uid
                 or bool(obj["metadata"].get("deletionTimestamp"))
             )
-        return store.version >= self.version
+        return store.shows(self.key, self.version)
 
 
 @dataclass(slots=True)

@@ -205,7 +205,7 @@ class Mirror:
             log.warning("mirror of %s: unavailable, continuing without it: %s", self.source, error)
         self.forbidden = error.status == 403
         self._relist_requested.clear()
-        return error.status == 404 and self.store.replace([], self.store.version)
+        return error.status == 404 and self.store.clear()
 
     async def _relist_requested_within(self, seconds: float) -> None:
         """Wait until a LIST is requested, at most `seconds`."""

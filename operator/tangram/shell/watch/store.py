@@ -42,11 +42,15 @@ class Store:
         """Return one object."""
         return self._objects.get(key)
 
+    def shows(self, key: Key, version: int) -> bool:
+        """Say whether the state of the object under `key` is known up to `version`."""
+        return self._known_version(key) >= version
+
     def replace(self, items: list[Object], version: int) -> bool:
         """Replace all objects by a LIST (of kept fields). Say whether anything but versions changed."""
         fresh = {key_of(item): item for item in items}
         changed = fresh.keys() != self._objects.keys() or any(
-            _differs(self._objects[key], item) for key, item in fresh.items()
+            differs(self._objects[key], item) for key, item in fresh.items()
         )
         self._objects = fresh
         self.version = version
@@ -55,23 +59,27 @@ class Store:
     def upsert(self, obj: Object) -> bool:
         """Apply an ADDED or MODIFIED event; in an ordered watch, one not newer than the store is a replay."""
         key, version = key_of(obj), version_of(obj)
-        if -1 < version <= self.version:
+        if -1 < version <= self._known_version(key):
             return False
         before = self._objects.get(key)
-        self.version = max(self.version, version)
+        self._note(key, version)
         kept = self.keep(obj)
         if kept is None:
             return self._drop(key)
         self._objects[key] = kept
-        return before is None or _differs(before, kept)
+        return before is None or differs(before, kept)
 
     def remove(self, obj: Object) -> bool:
         """Apply a DELETED event (its version is that of the deletion). Replays are ignored."""
-        version = version_of(obj)
-        if -1 < version <= self.version:
+        key, version = key_of(obj), version_of(obj)
+        if -1 < version <= self._known_version(key):
             return False
-        self.version = max(self.version, version)
-        return self._drop(key_of(obj))
+        self._note(key, version)
+        return self._drop(key)
+
+    def clear(self) -> bool:
+        """Drop all objects: their kind is no longer served."""
+        return self.replace([], self.version)
 
     def advance(self, version: int) -> None:
         """Apply a bookmark: the store is current up to `version`."""
@@ -92,11 +100,19 @@ class Store:
         obj = self._objects.get(key)
         return ("", -1) if obj is None else (uid_of(obj), version_of(obj))
 
+    def _known_version(self, _key: Key) -> int:
+        """Return the version up to which the state of one object is known: here that of every object."""
+        return self.version
+
+    def _note(self, _key: Key, version: int) -> None:
+        """Note the version of an event."""
+        self.version = max(self.version, version)
+
     def _drop(self, key: Key) -> bool:
         return self._objects.pop(key, None) is not None
 
 
-def _differs(before: Object, after: Object) -> bool:
+def differs(before: Object, after: Object) -> bool:
     """Compare all but the resourceVersion: a new version of the same kept fields needs no new plan."""
     return _without_version(before) != _without_version(after)
 
