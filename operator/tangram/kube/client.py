@@ -34,6 +34,8 @@ MAX_RETRY_AFTER_S = 5.0
 FIRST_REFUSAL = 300  # status; a redirect is none of the API server's, and may lead the token elsewhere
 THROTTLED_ATTEMPTS = 3
 MAX_MESSAGE = 1000  # characters of an error
+# For a LIST without spec and status; an API server that does not know the form sends whole objects.
+METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 
 Guard = Callable[[], float]
 """Returns the seconds for which the caller may still write; raises when it may not."""
@@ -89,6 +91,7 @@ class _Call:
     body: Object | Sequence[Object] | None = None
     content_type: str = "application/json"
     guard: Guard = UNGUARDED
+    accept: str = "application/json"
 
 
 class ApiClient:
@@ -109,7 +112,7 @@ class ApiClient:
         self._count, self._timeout_s = count, timeout_s
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=ssl_context(credentials) or True, limit=64),
-            headers={"Accept": "application/json", "User-Agent": user_agent},
+            headers={"User-Agent": user_agent},
             trust_env=False,
         )
 
@@ -135,6 +138,8 @@ class ApiClient:
         reduce: Callable[[Object], Object | None] | None = None,
         on_page: ProgressListener = lambda: None,
         field_selector: str = "",
+        *,
+        accept: str = "application/json",
     ) -> Listing:
         """Return a consistent LIST, fetched in pages. `reduce` shortens each object at once (None drops it).
 
@@ -143,7 +148,7 @@ class ApiClient:
         """
         for attempt in range(1, RESTARTS + 1):
             try:
-                return await self._list(kind, namespace, selector, reduce, on_page, field_selector)
+                return await self._list(kind, namespace, selector, reduce, on_page, field_selector, accept)
             except ApiError as error:
                 if error.status != 410 or attempt == RESTARTS:
                     raise
@@ -157,13 +162,14 @@ class ApiClient:
         reduce: Callable[[Object], Object | None] | None,
         on_page: ProgressListener,
         field_selector: str,
+        accept: str,
     ) -> Listing:
         items: list[Object] = []
         selectors = {"labelSelector": selector, "fieldSelector": field_selector}
         params = {name: text for name, text in selectors.items() if text}
         page_size = _PageSize()
         while True:
-            call = _Call("list", "GET", kind, kind.path(namespace), params)
+            call = _Call("list", "GET", kind, kind.path(namespace), params, accept=accept)
             page = await self._page(call, page_size)
             on_page()
             for number, item in enumerate(_items(page, kind)):
@@ -344,7 +350,7 @@ class ApiClient:
 
     def _send(self, call: _Call, timeout: aiohttp.ClientTimeout, *, fresh_token: bool = False) -> Any:
         token = self.credentials.token(fresh=fresh_token)
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        headers = {"Accept": call.accept} | ({"Authorization": f"Bearer {token}"} if token else {})
         if call.verb == "watch":
             headers["Accept-Encoding"] = "identity"  # a small stream cannot become a large one
         if call.body is not None:

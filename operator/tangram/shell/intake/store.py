@@ -29,7 +29,7 @@ class IntakeStore(Store):
         """
         if version < self.version:
             return False  # a newer LIST was applied already
-        gone = [key for key, known in self._versions.items() if known <= version and key not in listed]
+        gone = [key for key, newest in self._versions.items() if newest <= version and key not in listed]
         for key in gone:
             del self._versions[key]
         dropped = sum(self._drop(key) for key in gone)
@@ -66,8 +66,8 @@ class IntakeStore(Store):
 
     def shows(self, key: Key, version: int) -> bool:
         """Say whether the state of the object under `key` is known up to `version`."""
-        known = self._versions.get(key, -1)
-        return (known if key in self.behind else max(known, self.version)) >= version
+        newest = self._versions.get(key, -1)
+        return (newest if key in self.behind else max(newest, self.version)) >= version
 
     def _known_version(self, key: Key) -> int:
         """Return the version up to which events of this object are replays."""

@@ -10,29 +10,19 @@ mirrors provide the objects and their changes.
 import asyncio
 import datetime
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import kopf
 
 from tangram.kube.credentials import TOKEN_REREAD_S, Credentials
-from tangram.kube.retry_delays import RetryDelays
+from tangram.shell.intake.handlers import EndlessDelays
 from tangram.shell.process.app import Operator
 from tangram.shell.settings import Settings
 
 log = logging.getLogger(__name__)
 
 EXIT_TIMEOUT_S = 25.0  # below the usual grace period of 30 s
-
-
-class EndlessDelays:
-    """Endless delays between kopf's API attempts, so that an API outage never ends the process."""
-
-    def __iter__(self) -> Iterator[float]:
-        """Yield the delays of a new sequence of attempts, in seconds."""
-        delays = RetryDelays()
-        while True:
-            yield delays.next_s()
 
 
 def kopf_settings() -> kopf.OperatorSettings:

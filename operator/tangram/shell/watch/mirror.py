@@ -68,7 +68,7 @@ class Mirror:
         drift: Callable[[str, int], None] = lambda _kind, _count: None,
     ) -> None:
         self.source = source
-        self.store = Store(self._kept)
+        self.store = self._new_store()
         self.lists = 0
         self._client, self._changed, self._clock = client, changed, clock
         self._relist_s, self._drift = relist_s, drift
@@ -159,9 +159,12 @@ class Mirror:
             except ApiError as error:
                 if self.store.version > listed_version:
                     delays.reset()  # the watch was allowed, too, and sent an event
-                delay = max(delays.next_s(), min(error.retry_after_s, 30.0))
-                log.warning("mirror of %s: %s; retrying in %.1f s", self.source, error, delay)
-                await asyncio.sleep(delay)
+                await self._retry_after(error, delays)
+
+    async def _retry_after(self, error: ApiError, delays: RetryDelays) -> None:
+        delay = max(delays.next_s(), min(error.retry_after_s, 30.0))
+        log.warning("mirror of %s: %s; retrying in %.1f s", self.source, error, delay)
+        await asyncio.sleep(delay)
 
     async def _list(self) -> None:
         began = self._clock()
@@ -176,11 +179,14 @@ class Mirror:
         changed = self.store.replace(listing.items, as_version(listing.resource_version))
         await self._apply_change(changed or returned)
 
-    async def _listing(self) -> Listing:
-        source = self.source
+    def _new_store(self) -> Store:
+        return Store(self._kept)
+
+    async def _listing(self, keep: KeepFields | None = None, **form: str) -> Listing:
+        source, keep = self.source, keep or self.store.keep
         try:
             return await self._client.list(
-                source.kind, source.namespace, source.selector, self.store.keep, self._paged
+                source.kind, source.namespace, source.selector, keep, self._paged, **form
             )
         except ApiError as error:
             if source.optional and error.status in (403, 404):
