@@ -238,3 +238,4 @@ async def test_an_error_inside_a_watch_is_survived(cluster: LiveCluster, proxy: 
     await cluster.until("tiny", "Ready", "True", within_s=60)
 
     assert process.alive()
+    assert await _metric(process, "tangram_intake_restarts_total") >= 1

@@ -120,8 +120,8 @@ def operator_forks(server: int) -> OperatorForks:
 
 
 def _serve() -> None:
-    import tangram.shell.process.command
-    import tangram.shell.process.kopf_shell  # noqa: F401
+    import tangram.shell.intake.handlers
+    import tangram.shell.process.command  # noqa: F401
 
     multiprocessing.forkserver.ensure_running()
     signal.signal(signal.SIGCHLD, lambda *_: _reap())

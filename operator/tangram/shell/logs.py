@@ -6,8 +6,14 @@ from datetime import UTC, datetime
 
 from tangram_http.log_limit import LimitedLogHandler
 
-# aiohttp and httpx log the URL of each request at INFO; kopf logs every event.
-_QUIET = ("httpx", "httpcore", "aiohttp", "kopf")
+# aiohttp and httpx log the URL of each request at INFO; kopf logs every event, and warns at each start that
+# its thread takes no signals.
+_QUIET = {
+    "httpx": logging.WARNING,
+    "httpcore": logging.WARNING,
+    "aiohttp": logging.WARNING,
+    "kopf": logging.ERROR,
+}
 
 
 class JsonFormatter(logging.Formatter):
@@ -32,5 +38,5 @@ def configure(log_format: str) -> None:
     plain = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     handler.setFormatter(JsonFormatter() if log_format == "json" else plain)
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
-    for name in _QUIET:
-        logging.getLogger(name).setLevel(logging.WARNING)
+    for name, level in _QUIET.items():
+        logging.getLogger(name).setLevel(level)

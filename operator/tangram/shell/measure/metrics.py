@@ -55,6 +55,10 @@ class OperatorMetrics:
             "Objects in which the operator's copy differed from the API server.",
             ("kind",),
         )
+        self.intake_restarts = counter(
+            "tangram_intake_restarts_total",
+            "Restarts of kopf after a fault, for example of one of its watches.",
+        )
         self.overdue = counter(
             "tangram_expectations_overdue_total",
             "Writes of the operator that its watches did not show in time.",

@@ -7,22 +7,23 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 import tangram
 from tangram.fleet import Intent
 from tangram.kube.client import ApiClient
 from tangram.kube.credentials import Credentials
-from tangram.kube.kinds import FLEET_PLANS
+from tangram.kube.kinds import FLEET_PLANS, GPU_NODES, GPU_POOLS, LLM_DEPLOYMENTS
 from tangram.kube.retry_delays import RetrySchedule
 from tangram.partition.mig_manager.decision import MIGManagerTimes
 from tangram.repartition import RepartitionLimits
 from tangram.shell.decide.plan_worker import PlanWorker
 from tangram.shell.decide.recommendation_worker import RecommendationWorker
 from tangram.shell.decide.worker import LONGEST_START_S
+from tangram.shell.intake.mirror import IntakeMirror
+from tangram.shell.intake.supervision import KopfSupervisor
 from tangram.shell.lead.lease import Elector, LeaseTimes, TermGuard
 from tangram.shell.measure.engine_scraper import EngineScraper, FleetPods
 from tangram.shell.measure.fault_log import FaultLog
@@ -55,6 +56,7 @@ log = logging.getLogger(__name__)
 WATCH_DEAD_S = 600.0  # a restart cures a stuck mirror, but not an API server that is down this long
 SLOWEST_WRITE_S = 45.0  # a request, and the wait until the mirrors show the own writes
 FIRST_ELECTION_S = 2.0  # how long the mirrors wait for the first try to take the Lease
+INTAKE_KINDS = (LLM_DEPLOYMENTS, GPU_POOLS, GPU_NODES, FLEET_PLANS)  # whose events kopf delivers
 
 
 def loop_dead_s(settings: Settings) -> float:
@@ -97,14 +99,7 @@ class Operator:
             clock=boot_time,
             changed=self._leadership,
         )
-        new_mirror = partial(
-            Mirror,
-            self.client,
-            changed=self._changed,
-            clock=boot_time,
-            relist_s=settings.operator.relist_seconds,
-            drift=self.metrics.count_drift,
-        )
+        new_mirror = self._new_mirror
         is_enabled = settings.partition.enabled
         self.mirrors = Mirrors(settings.watch_namespaces, new_mirror, partition=is_enabled)
         self.reader = self._make_reader()
@@ -117,6 +112,13 @@ class Operator:
         self.rule_mirrors = tuple(
             new_mirror(source, changed=self._rules_changed)
             for source in rule_sources(settings.watch_namespaces, settings.prometheus_rule)
+        )
+        self.intake = KopfSupervisor(
+            credentials,
+            [m for m in (*self.mirrors.all, self.fleet_plan_mirror) if isinstance(m, IntakeMirror)],
+            check_s=settings.operator.tick_seconds,
+            clock=boot_time,
+            restarted=self.metrics.intake_restarts.inc,
         )
         self.loop = self._make_loop()
 
@@ -133,6 +135,7 @@ class Operator:
         self._spawn("loop", self.loop.run())
         self._spawn("events", self.loop.reporter.events.run())
         self._spawn("mirror of fleetplans", self.fleet_plan_mirror.run())
+        self._spawn("intake", self.intake.run())
         self._spawn("recommendations", self.loop.recommendations.run())
         if self.loop.alert_rules is not None:
             self._spawn("alert rules", self.loop.alert_rules.run())
@@ -157,6 +160,7 @@ class Operator:
         if self.reader is not None:
             await self.reader.close()
         await self.client.close()
+        await self.intake.end()
 
     def live(self) -> str:
         """Return the problem that a restart would cure, empty if there is none."""
@@ -184,6 +188,23 @@ class Operator:
         )
         for mirror in (*self.mirrors.all, self.fleet_plan_mirror, *self.rule_mirrors):
             metrics.watch_age.labels(mirror.source.kind.plural).set(mirror.age_s)
+
+    def _new_mirror(self, source: MirrorSource, changed: Callable[[], None] | None = None) -> Mirror:
+        """Return the mirror of a kind: by kopf and LISTs each tick for the operator's own kinds."""
+        operator = self.settings.operator
+        make, relist_s = (
+            (IntakeMirror, operator.tick_seconds)
+            if source.kind in INTAKE_KINDS
+            else (Mirror, operator.relist_seconds)
+        )
+        return make(
+            self.client,
+            source,
+            changed=changed or self._changed,
+            clock=boot_time,
+            relist_s=relist_s,
+            drift=self.metrics.count_drift,
+        )
 
     def _changed(self) -> None:
         self.loop.mark_dirty()

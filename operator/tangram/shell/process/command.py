@@ -2,7 +2,9 @@
 
 import argparse
 import asyncio
+import faulthandler
 import logging
+import signal
 import sys
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from tangram.kube.kinds import LLM_DEPLOYMENTS
 from tangram.kube.kubeconfig import find_credentials
 from tangram.kube.retry_delays import RetryDelays
 from tangram.shell import logs
+from tangram.shell.process.app import Operator
 from tangram.shell.repartition.lift_holds import lift_holds
 from tangram.shell.settings import Settings, SettingsError, load_settings
 
@@ -21,6 +24,7 @@ log = logging.getLogger(__name__)
 EXIT_USAGE = 2
 EXIT_NO_CRD = 3
 EXIT_HELD = 4
+EXIT_TIMEOUT_S = 25.0  # below the usual grace period of 30 s
 
 
 def run(argv: list[str]) -> int:
@@ -64,9 +68,26 @@ async def _run(settings: Settings, credentials: Credentials) -> int:
             LLM_DEPLOYMENTS.version,
         )
         return EXIT_NO_CRD
-    from tangram.shell.process import kopf_shell  # noqa: PLC0415 - kopf loads slowly
+    return await _run_until_stopped(Operator(settings, credentials))
 
-    return await kopf_shell.run(settings, credentials)
+
+async def _run_until_stopped(operator: Operator) -> int:
+    """Run the operator until a signal, or until one of its tasks ends; return the exit code."""
+    stopping, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    ends = [asyncio.create_task(event.wait()) for event in (stopping, operator.failed)]
+    try:
+        await operator.start()
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        # Where the end takes too long, or the event loop is blocked: the stack of each thread, and exit.
+        faulthandler.dump_traceback_later(EXIT_TIMEOUT_S, exit=True)
+        await operator.stop()
+        faulthandler.cancel_dump_traceback_later()
+        for end in ends:
+            end.cancel()
+    return 1 if operator.failed.is_set() else 0
 
 
 async def _crd_served(credentials: Credentials) -> bool:
