@@ -81,7 +81,7 @@ async def _run_until_stopped(operator: Operator) -> int:
         await operator.start()
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        # Where the end takes too long, or the event loop is blocked: the stack of each thread, and exit.
+        # Where the end takes too long: the stack of each thread, and exit.
         faulthandler.dump_traceback_later(EXIT_TIMEOUT_S, exit=True)
         await operator.stop()
         faulthandler.cancel_dump_traceback_later()
