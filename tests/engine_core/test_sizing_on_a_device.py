@@ -129,9 +129,7 @@ def test_an_engine_fills_its_share_of_the_device_and_no_byte_twice(device, on_th
 def test_recorded_steps_of_all_sizes_leave_their_logits_in_one_place(on_the_device):
     runner = on_the_device()._runner
     if runner._graphs is not None:
-        places = {
-            recorded.results[1].untyped_storage()._cdata for recorded in runner._graphs._recorded.values()
-        }
+        places = {recorded.logits.untyped_storage()._cdata for recorded in runner._graphs._recorded.values()}
         assert len(places) == 1
 
 
@@ -145,6 +143,8 @@ def test_nothing_grows_after_the_engine_is_ready(device, on_the_device, run, gre
         one,
         [greedy("long", [5] * 200, 50), *(greedy(f"{n}", [7] * n, 5, temperature=1.0) for n in range(1, 40))],
     )
+    edited = {"logprobs": 2, "allowed_token_ids": (7, 8), "logit_bias": ((7, 1.0),), "min_tokens": 3}
+    run(one, [greedy(f"edited {n}", [5 + n] * 95, 8, **edited) for n in range(8)])
     # Without a GPU, a recorded step computes new results before it overwrites the old ones.
     assert held <= device.peak_reserved() <= held + on_the_device.graphs
     one.audit()
