@@ -26,12 +26,11 @@ from tangram_engine.serve.http.params import (
     CompletionRequest,
     Sampling,
     TokenizeRequest,
-    template_inputs,
     template_message,
     template_options,
 )
 from tangram_engine.serve.http.structure import AnswerStructure
-from tangram_engine.serve.http.tools import read_tool_choice, read_tools
+from tangram_engine.serve.http.tools import read_tool_choice, read_tools, template_inputs
 from tangram_engine.serve.text.client import TextClient, TextUnavailable
 from tangram_engine.serve.text.grammar import FORCED_FORMATS, GrammarError
 from tangram_engine.serve.text.template import RESERVED, TemplateError

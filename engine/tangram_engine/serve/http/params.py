@@ -33,7 +33,7 @@ from .defaults import SamplingDefaults
 from .fields import FieldError, unsupported
 from .jsonio import decode_value
 from .structure import AnswerStructure, read_structure
-from .tools import as_written, read_calls, read_tool_choice, read_tools
+from .tools import read_calls, read_tool_choice, template_inputs
 
 MAX_N = 16
 MAX_STOPS = 16
@@ -368,16 +368,6 @@ def template_options(raw: Raw) -> dict[str, bool | int | str | None]:
     except msgspec.ValidationError as error:
         raise FieldError(path, str(error)) from None
     return options
-
-
-def template_inputs(tools: Raw, documents: Raw) -> dict[str, Any]:
-    """What a chat template gets beside the messages, as it was written. Raises FieldError."""
-    read_tools(tools)
-    inputs = {
-        "tools": as_written(tools, list[Any] | None, "tools"),
-        "documents": as_written(documents, list[dict[str, Any]] | None, "documents"),
-    }
-    return {name: value for name, value in inputs.items() if value}
 
 
 @refuses(fields.REFUSED, fields.REFUSED_IN_CHATS)

@@ -106,6 +106,16 @@ def read_calls(raw: Raw) -> Any:
     return decode_value(raw, object) if _decode(raw, _PastCalls | None, "tool_calls") else None
 
 
-def as_written(raw: Raw, kind: Any, field: str) -> Any:
+def template_inputs(tools: Raw, documents: Raw) -> dict[str, Any]:
+    """What a chat template gets beside the messages, as it was written. Raises FieldError."""
+    read_tools(tools)
+    inputs = {
+        "tools": _as_written(tools, list[Any] | None, "tools"),
+        "documents": _as_written(documents, list[dict[str, Any]] | None, "documents"),
+    }
+    return {name: value for name, value in inputs.items() if value}
+
+
+def _as_written(raw: Raw, kind: Any, field: str) -> Any:
     """A value for a template, once it has been checked against a type. Raises FieldError."""
     return decode_value(raw, object) if _decode(raw, kind, field) else None
