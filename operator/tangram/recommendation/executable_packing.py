@@ -40,7 +40,7 @@ class PackingChoice:
 
         Replicas are restarted only where no order of direct moves serves as much.
         """
-        calm = replace(fleet, problem=with_modes_in_use(fleet.problem))
+        calm = replace(fleet, problem=with_modes_in_use(fleet.problem, fleet.inputs.inferred))
         packing = self.solve(calm)
         best = None
         if packing.unmet and calm.problem != fleet.problem:
@@ -67,7 +67,7 @@ class PackingChoice:
             return None
         problem = best.fleet.problem
         in_use = {gpu.id for gpu in problem.gpus if gpu.in_use}
-        uncut = _uncut(with_modes_in_use(problem), in_use)
+        uncut = _uncut(with_modes_in_use(problem, best.fleet.inputs.inferred), in_use)
         for smaller in (uncut, replace(problem, move_budget=0)):
             fleet = replace(best.fleet, problem=smaller)
             packing = self.solve_again(fleet)

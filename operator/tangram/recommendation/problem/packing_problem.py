@@ -56,30 +56,29 @@ def fleet_problem(inputs: FleetInput) -> FleetProblem:
     demands = [demand(shapes, bounds, running) for shapes in assessed.values()]
     ordered = tuple(sorted((*demands, *slice_demands), key=lambda d: d.id))
     gpus = pinned(fleet.gpus, {d for d, shapes in assessed.items() if cannot_move(shapes, bounds, running)})
-    problem = replace(fleet, gpus=_converting_together(gpus), demands=ordered)
+    problem = replace(fleet, gpus=_converting_together(gpus, inputs.inferred), demands=ordered)
     return FleetProblem(inputs, problem, assessed, running, bounds)
 
 
-def _converting_together(gpus: tuple[GPUState, ...]) -> tuple[GPUState, ...]:
+def _converting_together(gpus: tuple[GPUState, ...], inferred: Collection[str]) -> tuple[GPUState, ...]:
     """Return the GPUs; mig-manager changes a MIG mode only on a node where nothing runs, so not beside a
-    replica that must not move.
+    replica that must not move. Of `inferred` GPUs it is not known whether it does.
     """
-    pinned_nodes = {
-        gpu.node for gpu in gpus if any(i.owner is not None and not i.movable for i in gpu.instances)
-    }
-    return tuple(
-        replace(gpu, convertible=False) if gpu.backend == "mig-manager" and gpu.node in pinned_nodes else gpu
-        for gpu in gpus
-    )
+    pinned_nodes = {g.node for g in gpus if any(i.owner is not None and not i.movable for i in g.instances)}
+
+    def is_pinned(gpu: GPUState) -> bool:
+        return gpu.backend == "mig-manager" and gpu.id not in inferred and gpu.node in pinned_nodes
+
+    return tuple(replace(gpu, convertible=False) if is_pinned(gpu) else gpu for gpu in gpus)
 
 
-def with_modes_in_use(problem: Problem) -> Problem:
+def with_modes_in_use(problem: Problem, inferred: Collection[str]) -> Problem:
     """Return the problem in which GPUs in use keep their MIG mode; under mig-manager, all of their node."""
-    used = {gpu.id for gpu in problem.gpus if gpu.in_use}
     nodes = {gpu.node for gpu in problem.gpus if gpu.in_use}
 
     def keeps_mode(gpu: GPUState) -> bool:
-        return gpu.id in used or (gpu.backend == "mig-manager" and gpu.node in nodes)
+        by_node = gpu.backend == "mig-manager" and gpu.id not in inferred
+        return gpu.in_use or (by_node and gpu.node in nodes)
 
     gpus = (replace(gpu, convertible=gpu.convertible and not keeps_mode(gpu)) for gpu in problem.gpus)
     return replace(problem, gpus=tuple(gpus))
