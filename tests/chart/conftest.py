@@ -105,6 +105,15 @@ def promtool():
     return run
 
 
+# The GPU Operator makes it.
+RUNTIME_CLASS = {
+    "apiVersion": "node.k8s.io/v1",
+    "kind": "RuntimeClass",
+    "metadata": {"name": "nvidia"},
+    "handler": "nvidia",
+}
+
+
 class Cluster:
     """kubectl and helm on one control plane."""
 
@@ -150,6 +159,7 @@ def cluster(tmp_path_factory):
     with ControlPlane(folder) as plane:
         made = Cluster(plane, folder)
         made.ok("kubectl", "create", "namespace", "tangram-system")
+        made.ok("kubectl", "create", "-f", "-", stdin=yaml.safe_dump(RUNTIME_CLASS))
         made.first_with_pools = made.run(
             *("helm", "install", "tangram", str(CHART), "--namespace", "tangram-system"),
             *("--set", "image.registry=registry.example.com/team", "--set", "gpuPools.h100.nodeSelector.a=b"),

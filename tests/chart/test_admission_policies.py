@@ -11,6 +11,7 @@ import httpx
 import pytest
 import yaml
 
+from tangram.api.gpu_node import DEFAULT_STATUS
 from tangram.kube.client import ApiError
 from tangram.partition.agent.api_thread import ApiThread
 from tangram.partition.agent.cluster import Cluster as AgentCluster
@@ -207,12 +208,12 @@ def test_an_agent_writes_the_status_of_its_own_node_and_no_other(agent_of):
     agent, other = (agent_of(name) for name in ("node-a", "node-b"))
     version = agent.gpu_node()["metadata"]["resourceVersion"]
     agent.apply_status(version, {"observedGeneration": 1})
-    assert agent.gpu_node()["status"] == {"observedGeneration": 1}
+    assert agent.gpu_node()["status"] == {**DEFAULT_STATUS, "observedGeneration": 1}
 
     version = other.gpu_node()["metadata"]["resourceVersion"]
     with pytest.raises(ApiError, match="own node alone; its token names the node node-a"):
         other.apply_status(version, {"observedGeneration": 1})
-    assert "status" not in other.gpu_node()
+    assert other.gpu_node()["status"] == DEFAULT_STATUS
 
 
 def test_an_agent_may_watch_its_objects_and_a_watch_without_a_list_begins_with_them(agents):
@@ -433,13 +434,6 @@ def test_other_users_are_not_held_to_the_policies(mig, operator):
 
 
 def test_a_namespace_of_the_privileged_level_takes_the_agents_pod_and_one_of_the_baseline_level_does_not(mig):
-    runtime = {
-        "apiVersion": "node.k8s.io/v1",
-        "kind": "RuntimeClass",
-        "metadata": meta("nvidia"),
-        "handler": "n",
-    }
-    mig.ok("kubectl", "create", "-f", "-", stdin=json.dumps(runtime))
     daemon_set = yaml.safe_load(mig.ok("kubectl", "get", "daemonset", AGENT, "-n", NAMESPACE, "-o", "yaml"))
     probe = {
         "apiVersion": "v1",

@@ -79,9 +79,9 @@ def may_it(cluster, account, verb, what, where):
 
 
 def test_with_watched_namespaces_it_may_read_pods_elsewhere_and_nothing_more(cluster):
-    values = ("--set", "image.registry=registry.example.com/team", "--set", "watchNamespaces={team-a}")
+    values = ("--set", "image.registry=registry.example.com/team", "--set", "watchNamespaces={served-team}")
     values += ("--set", "crds.enabled=false", "--namespace", "scoped", "--create-namespace")
-    cluster.ok("kubectl", "create", "namespace", "team-a")
+    cluster.ok("kubectl", "create", "namespace", "served-team")
     cluster.ok("helm", "install", "scoped", str(CHART), *values)
     try:
         account = "system:serviceaccount:scoped:scoped-tangram"
@@ -90,7 +90,7 @@ def test_with_watched_namespaces_it_may_read_pods_elsewhere_and_nothing_more(clu
             *("replicasets.apps", "resourcequotas"),
         )
         for resource in watched:
-            assert may_it(cluster, account, "list", resource, "team-a"), resource
+            assert may_it(cluster, account, "list", resource, "served-team"), resource
             assert not may_it(cluster, account, "list", resource, "default"), resource
         verbs = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
         pods = [verb for verb in verbs if may_it(cluster, account, verb, "pods", "default")]
@@ -104,8 +104,8 @@ def test_with_watched_namespaces_it_may_read_pods_elsewhere_and_nothing_more(clu
             "release scoped/scoped does not serve the namespace default: unless another release does"
             in warned
         )
-        assert "(watchNamespaces of the chart: team-a)" in warned
-        assert not apply_example(cluster, "team-a").stderr
+        assert "(watchNamespaces of the chart: served-team)" in warned
+        assert not apply_example(cluster, "served-team").stderr
     finally:
         cluster.ok("helm", "uninstall", "scoped", "--namespace", "scoped")
 
@@ -137,24 +137,31 @@ def test_a_node_that_no_agent_has_reported_about_says_so_in_its_row(cluster):
         cluster.ok("kubectl", "delete", "gpunodes", "--all")
 
 
-# What the cluster lacks, the sentence of helm, and what to make.
+PLUGIN_NAMESPACE = "device-plugin"  # of this file alone: files share the API server
+# What the values name, the sentence of helm where the cluster lacks it, and what is made then.
 LACKING = [
     (
-        {"agent": {"enabled": True}},
-        "agent.devicePlugin.namespace: the cluster has no namespace gpu-operator. Nothing was changed. "
+        {"agent": {"enabled": True, "devicePlugin": {"namespace": PLUGIN_NAMESPACE}}},
+        "agent.devicePlugin.namespace: the cluster has no namespace device-plugin. Nothing was changed. "
         "Remedy: set the namespace that NVIDIA's device-plugin runs in (kubectl get daemonsets -A | grep "
         "device-plugin), or install the GPU Operator first.",
-        ("namespace", "gpu-operator"),
+        ("namespace", PLUGIN_NAMESPACE),
     ),
     (
-        {"agent": {"enabled": True}},
-        "agent.runtimeClassName: the cluster has no RuntimeClass nvidia, so the API server would refuse all "
-        "pods. Nothing was changed. Remedy: install NVIDIA's GPU Operator first",
+        {
+            "agent": {
+                "enabled": True,
+                "devicePlugin": {"namespace": PLUGIN_NAMESPACE},
+                "runtimeClassName": "nvidia-cdi",
+            }
+        },
+        "agent.runtimeClassName: the cluster has no RuntimeClass nvidia-cdi, so the API server would refuse "
+        "all pods. Nothing was changed. Remedy: install NVIDIA's GPU Operator first",
         None,
     ),
     (
-        {"agent": {"enabled": True, "runtimeClassName": "", "namespace": "agents"}},
-        "agent.namespace: the cluster has no namespace agents. Nothing was changed. Remedy: kubectl create",
+        {"agent": {"enabled": True, "runtimeClassName": "", "namespace": "no-agents"}},
+        "agent.namespace: the cluster has no namespace no-agents. Nothing was changed. Remedy: kubectl",
         None,
     ),
     (
@@ -169,8 +176,8 @@ LACKING = [
         None,
     ),
     (
-        {"partition": {"enabled": True, "migManager": {"enabled": True, "namespace": "nvidia"}}},
-        "partition.migManager.namespace: the cluster has no namespace nvidia",
+        {"partition": {"enabled": True, "migManager": {"enabled": True, "namespace": "no-mig"}}},
+        "partition.migManager.namespace: the cluster has no namespace no-mig",
         None,
     ),
 ]
@@ -188,16 +195,14 @@ def test_what_the_values_name_and_the_cluster_lacks_is_a_sentence_before_anythin
             cluster.ok("kubectl", "create", *made)
 
     cluster.ok("kubectl", "create", "-f", "-", stdin=yaml.safe_dump(DEVICE_PLUGIN))
-    elsewhere = {"agent": {"enabled": True, "devicePlugin": {"namespace": "nvidia"}}}
+    elsewhere = {"agent": {"enabled": True, "devicePlugin": {"namespace": "nowhere"}}}
     done = cluster.run("helm", *install, stdin=yaml.safe_dump(elsewhere))
-    assert "Remedy: DaemonSet nvidia-device-plugin is in namespace gpu-operator, so set" in done.stderr
+    assert "Remedy: DaemonSet nvidia-device-plugin is in namespace device-plugin, so set" in done.stderr
 
-    cluster.ok("kubectl", "create", "-f", "-", stdin=yaml.safe_dump(RUNTIME_CLASS))
     cluster.ok("helm", *install, stdin=yaml.safe_dump(LACKING[0][0]))
     try:
-        assert "other-tangram-agent" in cluster.ok(
-            "kubectl", "get", "roles", "-n", "gpu-operator", "-o", "name"
-        )
+        roles = cluster.ok("kubectl", "get", "roles", "-n", PLUGIN_NAMESPACE, "-o", "name")
+        assert "other-tangram-agent" in roles
     finally:
         cluster.ok("helm", "uninstall", "other", "--namespace", "tangram-system")
 
@@ -210,7 +215,7 @@ def test_the_administrator_of_one_namespace_installs_it_beside_roles_that_others
     cluster.ok("kubectl", "create", "-f", "-", stdin=yaml.safe_dump(role))
     cluster.ok("kubectl", "create", "rolebinding", "bob", "-n", "mine", "--role=bob", "--user=bob")
     values = ("rbac.create=false", "rbac.workloadPolicies=false", "crds.enabled=false")
-    values += ("priorityClasses.create=false", "engine.runtimeClassName=nvidia")
+    values += ("priorityClasses.create=false", "engine.runtimeClassName=runsc")
     sets = [part for value in values for part in ("--set", value)]
     registry = ("--set", "image.registry=registry.example.com/team")
     bob = ("--namespace", "mine", "--kube-as-user", "bob")
@@ -218,17 +223,11 @@ def test_the_administrator_of_one_namespace_installs_it_beside_roles_that_others
     cluster.ok("helm", "uninstall", "mine", *bob)
 
 
-RUNTIME_CLASS = {
-    "apiVersion": "node.k8s.io/v1",
-    "kind": "RuntimeClass",
-    "metadata": {"name": "nvidia"},
-    "handler": "nvidia",
-}
 _LABELS = {"app": "nvidia-device-plugin-daemonset"}
 DEVICE_PLUGIN = {
     "apiVersion": "apps/v1",
     "kind": "DaemonSet",
-    "metadata": {"name": "nvidia-device-plugin", "namespace": "gpu-operator"},
+    "metadata": {"name": "nvidia-device-plugin", "namespace": PLUGIN_NAMESPACE},
     "spec": {
         "selector": {"matchLabels": _LABELS},
         "template": {
