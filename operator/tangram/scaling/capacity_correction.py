@@ -7,7 +7,6 @@ long: these are no reason for a replica. All three follow the requests of hours:
 
 Misses count at the load of the last two minutes. A minute in which it doubles does not count: how much of it
 came at which load is not known, and a leap from silence would teach that a replica carries next to nothing.
-Nor does a window in which the number of ready replicas changed: requests that began on few of them end late.
 The load is that of the replicas that were ready in this time: one that is ready at its end served none of the
 requests that missed.
 Misses behind a queue count at the highest load since it began, which caused them, to the minute in which
@@ -123,7 +122,7 @@ def _compared(
         requests = every_s / window.seconds * window.requests
         is_settled = not (leaps or is_queued or reading.is_changing)
         balance = balance.counted(requests, missed, evidence.expected_share if is_settled else None)
-        if not (leaps or reading.is_changing):
+        if not leaps:
             load_misses = load_misses.counted(caused_by, requests, missed)
     evidence = replace(
         evidence,
