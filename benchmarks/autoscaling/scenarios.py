@@ -78,13 +78,14 @@ UNSEEN = tuple(
     )
     for n in CLIENTS
 )
-# Kinds of traffic.
+# Kinds of traffic. Where prompts or answers are long, TTFT and TPOT are those that one replica meets.
+_KIND_OBJECTIVES = {"long-answers": (5000, 80), "long-prompts": (5000, 80), "two-classes": (5000, 200)}
 OF_KINDS = tuple(
     Scenario(
         name,
         Path(traffic_kinds.__file__),
         1,
-        *("Qwen3-14B", A100, "3g.40gb", 5000 if name.startswith("long") else 3000, 80, 32_768, 60),
+        *("Qwen3-14B", A100, "3g.40gb", *_KIND_OBJECTIVES.get(name, (3000, 80)), 32_768, 60),
         seeds=2,
         is_bisected=True,
         kind=name,

@@ -52,7 +52,7 @@ _HIGHER, _MOST_UNAVOIDABLE = 1.2, 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ServedWindow:
     """What a FRESH reading shows of the replicas that serve."""
 
     at: float
@@ -80,7 +80,7 @@ def corrected(
     reference = outlook.capacity.reference_percentile(objectives.strictest_percentile)
     evidence = _comparable(memory.evidence, objectives, reference)
     window = sample.windows(params.window_s)[0]
-    reading = Reading(
+    reading = ServedWindow(
         now,
         ready,
         rate,
@@ -94,7 +94,7 @@ def corrected(
 
 
 def _compared(
-    evidence: Evidence, reading: Reading, capacity: ReplicaCapacity, reference: float, every_s: float
+    evidence: Evidence, reading: ServedWindow, capacity: ReplicaCapacity, reference: float, every_s: float
 ) -> Evidence:
     """Return `evidence` after a reading. Loads are in units of the highest one at a percentile."""
     now, ready, rate = reading.at, reading.ready, reading.rate

@@ -63,8 +63,8 @@ def decide(
     if idle_ttft_ms is not None:
         memory = replace(memory, idle_ttft_ms=idle_ttft_ms)
     existing = held if existing is None else existing
-    seen = supply.observe(memory.supply, params, held=held, existing=existing, ready=ready, now=now)
-    memory = replace(memory, supply=seen)
+    observed = supply.observe(memory.supply, params, held=held, existing=existing, ready=ready, now=now)
+    memory = replace(memory, supply=observed)
     memory = _remember(memory, params, intent, held, ready, signal, now, outlook, is_mixed=is_mixed)
     need = _need(memory, params, intent, signal, now, outlook)
     expected = None if need is None else need.whole_margin_share

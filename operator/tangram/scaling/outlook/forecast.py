@@ -175,7 +175,7 @@ def _margins(
         other_level = (math.log(level + more) - level_step * math.log(STEP)) / SAME_LEVEL
         other_leap = (math.log((rate + more) / (level + more)) - leap_step * SAME_LEAP) / SAME_LEAP
         weights.append(age * (math.exp(-(other_level**2 + other_leap**2) / 2) + _LEAST_WEIGHT))
-    margins, losses, known = [], [], 0.0
+    margins, losses, error_count = [], [], 0.0
     for base in _bases(history, rates, steps):
         errors = []
         for place, predicted in enumerate(base.predictions):
@@ -184,7 +184,7 @@ def _margins(
                 continue
             scale = math.sqrt(max(predicted, floor))
             errors.append(_Error((rates[target] - predicted) / scale, weights[place], scale))
-        known = max(known, sum(error.weight for error in errors))
+        error_count = max(error_count, sum(error.weight for error in errors))
         quantiles = _error_quantiles(errors)
         margins.append((base, quantiles))
         losses.append(_loss(errors, quantiles[_JUDGED], _QUANTILES[_JUDGED]))
@@ -192,7 +192,7 @@ def _margins(
     return tuple(
         _Margin(base, quantiles, _weight(loss, best))
         for (base, quantiles), loss in zip(margins, losses, strict=True)
-    ), known
+    ), error_count
 
 
 class _Error(NamedTuple):
