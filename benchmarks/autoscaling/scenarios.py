@@ -78,19 +78,24 @@ UNSEEN = tuple(
     )
     for n in CLIENTS
 )
-# Kinds of traffic. Where prompts or answers are long, TTFT and TPOT are those that one replica meets.
-_KIND_OBJECTIVES = {"long-answers": (5000, 80), "long-prompts": (5000, 80), "two-classes": (5000, 200)}
+# Kinds of traffic. Where requests are long, the objectives, or the model, are those of which one replica meets some.
+_CHAT = ("Qwen3-14B", 3000, 80)
+_LONG_REQUESTS = {
+    "long-answers": ("Qwen3-14B", 5000, 80),
+    "long-prompts": ("Qwen3-14B", 5000, 80),
+    "two-classes": ("Llama-3.1-8B", 5000, 200),
+}
 OF_KINDS = tuple(
     Scenario(
         name,
         Path(traffic_kinds.__file__),
         1,
-        *("Qwen3-14B", A100, "3g.40gb", *_KIND_OBJECTIVES.get(name, (3000, 80)), 32_768, 60),
+        *(model, A100, "3g.40gb", ttft_ms, tpot_ms, 32_768, 60),
         seeds=2,
         is_bisected=True,
         kind=name,
     )
-    for name in KINDS
+    for name, (model, ttft_ms, tpot_ms) in ((name, _LONG_REQUESTS.get(name, _CHAT)) for name in KINDS)
 )
 DEFAULT = tuple(scenario.name for scenario in SCENARIOS)
 BY_NAME = {scenario.name: scenario for scenario in (*SCENARIOS, *UNSEEN, *OF_KINDS)}
