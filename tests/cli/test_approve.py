@@ -73,6 +73,12 @@ def test_a_consent_shows_gpus_who_moves_who_gains_and_the_money():
     ]
 
 
+def test_a_consent_to_a_restart_names_the_downtime():
+    text, _ = answer(plan(disturbed=[ALPHA | {"restarts": True}]))
+
+    assert "  DOWNTIME: replicas of default/alpha stop before their replacements serve" in text.splitlines()
+
+
 @pytest.mark.parametrize(
     ("money", "line"),
     [

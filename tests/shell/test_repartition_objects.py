@@ -163,6 +163,10 @@ TO_QUARTERS = (("default/chat", ShapeKey("A30", "1g.6gb")),)
         (replace(CUT, serves=("default/code", "team/chat")), "a/0: gpu -> 2x2g.12gb, for code team/chat"),
         (replace(CUT, changes=(LEFT,), moves=TO_QUARTERS), "chat moves"),
         (
+            replace(CUT, moves=TO_QUARTERS, restarts=tuple(owner for owner, _ in TO_QUARTERS)),
+            "a/0: gpu -> 2x2g.12gb, chat restarts",
+        ),
+        (
             replace(CUT, changes=(*CUT.changes, LEFT), moves=TO_QUARTERS, serves=("default/code",)),
             "a/0: gpu -> 2x2g.12gb, chat moves, for code",
         ),

@@ -13,12 +13,16 @@ def shown_plan(spec: Object) -> Iterator[str]:
         before, after = change.get("before"), change.get("after")
         what = "replicas leave it" if before == after else f"{_layout(before)} -> {_layout(after)}"
         yield f"{_place(change)}: {what}"
-    moves = defaultdict[str, list[str]](list)
+    moves, restarted = defaultdict[str, list[str]](list), set[str]()
     for each in spec.get("disturbed") or ():
         shape = ShapeKey(str(each.get("sku")), str(each.get("profile")), int(each.get("tensorParallel", 1)))
         moves[str(each.get("owner"))].append(str(shape))
+        if each.get("restarts"):
+            restarted.add(str(each.get("owner")))
     for owner, shapes in moves.items():
         yield f"replicas of {owner} move to {' and '.join(shapes)}"
+    for owner in sorted(restarted):
+        yield f"DOWNTIME: replicas of {owner} stop before their replacements serve"
     if not moves:
         yield "no replica moves"
     if spec.get("serves"):

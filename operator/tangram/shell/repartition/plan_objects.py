@@ -1,7 +1,7 @@
 """FleetPlans of changes: from and to the objects of the API. Pure."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tangram.api.fleet_plan import MAX_CHANGES, MAX_ITEMS, FleetPlanSpec, PlannedChange, PlannedMIGLayout
@@ -86,14 +86,17 @@ def gpu_indices(gpu_nodes: Mapping[str, Object]) -> dict[str, int]:
 
 
 def change_display(changes: LayoutChanges, indices: Mapping[str, int]) -> str:
-    """Return the changes as text: GPUs by index, equal changes together, who moves and who gains."""
+    """Return the changes as text: GPUs by index, equal changes together, who moves or restarts, who gains."""
     places = defaultdict[str, list[str]](list)
     for change in changes.changes:
         places[_cut_display(change)].append(gpu_place(change, indices))
     parts = [f"{_some(names)}: {what}" for what, names in sorted(places.items()) if what]
-    moving, gaining = (_some([*map(short_name, owners)]) for owners in (changes.disturbed, changes.serves))
-    parts += [f"{moving} move{'s' * (len(changes.disturbed) == 1)}"] if moving else []
-    parts += [f"for {gaining}"] if gaining else []
+    moving = tuple(owner for owner in changes.disturbed if owner not in changes.restarts)
+    parts += [f"{_some(moving)} move{'s' * (len(moving) == 1)}"] if moving else []
+    parts += (
+        [f"{_some(changes.restarts)} restart{'s' * (len(changes.restarts) == 1)}"] if changes.restarts else []
+    )
+    parts += [f"for {_some(changes.serves)}"] if changes.serves else []
     text = ", ".join(parts)
     return text if len(text) <= MAX_SHORT_TEXT else text[: MAX_SHORT_TEXT - 1] + "…"
 
@@ -126,8 +129,9 @@ def _cut_display(change: LayoutChange) -> str:
     return f"{before} -> {after}" if before != after else f"{change.before} -> {change.after}"
 
 
-def _some(names: list[str], most: int = 3) -> str:
-    return " ".join((*names[:most], *([f"+{len(names) - most}"] if len(names) > most else ())))
+def _some(names: Sequence[str], most: int = 3) -> str:
+    rest = [f"+{len(names) - most}"] if len(names) > most else []
+    return " ".join((*map(short_name, names[:most]), *rest))
 
 
 def plan_record(obj: Object, recommended: frozenset[str] | None) -> PlanRecord:
