@@ -147,11 +147,14 @@ def test_a_directory_and_a_name_with_a_nul_are_no_files(refused, tmp_path):
 
 
 def test_a_file_that_may_not_be_read_is_said_to_be_so(refused, trace, monkeypatch):
-    def denied(*_):
-        raise PermissionError(13, "Permission denied")
+    file, real_open = trace(CSV), Path.open
 
-    file = trace(CSV)
-    monkeypatch.setattr("pathlib.Path.open", lambda path, *a: denied() if path == file else None)
+    def denied(path, *arguments, **options):
+        if path == file:
+            raise PermissionError(13, "Permission denied")
+        return real_open(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", denied)
     with pytest.raises(InputError, match=r"cannot read .*Permission denied"):
         read_trace(str(file))
 
