@@ -214,8 +214,11 @@ def test_nesting_ends_at_64_levels(depth: int) -> None:
             decoded(raw)
 
 
-def test_a_large_value_of_a_field_that_is_not_supported_is_refused_by_name() -> None:
+@pytest.mark.parametrize(
+    ("name", "code"), [("logit_bias", "invalid_value"), ("truncate_prompt_tokens", "unsupported_parameter")]
+)
+def test_a_large_value_of_a_field_is_refused_by_its_name(name: str, code: str) -> None:
     path, build = BOMBS["logit_bias"]
-    error = refusal(build(100 << 10), path)
+    error = refusal(build(100 << 10).replace(b"logit_bias", name.encode()), path)
     assert error is not None
-    assert (error.param, error.code) == ("logit_bias", "unsupported_parameter")
+    assert (error.param, error.code) == (name, code)

@@ -17,8 +17,9 @@ from tangram.fleet import (
     Shape,
     ShapeKey,
 )
+from tangram.fleet.labels import OWNER_LABEL
 from tangram.kube.client import ApiError
-from tangram.kube.kinds import DELETION_COST, GPU_NODES, NODES
+from tangram.kube.kinds import DELETION_COST, GPU_NODES, NODES, TEMPLATE_LABEL, VARIANT_LABEL
 from tangram.repartition import (
     Hold,
     HoldNode,
@@ -33,6 +34,7 @@ from tangram.repartition import (
     SetLayouts,
     UnmarkPod,
     WorldNode,
+    WorldPod,
 )
 from tangram.shell.lead.lease import NotLeader
 from tangram.shell.repartition.executor import KEPT, ROUND_S, Executor, RepartitionRound
@@ -266,6 +268,28 @@ def test_a_replica_of_an_llmdeployment_that_was_made_invalid_is_not_taken_for_mo
     owner = world.owners["chat/llama"]
     assert owner.shapes == {ShapeKey("A30", "gpu")}
     assert owner.immovable == immovable["uid-llama"]
+
+
+@pytest.mark.parametrize(
+    ("replica_set", "owner"), [("llama-v1-5d9", "chat/llama"), ("mine-5d9", ""), ("llama-v2-5d9", "")]
+)
+def test_a_pod_whose_deployment_is_gone_is_a_leaving_replica_by_its_name(replica_set, owner):
+    """Kubernetes ends it some time after the Deployment."""
+    llama = intent("llama", namespace="chat")
+    labels = {OWNER_LABEL: "llama", VARIANT_LABEL: "v1", TEMPLATE_LABEL: "5d9"}
+    controller = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": replica_set, "controller": True}
+    meta = {"namespace": "chat", "name": "p", "labels": labels, "ownerReferences": [controller]}
+    pod = {"metadata": meta, "conditions": []}
+    node = {"metadata": {"name": "a"}, "taints": [], "allocatable": {}}
+    snapshot = FleetSnapshot(
+        claims=(Claim("a", "nvidia.com/gpu", 1, None, None, "chat/p"),),
+        partition=PartitionView((uncut(),)),
+    )
+    world = repartition_world(
+        snapshot, [llama], [node], [pod], plan_objects(()), Recommended("", ()), RepartitionLimits(), NOW
+    )
+
+    assert world.nodes[0].pods == (WorldPod("chat/p", owner, is_leaving=bool(owner)),)
 
 
 WAITS = (("chat/llama", "p"), ("chat/tiny", "p"))

@@ -18,8 +18,18 @@ from tangram.fleet import (
     Workload,
     claiming_pools,
 )
+from tangram.fleet.labels import OWNER_LABEL
 from tangram.fleet.times import epoch_or
-from tangram.kube.kinds import Object, key_of
+from tangram.kube.kinds import (
+    REPLICA_SETS,
+    TEMPLATE_LABEL,
+    VARIANT_LABEL,
+    Object,
+    controller_of,
+    is_controlled_by,
+    key_of,
+    labels_of,
+)
 from tangram.packing import board
 from tangram.repartition import (
     RETREAT_S,
@@ -209,13 +219,30 @@ def repartition_world(
 def _pods(
     snapshot: FleetSnapshot, pods: Collection[Object], names: Mapping[str, str]
 ) -> Mapping[str, list[WorldPod]]:
-    """Return the pods with devices, by node."""
+    """Return the pods with devices, by node.
+
+    Kubernetes ends the pods of a Deployment some time after it was deleted: meanwhile they are leaving.
+    """
     marked = {"/".join(key_of(pod)) for pod in pods if pod.get("deletionCost") == MARK}
+    named = {"/".join(key_of(pod)): owner for pod in pods if (owner := _owner_by_name(pod)) in names.values()}
     by_node: dict[str, list[WorldPod]] = defaultdict(list)
     for claim in snapshot.claims:
         owner, is_leaving = names.get(claim.owner_uid or "", ""), claim.leaves_at is not None
+        if claim.owner_uid is None and claim.pod in named:
+            owner, is_leaving = named[claim.pod], True
         by_node[claim.node].append(WorldPod(claim.pod, owner, is_leaving, claim.pod in marked))
     return by_node
+
+
+def _owner_by_name(pod: Object) -> str:
+    """Return the LLMDeployment, as NAMESPACE/NAME, that a pod is of by its labels and the name of its
+    ReplicaSet; empty for another pod. Of a Deployment that is there, `claims` know the owner.
+    """
+    labels, reference = labels_of(pod), controller_of(pod)
+    parts = [labels.get(label, "") for label in (OWNER_LABEL, VARIANT_LABEL, TEMPLATE_LABEL)]
+    if reference is None or not is_controlled_by(pod, REPLICA_SETS) or not all(parts):
+        return ""
+    return f"{key_of(pod)[0]}/{parts[0]}" if reference.get("name") == "-".join(parts) else ""
 
 
 def _serving(snapshot: FleetSnapshot, pods: Collection[Object]) -> Counter[str]:
