@@ -16,6 +16,8 @@ _MESSAGE_LIMIT = 300  # characters
 # As `json.dumps` writes: where a schema leaves blanks free, a model may write them without end.
 _JSON_OPTIONS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _MOST_CALLS = 16  # of one answer
+# "Omitting `parameters` defines a function with an empty parameter list" (OpenAI's API reference).
+_NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
 # Of calls that have to be made: what stands before the name, before and behind the arguments, between calls.
 _CALL_TEXTS = {
     "hermes": ('<tool_call>\n{"name": ', ', "arguments": ', "}\n</tool_call>", "\n"),
@@ -101,7 +103,7 @@ def _calls(value: dict[str, Any]) -> list[str]:
         opening = json.dumps(before_name + json.dumps(name) + before_arguments)
         rules += [
             f"call{number}: {opening} arguments{number} {json.dumps(behind)}",
-            f"arguments{number}: {_json_rule({'type': 'object'} if schema is None else schema)}",
+            f"arguments{number}: {_json_rule(_NO_PARAMETERS if schema is None else schema)}",
         ]
     return rules
 
