@@ -128,13 +128,14 @@ def until_warned(cluster, namespace):
 
 
 def test_a_node_that_no_agent_has_reported_about_says_so_in_its_row(cluster):
-    cluster.ok("kubectl", "apply", "-f", str(ROOT / "examples" / "gpunode.yaml"))
+    example = str(ROOT / "examples" / "gpunode.yaml")
+    cluster.ok("kubectl", "apply", "-f", example)
     try:
-        header, row = cluster.ok("kubectl", "get", "gpunodes").splitlines()
+        header, row = cluster.ok("kubectl", "get", "-f", example).splitlines()
         assert header.split()[-3:] == ["READY", "REASON", "AGE"]
         assert row.split()[-3:-1] == ["Unknown", "NotReported"]
     finally:
-        cluster.ok("kubectl", "delete", "gpunodes", "--all")
+        cluster.ok("kubectl", "delete", "-f", example)
 
 
 PLUGIN_NAMESPACE = "device-plugin"  # of this file alone: files share the API server

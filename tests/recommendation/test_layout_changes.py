@@ -284,14 +284,16 @@ def test_where_no_person_is_asked_moves_alone_are_only_recommended(policy):
     assert recommend(*running(gpus, policy)).changes == ()
 
 
-def test_slices_on_which_a_replica_would_save_nothing_go_with_its_move():
-    """Its pod asks for a 1g.10gb of the node: those of the GPU that it leaves must not be among them."""
+def test_a_replica_does_not_move_to_another_slice_of_its_profile():
+    """Its pod asks for a 1g.10gb of the node, and a device plugin picks any."""
     gpus = ((FIRST, slices(*range(7)), {2: "alpha"}), (SECOND, slices(*range(7)), {0: "beta", 1: "gamma"}))
-    (changes,) = recommend(*running(gpus)).changes
+    seen, models = running(gpus)
+    planned = plan_fleet(snapshot_input(seen, models))
 
-    (left,) = changes.changes
-    assert (left.gpu, left.before, left.after) == (FIRST, slices(*range(7)), MIGLayout(True))
-    assert changes.moves == (("ns/alpha", TINY),)
+    assert planned.packing.moves
+    changes, notes = layout_changes(planned.fleet, planned.packing, seen, planned.document["steps"])
+    assert changes == ()
+    assert notes == ("replicas of ns/alpha do not move: they could start on any free slice",)
 
 
 def test_an_idle_gpu_on_which_a_replica_could_start_is_part_of_its_move():
@@ -310,7 +312,11 @@ def test_an_idle_gpu_on_which_a_replica_could_start_is_part_of_its_move():
 
 @pytest.mark.parametrize("uncuttable", [{"backend": "mig-manager"}, {"cuttable": False}])
 def test_a_replica_that_could_start_where_it_saves_nothing_is_not_moved(uncuttable):
-    gpus = ((FIRST, slices(*range(7)), {2: "alpha"}), (SECOND, slices(*range(7)), {0: "beta", 1: "gamma"}))
+    gpus = (
+        (FIRST, MIGLayout(), {None: "alpha"}),
+        (SECOND, slices(0, 4), {0: "beta"}),
+        (THIRD, slices(0, 1), {}),
+    )
     seen, models = running(gpus)
     planned = plan_fleet(snapshot_input(seen, models))
     states = tuple(replace(gpu, **uncuttable) for gpu in planned.fleet.problem.gpus)
@@ -319,7 +325,7 @@ def test_a_replica_that_could_start_where_it_saves_nothing_is_not_moved(uncuttab
     assert planned.packing.moves
     changes, notes = layout_changes(fleet, planned.packing, seen, planned.document["steps"])
     assert changes == ()
-    assert notes == (f"replicas of ns/alpha do not move: they could start on GPU {FIRST} as well",)
+    assert notes == (f"replicas of ns/alpha do not move: they could start on GPU {THIRD} as well",)
 
 
 def test_who_gets_replicas_by_a_cut_is_named_with_what_the_gpus_cost():

@@ -131,9 +131,11 @@ def _change_set(
     if not recut:
         if not any(pool.policy is PoolPolicy.RECOMMEND for pool in own_pools):
             return _ChangeSet()
+        owners = ", ".join(sorted({move.owner for move in moves}))
+        if any(move.source.profile == move.target.profile for move in moves):
+            return _ChangeSet(note=f"replicas of {owners} do not move: they could start on any free slice")
         if unsteered or not all(map(pool_of, cleared)):
             where = min((*unsteered, *cleared))
-            owners = ", ".join(sorted({move.owner for move in moves}))
             return _ChangeSet(
                 note=f"replicas of {owners} do not move: they could start on GPU {where} as well"
             )
