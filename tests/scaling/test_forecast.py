@@ -64,13 +64,6 @@ def test_bursts_of_the_past_raise_the_margin():
     assert rate_at(bursty, 0.9825) > 1.5 * rate_at(quiet, 0.9825)
 
 
-def test_a_leap_from_silence_is_expected_in_silence_alone():
-    after = [0.0] * 30 + noisy(45, 6.0, seed=7)
-
-    assert rate_at(after, 0.995) < 1.5 * 6.0, "the load that came has the margin of its own minutes"
-    assert rate_at([*after, *[0.0] * 15], 0.995) > 1.0, "silence has ended in a leap before"
-
-
 def test_a_day_that_repeats_is_forecast_before_its_load_rises():
     def rate(minute):
         return 10.0 if 600 <= minute % 1440 < 900 else 1.0

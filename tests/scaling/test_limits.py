@@ -11,7 +11,6 @@ from tangram.scaling import (
     Sample,
     ScalingMemory,
     ScalingParams,
-    Supply,
     classify,
     decide,
     forget_learned,
@@ -22,7 +21,7 @@ from tests.support.fleet import intent
 
 PARAMS = ScalingParams(window_s=60, scrape_interval_s=15, up_after_s=30, down_after_s=300)
 CHAT = intent(ttft=Objective(90, 1000), tpot=Objective(90, 60), max_replicas=9)
-LONG = ScalingMemory(supply=Supply(ready=2, stable_since=0.0, settled_ready=2))
+LONG = ScalingMemory(ready=2, stable_since=0.0, settled_ready=2)
 CALM = Sample(
     at=9000.0,
     targets=2.0,
@@ -106,7 +105,7 @@ def test_the_most_of_a_violation_counts_since_a_window_lags_behind_load_that_ris
 
 
 def test_nothing_is_learned_of_a_window_in_which_replicas_came_or_went():
-    fresh = replace(LONG, supply=replace(LONG.supply, stable_since=8990.0))
+    fresh = replace(LONG, stable_since=8990.0)
 
     assert learned(replace(CALM, ttft_attainment=0.1), memory=fresh) == fresh
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tangram.api.llm_deployment.status import ScalingStatus
-from tangram.scaling import Evidence, ScalingMemory, Supply, recalled, record
+from tangram.scaling import ScalingMemory, recalled, record
 from tangram.scaling.outlook.replica_capacity import CapacityCorrection
 
 LEARNED = ScalingMemory(
@@ -18,9 +18,11 @@ LEARNED = ScalingMemory(
     violated_load=16.0,
     tpot_reachable=False,
     ttft_reachable=True,
-    supply=Supply(start_s=93.0, written_off=1, failed_orders=2),
+    start_s=93.0,
+    written_off=1,
+    failed_orders=2,
     spare_since=5.0,
-    evidence=Evidence(CapacityCorrection(0.5123, 0.6, 0.0131)),
+    correction=CapacityCorrection(0.5123, 0.6, 0.0131),
 )
 
 
@@ -33,26 +35,29 @@ def test_what_was_learned_goes_through_a_status():
         violated_load=16.0,
         tpot_reachable=False,
         ttft_reachable=True,
-        supply=Supply(start_s=93.0, written_off=1, failed_orders=2),
-        evidence=Evidence(CapacityCorrection(0.51, 0.6, 0.014), CapacityCorrection(0.51, 0.6, 0.014)),
+        start_s=93.0,
+        written_off=1,
+        failed_orders=2,
+        correction=CapacityCorrection(0.51, 0.6, 0.014),
+        prior=CapacityCorrection(0.51, 0.6, 0.014),
     )
 
 
 def test_numbers_near_the_prediction_are_not_written():
-    assert record(ScalingMemory(subject="x", evidence=Evidence(CapacityCorrection(1.04)))) == {}
+    assert record(ScalingMemory(subject="x", correction=CapacityCorrection(1.04))) == {}
 
 
 def test_small_changes_of_a_number_are_no_writes():
-    other = LEARNED.evidence.correction._replace(trusted_share=0.53)
+    other = LEARNED.correction._replace(trusted_share=0.53)
 
-    assert record(replace(LEARNED, evidence=Evidence(other))) == record(LEARNED)
+    assert record(replace(LEARNED, correction=other)) == record(LEARNED)
 
 
 @pytest.mark.parametrize(("text", "share"), [("1e-320", 1e-4), ("0.3", 0.3), ("2.1", 1.0), ("1e300", 1.0)])
 def test_a_share_that_no_correction_has_is_not_believed(text, share):
     memory = recalled({"learnedUnder": "x", "trustedShare": text, "loadSpread": "1e-300"})
 
-    assert memory.evidence.correction == memory.evidence.prior == CapacityCorrection(share)
+    assert memory.correction == memory.prior == CapacityCorrection(share)
 
 
 def test_it_fits_the_crd():
@@ -73,7 +78,7 @@ def test_a_number_that_cannot_be_is_forgotten(bad):
 
     memory = recalled(block)
 
-    assert (memory.violated_rate, memory.supply.start_s) == (None, None)
+    assert (memory.violated_rate, memory.start_s) == (None, None)
     assert memory.violated_load == 16.0
 
 
@@ -91,5 +96,5 @@ VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_s
 def test_whatever_is_in_the_block_nothing_raises(block):
     memory = recalled(block)
 
-    assert memory.supply.written_off >= 0
-    assert recalled(record(memory)).supply.written_off == memory.supply.written_off
+    assert memory.written_off >= 0
+    assert recalled(record(memory)).written_off == memory.written_off

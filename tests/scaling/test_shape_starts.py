@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from tangram.fleet import Shape, StartOutcome, Unscheduled
-from tangram.scaling import ScalingParams, Supply
+from tangram.scaling import ScalingMemory, ScalingParams
 from tangram.scaling import ordered_replicas as supply
 from tests.support.fleet import NOW, intent, shape, workload
 
@@ -20,13 +20,13 @@ class Starts:
     """The starts of one LLMDeployment over time, observed every 15 seconds."""
 
     def __init__(self, start_s=None):
-        self.starts, self.now, self.supply = (), NOW, Supply(start_s=start_s)
+        self.starts, self.now, self.memory = (), NOW, ScalingMemory(start_s=start_s)
 
     def see(self, *workloads, seconds=15.0):
         end = self.now + seconds
         while self.now < end:
             self.now += 15.0
-            self.starts = supply.observe_shapes(self.starts, workloads, self.supply, PARAMS, self.now)
+            self.starts = supply.observe_shapes(self.starts, workloads, self.memory, PARAMS, self.now)
         return self.late
 
     @property
@@ -123,7 +123,7 @@ def test_a_thousand_shapes_are_each_observed_in_any_order():
     once = starts.starts
     Random(0).shuffle(workloads)
 
-    assert supply.observe_shapes(once, workloads, starts.supply, PARAMS, starts.now) == once
+    assert supply.observe_shapes(once, workloads, starts.memory, PARAMS, starts.now) == once
     assert starts.late == {at: not i % 2 for i, at in enumerate(shapes)}
 
 

@@ -12,7 +12,6 @@ from tangram.capacity.load.simulate import simulate
 from tangram.capacity.load.traffic import open_traffic
 from tangram.fleet import Decision, Objective, Traffic
 from tangram.fleet.lengths import around
-from tangram.scaling import Evidence
 from tangram.scaling.law import LawState, after_plan, observation_of
 from tangram.scaling.outlook.replica_capacity import CapacityCorrection, ReplicaCapacity
 from tangram.scaling.sample import Window
@@ -142,7 +141,7 @@ def test_where_the_ttft_of_the_other_shape_is_out_of_reach_its_tpot_counts():
 
 @pytest.mark.parametrize(("share", "weakest"), [(0.5, 0.5), (2.0, 1.0)])
 def test_the_correction_counts_for_the_other_shape_as_far_as_it_warns(share, weakest):
-    memory = replace(COUNTED.memory, evidence=Evidence(CapacityCorrection(share), CapacityCorrection(share)))
+    memory = replace(COUNTED.memory, correction=CapacityCorrection(share), prior=CapacityCorrection(share))
     decision = decided(scaled(1.0), state=replace(COUNTED, memory=memory))
 
     assert decision.need.replica_rate == pytest.approx(4.86 * weakest, abs=0.01)
@@ -175,8 +174,8 @@ def learned(*others, rounds=60, attainment=0.3, state=COUNTED):
 
 def of_replicas(memory):
     return (
-        memory.evidence.correction,
-        memory.evidence.load_misses,
+        memory.correction,
+        memory.load_misses,
         memory.violated_rate,
         memory.violated_load,
         memory.tpot_reachable,
@@ -212,7 +211,7 @@ def test_after_two_shapes_evidence_begins_anew():
     state, _ = LAW.step(mixed, seen(missed(at)))
 
     assert of_replicas(state.memory) == of_replicas(COUNTED.memory)
-    assert state.memory.supply.stable_since == at
+    assert state.memory.stable_since == at
     for step in range(1, 12):
         state, _ = LAW.step(state, seen(missed(at + 15.0 * step)))
     assert of_replicas(state.memory) != of_replicas(COUNTED.memory)
@@ -260,7 +259,7 @@ def test_no_more_requests_miss_behind_a_random_router_than_the_law_predicts(
     counted, other, share_of_counted, arrived, share, spread
 ):
     memory = replace(
-        COUNTED.memory, evidence=Evidence(CapacityCorrection(share, spread), CapacityCorrection(share))
+        COUNTED.memory, correction=CapacityCorrection(share, spread), prior=CapacityCorrection(share)
     )
     need = decided(
         lambda *_: other,

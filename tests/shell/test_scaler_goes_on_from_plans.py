@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from tangram.fleet import Objective, Traffic
 from tangram.planner import plan
-from tangram.scaling import ScalingParams, Supply, record
+from tangram.scaling import ScalingParams, record
 from tangram.scaling.record import PREDICTED_TPOT
 from tangram.shell.measure.scaler import Scaler
 from tests.support.fleet import NOW, Cluster, intent, node, shape, snapshot
@@ -45,7 +45,7 @@ def test_a_restarted_operator_continues_from_the_recorded_status():
     cluster = Cluster(snapshot(node("b", mig_1g_10gb=7)), (m,))
     first = Scaler(PARAMS, None)
     rounds(cluster, first, 2)
-    learned = replace(first._states[m.uid].memory, violated_rate=1.5, supply=Supply(written_off=1))
+    learned = replace(first._states[m.uid].memory, violated_rate=1.5, written_off=1)
     recorded = record(learned)
     new_plan = plan(cluster.observed, cluster.intents, NOW)
     predicted = new_plan.decisions[0].predicted_tpot_ms

@@ -7,10 +7,9 @@ from tangram.scaling.fleet_queries import FleetQuery, MetricsSubject, for_fleet,
 from tangram.scaling.record import recalled, record
 from tangram.scaling.sample import RejectedSample, Sample, Window, sample_from
 from tangram.scaling.signal import Signal, SignalState, classify
-from tangram.scaling.state import Evidence, ScalingDecision, ScalingMemory, ScalingParams, Supply
+from tangram.scaling.state import ScalingDecision, ScalingMemory, ScalingParams
 
 __all__ = [
-    "Evidence",
     "FleetAnswers",
     "FleetQuery",
     "MetricsSubject",
@@ -21,7 +20,6 @@ __all__ = [
     "ScalingParams",
     "Signal",
     "SignalState",
-    "Supply",
     "Window",
     "classify",
     "decide",

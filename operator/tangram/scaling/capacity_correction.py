@@ -5,34 +5,31 @@ the predicted load that a replica really carries, how much the load varies withi
 does not see (`miss_curve`), and the share of requests that miss at any load, because their prompts are too
 long: these are no reason for a replica. All three follow the requests of hours: no single burst decides.
 
-Misses count at the load of the last two minutes. A minute in which it doubles does not count: how much of it
-came at which load is not known, and a leap from silence would teach that a replica carries next to nothing.
-The load is that of the replicas that were ready in this time: one that is ready at its end served none of the
-requests that missed.
+Misses count at the load of the last two minutes, or of the last one where it has doubled: a burst that begins
+would count at half of its load, and teach that a replica carries next to nothing. The load is that of the
+replicas that were ready in this time: one that is ready at its end served none of the requests that missed.
 Misses behind a queue count at the highest load since it began, which caused them, to the minute in which
 it ends; not at all where it began while nothing was read, or on replicas of another shape: that load is not
 known. Only FRESH readings count.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 
 from tangram.fleet import Intent, Objectives
 from tangram.scaling import limits
 from tangram.scaling.outlook.load_misses import LoadMisses
 from tangram.scaling.outlook.load_outlook import LoadOutlook
-from tangram.scaling.outlook.miss_balance import NONE_COUNTED
 from tangram.scaling.outlook.miss_curve import MOST_SPREAD
 from tangram.scaling.outlook.replica_capacity import AS_PREDICTED, CapacityCorrection, ReplicaCapacity
 from tangram.scaling.sample import Sample, Window
-from tangram.scaling.state import Evidence, ScalingMemory, ScalingParams
+from tangram.scaling.state import ScalingMemory, ScalingParams
 
 LEAST_SHARE, MOST_SHARE = 1e-4, 2.0
 _EVERY_S = 60.0
 _MINUTES = 2  # whose mean load misses count at: a request may have arrived in the one before
-# Times the load of the minute before from which on it leaps, if it is more than a part of the predicted one.
-_BURST, _LEAST_LEAP = 2.0, 0.25
+_BURST = 2.0  # times the load of the minute before, from which on a minute counts alone
 _GAP = 2.0  # times the time between two readings, after which a queue is of a load that is not known
 _CORRELATED = 4.0  # requests of one burst miss together: so many count as one
 _COST = 1 / 0.35  # in nats, of numbers that differ from those before any request: see `distance`
@@ -47,21 +44,8 @@ _FAR = (
 # So many requests at the lowest loads show what misses at any load, less what chance makes of their misses,
 # if as many came at so many times their load: at one load alone, overload would look the same. So it does at
 # any load where the model is wrong by far: more misses than these are no property of requests.
-_AT_LOW_LOAD, _AT_HIGHER_LOAD, _DEVIATIONS = 2000.0, 400.0, 1.0
-_HIGHER, _MOST_UNAVOIDABLE = 1.2, 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class ServedWindow:
-    """What a FRESH reading shows of the replicas that serve."""
-
-    at: float
-    ready: int
-    rate: float | None  # requests per second that arrive
-    window: Window
-    missed_share: float | None  # of the objective that was missed most
-    is_queued: bool
-    is_changing: bool  # another number of replicas was ready within the window
+_AT_LOW_LOAD, _DEVIATIONS = 400.0, 1.0
+_HIGHER, _MOST_UNAVOIDABLE = 1.5, 0.1
 
 
 def corrected(
@@ -78,99 +62,66 @@ def corrected(
     """Return `memory` after one FRESH reading, of `ready` replicas at which `rate` requests/s arrive."""
     objectives = limits.forecast_objectives(memory, intent)
     reference = outlook.capacity.reference_percentile(objectives.strictest_percentile)
-    evidence = _comparable(memory.evidence, objectives, reference)
-    window = sample.windows(params.window_s)[0]
-    reading = ServedWindow(
-        now,
-        ready,
-        rate,
-        window,
-        _missed(limits.reachable_objectives(memory, intent), window),
-        is_queued=(sample.waiting or 0.0) >= max(1, ready),
-        is_changing=memory.supply.ready is not None and ready != memory.supply.settled_ready,
-    )
+    memory = _comparable(memory, objectives, reference)
     every_s = min(_EVERY_S, params.window_s)  # a shorter window shows no requests of the time before it
-    return replace(memory, evidence=_compared(evidence, reading, outlook.capacity, reference, every_s))
-
-
-def _compared(
-    evidence: Evidence, reading: ServedWindow, capacity: ReplicaCapacity, reference: float, every_s: float
-) -> Evidence:
-    """Return `evidence` after a reading. Loads are in units of the highest one at a percentile."""
-    now, ready, rate = reading.at, reading.ready, reading.rate
-    if evidence.compared_at is None:  # the window began before the first request: its rate is too low
-        return replace(evidence, compared_at=now)
-    passed = now - evidence.compared_at
-    rounds = (*evidence.serving, (now, ready))
+    if memory.compared_at is None:  # the window began before the first request: its rate is too low
+        return replace(memory, compared_at=now)
+    passed = now - memory.compared_at
+    rounds = (*memory.serving, (now, ready))
     serving = tuple((at, count) for at, count in rounds if 0 <= now - at < every_s and count)
-    is_queued = evidence.is_queued or reading.is_queued
-    evidence = replace(evidence, serving=serving, is_queued=is_queued)
-    predicted = capacity.rate_at(reference)
+    is_queued = memory.is_queued or (sample.waiting or 0.0) >= max(1, ready)
+    memory = replace(memory, serving=serving, is_queued=is_queued)
+    predicted = outlook.capacity.rate_at(reference)
     if 0 <= passed < every_s or not serving or rate is None or predicted <= 0:
-        return evidence
+        return memory
     if passed > _GAP * every_s:
-        evidence = interrupted(evidence)
+        memory = interrupted(memory)
     served_by = sum(count for _, count in serving) / len(serving)
-    loads = (*evidence.loads[1 - _MINUTES :], rate / served_by / predicted)
-    leaps = loads[-1] > max(_BURST * loads[0], _LEAST_LEAP) and len(loads) > 1
-    caused_by = loads[-1] if leaps else sum(loads) / len(loads)
+    loads = (*memory.loads[1 - _MINUTES :], rate / served_by / predicted)
+    caused_by = loads[-1] if loads[-1] > _BURST * loads[0] else sum(loads) / len(loads)
     if is_queued:
-        caused_by = max(*loads, evidence.queued_load)  # the queue is that of an earlier load
-    load_misses, balance = evidence.load_misses.faded(passed), evidence.balance.faded(passed)
-    window, missed = reading.window, reading.missed_share
+        caused_by = max(caused_by, memory.queued_load)  # the queue is that of an earlier load
+    load_misses = memory.load_misses.faded(passed)
+    window = sample.windows(params.window_s)[0]
+    missed = _missed(limits.reachable_objectives(memory, intent), window)
     if missed is not None and window.requests and math.isfinite(caused_by):
-        requests = every_s / window.seconds * window.requests
-        is_settled = not (leaps or is_queued or reading.is_changing)
-        balance = balance.counted(requests, missed, evidence.expected_share if is_settled else None)
-        if not leaps:
-            load_misses = load_misses.counted(caused_by, requests, missed)
-    evidence = replace(
-        evidence,
+        counts_once = every_s / params.window_s
+        load_misses = load_misses.counted(caused_by, counts_once * window.requests, missed)
+    memory = replace(
+        memory,
         compared_at=now,
         loads=loads,
         is_queued=False,
         queued_load=caused_by,
         load_misses=load_misses,
-        balance=balance,
     )
-    return _fitted(evidence, capacity, predicted)
+    return _fitted(memory, outlook.capacity, predicted)
 
 
-def interrupted(evidence: Evidence) -> Evidence:
-    """Return `evidence` without the loads before: requests that wait have waited for a load that is not
-    known, or for other replicas.
+def interrupted(memory: ScalingMemory) -> ScalingMemory:
+    """Return `memory` without the loads before: requests that wait have waited for a load that is not known,
+    or for other replicas.
     """
-    return replace(evidence, loads=(), queued_load=math.inf, serving=(), is_queued=False)
+    return replace(memory, loads=(), queued_load=math.inf, serving=(), is_queued=False)
 
 
-def forgotten(evidence: Evidence) -> Evidence:
-    """Return what is left where replicas are of another kind now: the requests that wait, and when it was."""
-    return Evidence(
-        queued_load=evidence.queued_load,
-        serving=evidence.serving,
-        is_queued=evidence.is_queued,
-        compared_at=evidence.compared_at,
-    )
-
-
-def _comparable(evidence: Evidence, objectives: Objectives, reference: float) -> Evidence:
-    """Return `evidence` without counts that are not to be compared with the present prediction: misses of
-    other objectives, after which the correction begins anew, or loads in other units.
+def _comparable(memory: ScalingMemory, objectives: Objectives, reference: float) -> ScalingMemory:
+    """Return `memory` without counts that are not to be compared with the present prediction: misses of other
+    objectives, after which the correction begins anew, or loads in other units.
     """
-    if (evidence.corrected_for, evidence.corrected_at) == (objectives, reference):
-        return evidence
-    if evidence.corrected_for not in (None, objectives):
-        evidence = replace(evidence, correction=AS_PREDICTED)
-    if evidence.corrected_at is not None:
-        evidence = replace(
-            evidence,
-            prior=evidence.correction,
+    if (memory.corrected_for, memory.corrected_at) == (objectives, reference):
+        return memory
+    if memory.corrected_for not in (None, objectives):
+        memory = replace(memory, correction=AS_PREDICTED)
+    if memory.corrected_at is not None:
+        memory = replace(
+            memory,
+            prior=memory.correction,
             load_misses=LoadMisses(),
-            balance=NONE_COUNTED,
             loads=(),
             queued_load=0.0,
         )
-    return replace(evidence, corrected_for=objectives, corrected_at=reference)
+    return replace(memory, corrected_for=objectives, corrected_at=reference)
 
 
 def _missed(intent: Intent, window: Window) -> float | None:
@@ -184,33 +135,33 @@ def _missed(intent: Intent, window: Window) -> float | None:
     return max(missed) if missed and len(missed) == len(shares) else None
 
 
-def _fitted(evidence: Evidence, capacity: ReplicaCapacity, predicted: float) -> Evidence:
-    """Return `evidence` with the most plausible of the corrections that are tried: one step of a search.
+def _fitted(memory: ScalingMemory, capacity: ReplicaCapacity, predicted: float) -> ScalingMemory:
+    """Return `memory` with the most plausible of the corrections that are tried: one step of a search.
 
     Loads are counted in units of `predicted`, requests per second.
     """
 
-    counts = evidence.load_misses.occupied()
+    counts = memory.load_misses.occupied()
 
     def plausibility(correction: CapacityCorrection) -> float:
         fitted = capacity.corrected(correction)
         likelihood = counts.log_likelihood(lambda load: fitted.missed_share(load * predicted))
-        return likelihood / _CORRELATED - _COST * correction.distance(evidence.prior)
+        return likelihood / _CORRELATED - _COST * correction.distance(memory.prior)
 
-    share, spread, _ = evidence.correction
+    share, spread, _ = memory.correction
     shares = {min(max(share * step, LEAST_SHARE), MOST_SHARE) for step in _SHARE_STEPS}
     spreads = {min(max(round(spread + step, 1), 0.0), MOST_SPREAD) for step in _SPREAD_STEPS}
     pairs = (*product(sorted(shares), sorted(spreads)), *_FAR)
-    missed = _missed_at_low_load(evidence.load_misses)
-    unavoidable = sorted({0.0, evidence.prior.unavoidable_share if missed is None else missed})
+    missed = _missed_at_low_load(memory.load_misses)
+    unavoidable = sorted({0.0, memory.prior.unavoidable_share if missed is None else missed})
     tried = (CapacityCorrection(*pair, least) for least in unavoidable for pair in pairs)
-    return replace(evidence, correction=max(tried, key=plausibility))
+    return replace(memory, correction=max(tried, key=plausibility))
 
 
 def _missed_at_low_load(counts: LoadMisses) -> float | None:
     """Return the share of the requests at the lowest loads that missed, at least; None: it is not known."""
     requests, misses, load = counts.lowest(_AT_LOW_LOAD)
-    if counts.requests_from(_HIGHER * load) < _AT_HIGHER_LOAD:
+    if counts.requests_from(_HIGHER * load) < _AT_LOW_LOAD:
         return None
     share = max(0.0, misses - _DEVIATIONS * math.sqrt(_CORRELATED * misses)) / requests
     return share if share <= _MOST_UNAVOIDABLE else 0.0

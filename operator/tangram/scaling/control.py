@@ -15,9 +15,10 @@ from tangram.scaling import capacity_correction, feed_forward, limits
 from tangram.scaling import objective_evidence as evidence
 from tangram.scaling import ordered_replicas as supply
 from tangram.scaling.outlook import recommendations
-from tangram.scaling.outlook.load_history import highest_since
+from tangram.scaling.outlook.load_misses import LoadMisses
 from tangram.scaling.outlook.load_outlook import LoadOutlook, ReplicaNeed
 from tangram.scaling.outlook.load_steps import provisioned_load, rate_step
+from tangram.scaling.outlook.replica_capacity import AS_PREDICTED
 from tangram.scaling.sample import Sample
 from tangram.scaling.signal import Signal, SignalState
 from tangram.scaling.state import ScalingDecision, ScalingMemory, ScalingParams
@@ -27,9 +28,6 @@ _FACTOR, _STEP = 2, 4
 # With a forecast each replica has been ordered that misses explain: only more than those of a burst, whose
 # requests miss together, add another.
 _CHANCE_BESIDE_FORECAST = 1e-12
-# Where a replica is trusted with so many times the rate at which objectives were missed, that rate counts.
-_CONTRADICTED, _BELOW_MISSED = 2.0, 0.95
-_FALLEN = 0.8  # of an earlier load, below which the load has fallen
 AT_MAXIMUM, NOT_STARTING = "AtMaximum", "ReplicasNotStarting"
 OUT_OF_BOUNDS, REPLICAS_SET = "OutOfBounds", "ReplicasSet"
 _NOT_FOR_LOAD = (OUT_OF_BOUNDS, REPLICAS_SET)  # orders that do not follow from the load
@@ -62,13 +60,11 @@ def decide(
     memory = _for_subject(memory, intent)
     if idle_ttft_ms is not None:
         memory = replace(memory, idle_ttft_ms=idle_ttft_ms)
-    existing = held if existing is None else existing
-    observed = supply.observe(memory.supply, params, held=held, existing=existing, ready=ready, now=now)
-    memory = replace(memory, supply=observed)
+    memory = supply.observe(
+        memory, params, held=held, existing=held if existing is None else existing, ready=ready, now=now
+    )
     memory = _remember(memory, params, intent, held, ready, signal, now, outlook, is_mixed=is_mixed)
     need = _need(memory, params, intent, signal, now, outlook)
-    expected = None if need is None else need.whole_margin_share
-    memory = replace(memory, evidence=replace(memory.evidence, expected_share=expected))
     if need is not None:
         memory = replace(
             memory,
@@ -112,7 +108,7 @@ class ScalingInputs:
         if replicas > self.held or (replicas < self.held and self.need is None):
             memory = replace(memory, spare_since=None)
         if replicas > self.held and reason not in _NOT_FOR_LOAD:
-            memory = replace(memory, queued_since=None, supply=supply.after_order(memory.supply, self.now))
+            memory = supply.after_order(memory, self.now)
         return ScalingDecision(
             self.now,
             replicas,
@@ -179,32 +175,8 @@ class ScalingInputs:
         since = self.memory.spare_since
         return since is not None and self.now - since >= self.down_window_s
 
-    def was_too_few(self, replicas: int) -> bool:
-        """Whether more requests missed than allowed at the load that each of `replicas` would have, whatever
-        is forecast: as counted at about this load, or where a replica is trusted with many times the load at
-        which objectives were missed.
-        """
-        memory, need, outlook = self.memory, self.need, self.outlook
-        if need is None or outlook is None:
-            return False
-        load, violated = need.load.expected / replicas, memory.violated_rate
-        if violated is not None and need.replica_rate >= _CONTRADICTED * violated:
-            return load >= _BELOW_MISSED * violated
-        at = memory.evidence.corrected_at
-        unit = outlook.capacity.rate_at(at) if at else 0.0
-        missed = memory.evidence.load_misses.missed_at(load / unit) if unit else None
-        return missed is not None and missed > need.error_budget
-
-    @property
-    def load_fell(self) -> bool:
-        """Whether the load is clearly below one that came since replicas were added last."""
-        if self.need is None or self.outlook is None:
-            return True
-        highest = highest_since(self.outlook.history, self.memory.supply.grown_at)
-        return highest is None or self.need.load.expected < _FALLEN * highest
-
     def _late(self) -> str:
-        missing = min(self.memory.supply.written_off, self.held - self.ready)
+        missing = min(self.memory.written_off, self.held - self.ready)
         if missing <= 0:
             return ""
         return f"{missing} of {self.held} replicas did not become ready in time and are not expected any more"
@@ -233,8 +205,13 @@ def forget_learned(memory: ScalingMemory) -> ScalingMemory:
         idle_ttft_ms=None,
         tpot_reachable=None,
         idle_tpot_ms=None,
-        supply=replace(memory.supply, start_s=None),
-        evidence=capacity_correction.forgotten(memory.evidence),
+        start_s=None,
+        correction=AS_PREDICTED,
+        prior=AS_PREDICTED,
+        corrected_for=None,
+        corrected_at=None,
+        load_misses=LoadMisses(),
+        loads=(),
         recommendations=(),
         rate_steps=(),
         episode_ready=0,
@@ -258,10 +235,9 @@ def _remember(
     """Update the timers. Any gap in the evidence restarts them."""
     sample = signal.recent_sample if signal else None
     if signal is None or sample is None:
-        unstable = supply.unstable(memory.supply, now)
-        return replace(memory, queued_since=None, spare_since=None, supply=unstable)
+        return replace(memory, queued_since=None, spare_since=None, stable_since=now)
     if sample.requests is None:  # Prometheus has just started: wider windows are incomplete
-        memory = replace(memory, supply=supply.unstable(memory.supply, now))
+        memory = replace(memory, stable_since=now)
     queued = _queue_is_long(sample, intent, ready)
     memory = replace(memory, queued_since=supply.since(memory.queued_since, now) if queued else None)
     # A window of several shapes shows which share of all requests missed, not on which shape: it would teach
@@ -336,13 +312,11 @@ def _grow(inputs: ScalingInputs, sample: Sample) -> ScalingDecision | None:
     """Order more replicas, or return None."""
     memory, params, intent, held = inputs.memory, inputs.params, inputs.intent, inputs.held
     windows = evidence.usable(sample, params.window_s, limits.stable_s(memory, inputs.now))
-    if inputs.need is not None:  # the load that is to come is known: tokens need not stand for their requests
-        windows = evidence.by_request(windows)
     reachable = limits.reachable_objectives(memory, intent)
     chance = evidence.CHANCE if inputs.need is None else _CHANCE_BESIDE_FORECAST
     missed = evidence.proven_violations(reachable, windows, params.min_samples, chance)
     queued = _queue_lasts(memory, params, inputs.now)
-    forecast = 0 if inputs.need is None else inputs.need.replicas + memory.supply.written_off
+    forecast = 0 if inputs.need is None else inputs.need.replicas + memory.written_off
     if not missed and not queued and forecast <= held:
         return None
     if missed or queued:  # also where the forecast sees no need: a removal waits for the window after it
@@ -354,7 +328,7 @@ def _grow(inputs: ScalingInputs, sample: Sample) -> ScalingDecision | None:
     if held >= intent.max_replicas:
         text = f"{cause}, but spec.scaling.maxReplicas is {intent.max_replicas}"
         return inputs.order(held, AT_MAXIMUM, text, text)
-    if supply.nothing_starts(memory.supply):
+    if supply.nothing_starts(memory):
         text = f"{cause}, but no replica of the last orders became ready: none is added before one does"
         return inputs.order(held, NOT_STARTING, text, text)
     if not _last_order_shows(memory, params, inputs.now, queued=queued):
@@ -363,7 +337,7 @@ def _grow(inputs: ScalingInputs, sample: Sample) -> ScalingDecision | None:
             return inputs.order(held, "WaitingForReplicas", f"{cause}; the last step has yet to take effect")
         least = forecast
     elif missed or queued:
-        needed = _needed(sample, inputs.ready) if queued and not memory.supply.failed_orders else 0
+        needed = _needed(sample, inputs.ready) if queued and not memory.failed_orders else 0
         least = max(held + 1, needed, forecast)
     else:
         least = forecast
@@ -379,11 +353,11 @@ def _last_order_shows(memory: ScalingMemory, params: ScalingParams, now: float, 
 
     Attainment covers a window; a queue is measured at once and only has to last.
     """
-    if memory.supply.grown_at is None:
+    if memory.grown_at is None:
         return True
-    if memory.supply.complete_since is None:
+    if memory.complete_since is None:
         return False
-    return now - memory.supply.complete_since >= (params.up_after_s if queued else params.window_s)
+    return now - memory.complete_since >= (params.up_after_s if queued else params.window_s)
 
 
 def _needed(sample: Sample, ready: int) -> int:
@@ -405,16 +379,10 @@ def _shrink(inputs: ScalingInputs) -> ScalingDecision:
 
 def _fall(inputs: ScalingInputs, need: ReplicaNeed) -> ScalingDecision:
     """Order as few replicas as the highest of the recent recommendations if the evidence has lasted."""
-    held, least = inputs.held, inputs.intent.min_replicas
-    if held <= least or need.lasting >= held:
+    held = inputs.held
+    if held <= inputs.intent.min_replicas or need.lasting >= held:
         return inputs.order(held, "Steady", f"{held} is right: {need.cause}")
-    target = max(least, inputs.recommended or need.replicas)
-    failing = next((count for count in range(held - 1, target - 1, -1) if inputs.was_too_few(count)), None)
-    if failing == held - 1:
-        text = f"with {failing} more missed than allowed; by the forecast, {need.cause}"
-        return inputs.order(held, "Steady", f"{held} is right: at the load per replica {text}")
-    target = target if failing is None else failing + 1
+    target = max(inputs.intent.min_replicas, inputs.recommended or need.replicas)
     if target >= held or not inputs.may_fall:
         return inputs.order(held, "Steady", f"{need.lasting} may do; watching: {need.cause}")
-    reason = "LoadFell" if inputs.load_fell else "FewerSuffice"
-    return inputs.order(target, reason, f"{need.cause}: {held} -> {target}")
+    return inputs.order(target, "LoadFell", f"{need.cause}: {held} -> {target}")

@@ -19,7 +19,7 @@ from tangram.scaling.state import ScalingMemory, ScalingParams
 
 MOST_REPLICAS = 10_000  # that are ever recommended
 MOST_AVERAGED = 30  # bins of the load that are averaged
-_LASTING_BUDGET = 0.6  # share of the error budget down to which replicas are removed
+_LASTING_BUDGET = 0.5  # share of the error budget down to which replicas are removed
 _PART, _LEAST_PART = 0.03, 0.01  # accuracy of a part of a replica, and the smallest one
 _DRAIN_S = 60.0  # within which a queue is to be served beside the arrivals
 _LOOP_S = 30.0  # from a change of the load to an order: half a window of rates and one round
@@ -27,7 +27,7 @@ _LOOP_S = 30.0  # from a change of the load to an order: half a window of rates 
 
 def expected_start_s(memory: ScalingMemory, params: ScalingParams, outlook: LoadOutlook) -> float:
     """Return the seconds from an order to a ready replica: as pods record it, as measured, or as assumed."""
-    start_s = outlook.start_s if outlook.start_s is not None else memory.supply.start_s
+    start_s = outlook.start_s if outlook.start_s is not None else memory.start_s
     return params.start_s if start_s is None else start_s
 
 
@@ -47,18 +47,14 @@ def needed(
         return None
     horizon_s = expected_start_s(memory, params, outlook) + _LOOP_S
     load = forecast(averaged(outlook.history, outlook.bins), rate, now=now, horizon_s=horizon_s)
-    capacity = outlook.capacity.corrected(memory.evidence.correction)
+    capacity = outlook.capacity.corrected(memory.correction)
     backlog = (sample.waiting or 0.0) / _DRAIN_S if queued else 0.0
     percentile = limits.forecast_objectives(memory, intent).strictest_percentile
+    misses = ExpectedMisses(load, capacity, backlog)
     budget, replica_rate = 1 - percentile / 100, capacity.rate_at(percentile)
-    misses = ExpectedMisses(load, capacity, backlog, memory.evidence.balance.margin_kept(budget))
     predicted = outlook.capacity.rate_at(percentile)
-    unavoidable = min(memory.evidence.correction.unavoidable_share, budget)
-    lasting_budget = unavoidable + _LASTING_BUDGET * (budget - unavoidable)
     replicas = misses.replicas_within(budget, replica_rate)
-    lasting = misses.replicas_within(lasting_budget, replica_rate)
-    # Where fewer miss than expected, replicas carry more than `replica_rate`.
-    carried = load.expected if misses.margin_kept < 1 else 0.0
+    lasting = misses.replicas_within(_LASTING_BUDGET * budget, replica_rate)
     return ReplicaNeed(
         replicas,
         lasting,
@@ -69,11 +65,10 @@ def needed(
         budget,
         misses.limit(replicas, budget),
         RunnerUp(replicas - 1, misses.share(replicas - 1)) if replicas > 1 else None,
-        max(carried, misses.least_part(budget, replicas) * replica_rate),
-        max(carried, misses.least_part(lasting_budget, lasting) * replica_rate),
+        misses.least_part(budget, replicas) * replica_rate,
+        misses.least_part(_LASTING_BUDGET * budget, lasting) * replica_rate,
         replica_rate / predicted if predicted else 1.0,
         max(0, replicas - misses.of_certain_load.replicas_within(budget, replica_rate)),
-        ExpectedMisses(load, capacity, backlog).share(memory.supply.ready or replicas),
     )
 
 
@@ -84,7 +79,6 @@ class ExpectedMisses:
     load: Forecast
     capacity: ReplicaCapacity
     backlog: float = 0.0  # requests per second that wait and are to be served beside those that arrive
-    margin_kept: float = 1.0  # of the misses by which those of the forecast exceed those of the expected load
     _mean_rate: float = field(init=False, repr=False, compare=False)
     _computed: dict[float, float] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -108,15 +102,9 @@ class ExpectedMisses:
     def _per_second(self, replicas: float) -> float:
         if not self._mean_rate:
             return self.backlog * self.capacity.missed_share(self.backlog / replicas)
-
-        def missed(rate: float) -> float:
-            return rate * self.capacity.missed_share((rate + self.backlog) / replicas)
-
-        forecast = self.load.mean_of(missed)
-        if self.margin_kept == 1:
-            return forecast
-        certain = min(missed(self.load.expected), forecast)
-        return certain + self.margin_kept * (forecast - certain)
+        return self.load.mean_of(
+            lambda rate: rate * self.capacity.missed_share((rate + self.backlog) / replicas)
+        )
 
     def share(self, replicas: float) -> float:
         """Return the share of the requests that miss an objective."""

@@ -93,7 +93,7 @@ class Law:
             is_mixed=state.is_mixed,
         )
         starts = supply.observe_shapes(
-            state.starts, observation.workloads, decision.memory.supply, self.params, observation.at
+            state.starts, observation.workloads, decision.memory, self.params, observation.at
         )
         return replace(state, memory=decision.memory, starts=starts), decision
 
@@ -166,9 +166,8 @@ def _with_variants(state: LawState, observation: LawObservation) -> LawState:
     is_mixed = bool(observation.beside)
     if state.is_mixed and not is_mixed:
         at = observation.at
-        unstable = supply.unstable(state.memory.supply, at)
-        evidence = replace(interrupted(state.memory.evidence), compared_at=at)
-        state = replace(state, memory=replace(state.memory, supply=unstable, evidence=evidence))
+        memory = replace(state.memory, stable_since=at, compared_at=at)
+        state = replace(state, memory=interrupted(memory))
     return replace(state, is_mixed=is_mixed)
 
 
@@ -208,7 +207,7 @@ def _outlook(
         other = _capacity(state, observation, capacity_of)
         if other is None:
             return None
-        capacity = _beside(capacity, _of_reachable(other, intent), percentile, memory.evidence.correction)
+        capacity = _beside(capacity, _of_reachable(other, intent), percentile, memory.correction)
     mixture = _present_mixture(state, intent)
     return LoadOutlook(state.history, capacity, observation.start_s, state.bins, mixture)
 
@@ -264,8 +263,7 @@ def after_plan(state: LawState, decision: Decision, shapes: frozenset[Shape]) ->
     if not moved and state.shape != shape:
         return state
     if state.shape not in (None, shape):
-        memory = forget_learned(memory)
-        memory = replace(memory, supply=supply.forget_orders(memory.supply))
+        memory = supply.forget_orders(forget_learned(memory))
     memory = replace(memory, idle_tpot_ms=decision.predicted_tpot_ms)
     if memory.replicas != decision.desired:
         memory = replace(memory, replicas=decision.desired, spare_since=None)

@@ -30,7 +30,7 @@ _ALLOWED_MISSES = 5.0
 
 def stable_s(memory: ScalingMemory, now: float) -> float:
     """Return for how long the number of ready replicas has been what it is, in seconds."""
-    return 0.0 if memory.supply.stable_since is None else now - memory.supply.stable_since
+    return 0.0 if memory.stable_since is None else now - memory.stable_since
 
 
 def learn(

@@ -7,7 +7,6 @@ only for a miss over a wider window that chance does not explain.
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from tangram.fleet import Intent, Objective
 from tangram.scaling.sample import Sample, Window
@@ -35,13 +34,6 @@ def usable(sample: Sample, window_s: float, stable_s: float) -> tuple[Window, ..
     """
     first, *wider = sample.windows(window_s)
     return (first, *(window for window in wider if window.seconds <= stable_s))
-
-
-def by_request(windows: Sequence[Window]) -> tuple[Window, ...]:
-    """Return the windows without the tokens of those in which requests ended: the objective is of requests,
-    and a few late tokens miss none.
-    """
-    return tuple(w if w.tpot_attainment is None else replace(w, itl_attainment=None) for w in windows)
 
 
 def violations(intent: Intent, window: Window | None, min_samples: int) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tangram.fleet import Shape, StartOutcome, Workload
-from tangram.scaling.state import ScalingParams, Supply
+from tangram.scaling.state import ScalingMemory, ScalingParams
 
 _LATE_AFTER_STARTS = 3  # deadline, in measured start times
 _LATEST_S = 3600.0
@@ -34,61 +34,62 @@ class ShapeStart:
 
 
 def observe(
-    supply: Supply, params: ScalingParams, *, held: int, existing: int, ready: int, now: float
-) -> Supply:
-    """Return `supply` after `ready` of the `held` ordered replicas were observed.
+    memory: ScalingMemory, params: ScalingParams, *, held: int, existing: int, ready: int, now: float
+) -> ScalingMemory:
+    """Return `memory` after `ready` of the `held` ordered replicas were observed.
 
     `existing` is how many replicas the Deployments have: those that wait for devices are not late.
     """
-    supply = _stability(supply, params, ready, now)
-    settled = supply.settled_ready
+    memory = _stability(memory, params, ready, now)
+    settled = memory.settled_ready
     if ready >= held and settled >= held:
-        supply = replace(supply, written_off=0)
-    if supply.failed_orders and settled >= held - supply.written_off + 1:
-        supply = replace(supply, failed_orders=0)
+        memory = replace(memory, written_off=0)
+    if memory.failed_orders and settled >= held - memory.written_off + 1:
+        memory = replace(memory, failed_orders=0)
     # A smaller order ends replicas that are not ready before others: fewer are late then.
     missing = max(0, held - min(ready, settled))
-    supply = replace(supply, written_off=min(supply.written_off, missing))
-    supply = _completeness(supply, params, held, existing, ready, now)
-    if supply.incomplete_since is None and supply.ordered_from is not None:
-        return _succeeded(supply)
-    if is_late(supply, params, now) and ready + supply.written_off < held:
-        return _failed(supply, held - ready, now)
-    return supply
+    memory = replace(memory, written_off=min(memory.written_off, missing))
+    memory = _completeness(memory, params, held, existing, ready, now)
+    if memory.incomplete_since is None and memory.ordered_from is not None:
+        return _succeeded(memory)
+    if is_late(memory, params, now) and ready + memory.written_off < held:
+        return _failed(memory, held - ready, now)
+    return memory
 
 
-def deadline_s(supply: Supply, params: ScalingParams) -> float:
+def deadline_s(memory: ScalingMemory, params: ScalingParams) -> float:
     """Return how long after an order its replicas are expected, in seconds."""
-    expected = supply.start_s if supply.start_s is not None else params.start_s
+    expected = memory.start_s if memory.start_s is not None else params.start_s
     return min(max(_LATE_AFTER_STARTS * expected, 2 * params.window_s), _LATEST_S)
 
 
-def is_late(supply: Supply, params: ScalingParams, now: float) -> bool:
+def is_late(memory: ScalingMemory, params: ScalingParams, now: float) -> bool:
     """Return whether replicas are missing for longer than the deadline."""
-    since = supply.incomplete_since
-    return since is not None and now - since >= deadline_s(supply, params)
+    since = memory.incomplete_since
+    return since is not None and now - since >= deadline_s(memory, params)
 
 
-def nothing_starts(supply: Supply) -> bool:
+def nothing_starts(memory: ScalingMemory) -> bool:
     """Return whether so many orders in a row failed that another one would fail too."""
-    return supply.failed_orders >= _MOST_FAILED_ORDERS
+    return memory.failed_orders >= _MOST_FAILED_ORDERS
 
 
-def after_order(supply: Supply, now: float) -> Supply:
-    """Return `supply` after an order upwards."""
+def after_order(memory: ScalingMemory, now: float) -> ScalingMemory:
+    """Return `memory` after an order upwards."""
     return replace(
-        supply,
+        memory,
         grown_at=now,
         complete_since=None,
         incomplete_since=now,
-        ordered_from=supply.settled_ready,
+        queued_since=None,
+        ordered_from=memory.settled_ready,
     )
 
 
-def forget_orders(supply: Supply) -> Supply:
-    """Return `supply` without orders and late replicas: the replicas are of another shape now."""
+def forget_orders(memory: ScalingMemory) -> ScalingMemory:
+    """Return `memory` without orders and late replicas: the replicas are of another shape now."""
     return replace(
-        supply,
+        memory,
         grown_at=None,
         complete_since=None,
         incomplete_since=None,
@@ -101,7 +102,7 @@ def forget_orders(supply: Supply) -> Supply:
 def observe_shapes(
     starts: Iterable[ShapeStart],
     workloads: Iterable[Workload],
-    supply: Supply,
+    memory: ScalingMemory,
     params: ScalingParams,
     now: float,
 ) -> tuple[ShapeStart, ...]:
@@ -110,7 +111,7 @@ def observe_shapes(
     Timers begin with the process, and anew where the clock was set back.
     """
     before = {(start.shape, start.generation): start for start in starts}
-    longest_s = max(deadline_s(supply, params), deadline_s(Supply(), params))
+    longest_s = max(deadline_s(memory, params), deadline_s(ScalingMemory(), params))
 
     def after(workload: Workload) -> ShapeStart:
         previous = before.get((workload.shape, workload.owner_generation))
@@ -128,58 +129,53 @@ def start_outcomes(uid: str, starts: Iterable[ShapeStart]) -> tuple[StartOutcome
     )
 
 
-def unstable(supply: Supply, now: float) -> Supply:
-    """Return `supply` after a gap in what is known of the rates of its replicas."""
-    return replace(supply, stable_since=now)
-
-
 def since(started: float | None, now: float) -> float:
     """Return when a state began; a clock that was set back restarts it instead of making it last longer."""
     return now if started is None or started > now else started
 
 
-def _stability(supply: Supply, params: ScalingParams, ready: int, now: float) -> Supply:
-    if supply.ready is None:  # assume that it was so for a window
-        return replace(supply, ready=ready, stable_since=now - params.window_s, settled_ready=ready)
-    if supply.ready != ready:
-        return replace(supply, ready=ready, stable_since=now)
-    stable_since = since(supply.stable_since, now)
-    settled = ready if now - stable_since >= params.window_s else supply.settled_ready
-    return replace(supply, stable_since=stable_since, settled_ready=settled)
+def _stability(memory: ScalingMemory, params: ScalingParams, ready: int, now: float) -> ScalingMemory:
+    if memory.ready is None:  # assume that it was so for a window
+        return replace(memory, ready=ready, stable_since=now - params.window_s, settled_ready=ready)
+    if memory.ready != ready:
+        return replace(memory, ready=ready, stable_since=now)
+    stable_since = since(memory.stable_since, now)
+    settled = ready if now - stable_since >= params.window_s else memory.settled_ready
+    return replace(memory, stable_since=stable_since, settled_ready=settled)
 
 
 def _completeness(
-    supply: Supply, params: ScalingParams, held: int, existing: int, ready: int, now: float
-) -> Supply:
+    memory: ScalingMemory, params: ScalingParams, held: int, existing: int, ready: int, now: float
+) -> ScalingMemory:
     """Update the timers. A pod that is ready for a moment between two crashes does not end the wait."""
-    if ready + supply.written_off < held:
-        waiting = since(supply.incomplete_since, now) if existing >= held else now
-        return replace(supply, complete_since=None, incomplete_since=waiting)
-    complete_since = since(supply.complete_since, now)
+    if ready + memory.written_off < held:
+        waiting = since(memory.incomplete_since, now) if existing >= held else now
+        return replace(memory, complete_since=None, incomplete_since=waiting)
+    complete_since = since(memory.complete_since, now)
     lasted = now - complete_since >= params.window_s
     return replace(
-        supply,
+        memory,
         complete_since=complete_since,
-        incomplete_since=None if lasted or supply.incomplete_since is None else supply.incomplete_since,
+        incomplete_since=None if lasted or memory.incomplete_since is None else memory.incomplete_since,
     )
 
 
-def _succeeded(supply: Supply) -> Supply:
-    start_s = supply.start_s
-    if supply.grown_at is not None and supply.complete_since is not None:
-        measured = max(0.0, supply.complete_since - supply.grown_at)
+def _succeeded(memory: ScalingMemory) -> ScalingMemory:
+    start_s = memory.start_s
+    if memory.grown_at is not None and memory.complete_since is not None:
+        measured = max(0.0, memory.complete_since - memory.grown_at)
         start_s = measured if start_s is None else start_s + _SMOOTHING * (measured - start_s)
-    return replace(supply, ordered_from=None, failed_orders=0, start_s=start_s)
+    return replace(memory, ordered_from=None, failed_orders=0, start_s=start_s)
 
 
-def _failed(supply: Supply, missing: int, now: float) -> Supply:
+def _failed(memory: ScalingMemory, missing: int, now: float) -> ScalingMemory:
     """Write off the missing replicas. An order of which some replicas became ready did not fail."""
-    failed = supply.failed_orders
-    if supply.ordered_from is not None:
-        failed = failed + 1 if supply.settled_ready <= supply.ordered_from else 0
+    failed = memory.failed_orders
+    if memory.ordered_from is not None:
+        failed = failed + 1 if memory.settled_ready <= memory.ordered_from else 0
     return replace(
-        supply,
-        written_off=max(supply.written_off, missing),
+        memory,
+        written_off=max(memory.written_off, missing),
         complete_since=now,
         ordered_from=None,
         failed_orders=failed,

@@ -15,7 +15,7 @@ from tangram.scaling.capacity_correction import LEAST_SHARE, MOST_SHARE
 from tangram.scaling.outlook.miss_curve import MOST_SPREAD
 from tangram.scaling.outlook.replica_capacity import CapacityCorrection
 from tangram.scaling.outlook.tenth_steps import nearest_step
-from tangram.scaling.state import Evidence, ScalingMemory, Supply
+from tangram.scaling.state import ScalingMemory
 
 # Field of `status.placement`, in milliseconds: not repeated in `status.scaling`.
 PREDICTED_TPOT = "predictedTPOTMilliseconds"
@@ -32,41 +32,39 @@ def record(memory: ScalingMemory) -> dict[str, Any]:
     for name, value in (
         ("violatedRequestsPerSecond", memory.violated_rate),
         ("violatedRunningRequests", memory.violated_load),
-        ("startSeconds", memory.supply.start_s),
+        ("startSeconds", memory.start_s),
     ):
         if value is not None:
             block[name] = _decimal(value)
-    step = nearest_step(memory.evidence.correction.trusted_share)
+    step = nearest_step(memory.correction.trusted_share)
     if step != 1:  # coarse, because it moves a little each minute, and each change is a write
         block["trustedShare"] = _decimal(step, 2)
-    if memory.evidence.correction.load_spread:
-        block["loadSpread"] = f"{memory.evidence.correction.load_spread:.1f}"
+    if memory.correction.load_spread:
+        block["loadSpread"] = f"{memory.correction.load_spread:.1f}"
     if memory.provisioned is not None:  # in steps that last: see `outlook.load_steps`
         block["provisionedRequestsPerSecond"] = _decimal(memory.provisioned.requests_per_second)
         block["provisionedPromptTokens"] = _decimal(memory.provisioned.prompt_tokens)
         block["provisionedAnswerTokens"] = _decimal(memory.provisioned.answer_tokens)
         block["provisionedTrustedShare"] = _decimal(memory.provisioned.trusted_share)
-    unavoidable = memory.evidence.correction.unavoidable_share
+    unavoidable = memory.correction.unavoidable_share
     if unavoidable >= _LEAST_UNAVOIDABLE:
         block["unavoidableShare"] = _decimal(nearest_step(unavoidable), 2)
     if memory.ttft_reachable is not None:
         block["ttftReachable"] = memory.ttft_reachable
     if memory.tpot_reachable is not None:
         block["tpotReachable"] = memory.tpot_reachable
-    if memory.supply.written_off:
-        block["lateReplicas"] = memory.supply.written_off
-    if memory.supply.failed_orders:
-        block["failedOrders"] = memory.supply.failed_orders
+    if memory.written_off:
+        block["lateReplicas"] = memory.written_off
+    if memory.failed_orders:
+        block["failedOrders"] = memory.failed_orders
     return block | {"learnedUnder": memory.subject} if block else {}
 
 
 def recalled(block: Mapping[str, Any]) -> ScalingMemory:
     """Return the memory that `block` records. Never raises, whatever the block holds."""
     memory = ScalingMemory(
-        supply=Supply(
-            written_off=_count(block.get("lateReplicas")),
-            failed_orders=_count(block.get("failedOrders")),
-        ),
+        written_off=_count(block.get("lateReplicas")),
+        failed_orders=_count(block.get("failedOrders")),
         idle_tpot_ms=_positive(block.get(PREDICTED_TPOT), _MOST_SECONDS),
     )
     subject = block.get("learnedUnder")
@@ -82,10 +80,11 @@ def recalled(block: Mapping[str, Any]) -> ScalingMemory:
         subject=subject,
         violated_rate=_positive(block.get("violatedRequestsPerSecond"), _MOST_LOAD),
         violated_load=_positive(block.get("violatedRunningRequests"), _MOST_LOAD),
-        supply=replace(memory.supply, start_s=_positive(block.get("startSeconds"), _MOST_SECONDS)),
+        start_s=_positive(block.get("startSeconds"), _MOST_SECONDS),
         ttft_reachable=_flag(block.get("ttftReachable")),
         tpot_reachable=_flag(block.get("tpotReachable")),
-        evidence=Evidence(correction=correction, prior=correction),
+        correction=correction,
+        prior=correction,
         provisioned=_provisioned(block),
     )
 

@@ -6,7 +6,6 @@ from tangram.fleet import Objectives, ProvisionedLoad
 from tangram.scaling.outlook.load_history import LEAST_HISTORY_S, MOST_HISTORY_S, STEP_S
 from tangram.scaling.outlook.load_misses import LoadMisses
 from tangram.scaling.outlook.load_outlook import ReplicaNeed
-from tangram.scaling.outlook.miss_balance import NONE_COUNTED, MissBalance
 from tangram.scaling.outlook.recommendations import Recommendations
 from tangram.scaling.outlook.replica_capacity import AS_PREDICTED, CapacityCorrection
 
@@ -45,9 +44,16 @@ class ScalingParams:
 
 
 @dataclass(frozen=True, slots=True)
-class Supply:
-    """Which of the ordered replicas became ready, and how long that took (`ordered_replicas`)."""
+class ScalingMemory:
+    """What the law remembers of one LLMDeployment. Timers restart with the operator, so no replica is removed
+    for a window. What a violation or a late replica taught is recorded in the status (`record`).
+    """
 
+    replicas: int | None = None  # last ordered
+    queued_since: float | None = None  # requests wait without a break since
+    spare_since: float | None = None  # fresh evidence without a break, that one replica less would do, since
+
+    # Supply: which of the ordered replicas became ready.
     grown_at: float | None = None  # last order of more replicas
     complete_since: float | None = None  # all expected replicas are ready since
     incomplete_since: float | None = None  # some are missing since, or were for less than a window
@@ -58,39 +64,6 @@ class Supply:
     written_off: int = 0  # replicas that did not become ready by their deadline
     failed_orders: int = 0  # orders in a row of which no replica became ready
     start_s: float | None = None  # measured time from an order to ready replicas, smoothed
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """What requests and misses showed beside what is predicted, and the correction that follows from them
-    (`capacity_correction`).
-    """
-
-    correction: CapacityCorrection = AS_PREDICTED  # of the predicted capacity
-    prior: CapacityCorrection = AS_PREDICTED  # as recorded, before any request of `load_misses`
-    corrected_for: Objectives | None = None  # whose misses it explains
-    corrected_at: float | None = None  # percentile in whose highest load `load_misses` has its loads
-    load_misses: LoadMisses = field(default_factory=LoadMisses)  # from which it follows
-    balance: MissBalance = NONE_COUNTED  # of the misses that were expected and those that came
-    expected_share: float | None = None  # of requests to miss with the replicas that are ready
-    loads: tuple[float, ...] = ()  # per replica over the predicted one, of the last minutes
-    queued_load: float = 0.0  # at which their misses count: the highest since requests wait
-    serving: tuple[tuple[float, int], ...] = ()  # time and ready replicas of each round of the last minute
-    is_queued: bool = False  # requests waited in a round since the last comparison
-    compared_at: float | None = None  # when they were last compared with a reading
-
-
-@dataclass(frozen=True, slots=True)
-class ScalingMemory:
-    """What the law remembers of one LLMDeployment. Timers restart with the operator, so no replica is removed
-    for a window. What a violation or a late replica taught is recorded in the status (`record`).
-    """
-
-    replicas: int | None = None  # last ordered
-    queued_since: float | None = None  # requests wait without a break since
-    spare_since: float | None = None  # fresh evidence without a break, that one replica less would do, since
-
-    supply: Supply = field(default_factory=Supply)
 
     # Load of one replica of the present shape under the present objectives.
     subject: str = ""  # model and objectives of the following
@@ -105,7 +78,16 @@ class ScalingMemory:
     idle_tpot_ms: float | None = None  # predicted by the capacity model for a nearly idle replica
 
     # Feed-forward (`feed_forward`).
-    evidence: Evidence = field(default_factory=Evidence)
+    correction: CapacityCorrection = AS_PREDICTED  # of the predicted capacity
+    prior: CapacityCorrection = AS_PREDICTED  # as recorded, before any request of `load_misses`
+    corrected_for: Objectives | None = None  # whose misses it explains
+    corrected_at: float | None = None  # percentile in whose highest load `load_misses` has its loads
+    load_misses: LoadMisses = field(default_factory=LoadMisses)  # from which it follows
+    loads: tuple[float, ...] = ()  # per replica over the predicted one, of the last minutes
+    queued_load: float = 0.0  # at which their misses count: the highest since requests wait
+    serving: tuple[tuple[float, int], ...] = ()  # time and ready replicas of each round of the last minute
+    is_queued: bool = False  # requests waited in a round since the last comparison
+    compared_at: float | None = None  # when they were last compared with a reading
     recommendations: Recommendations = ()
     # The load that the replicas are ordered for; None: not known. It holds for any shape.
     provisioned: ProvisionedLoad | None = None

@@ -5,10 +5,6 @@ ago. The quantiles of its errors of the past, in units of the square root of the
 independent arrivals have a variance in proportion to their mean), are added to it. Base forecasts are
 averaged with weights by their recent pinball loss, so that where nothing beats persistence the result is
 persistence with the trace's own burstiness, and where days repeat it is the day before.
-
-Errors count that were made at about the present level, and where the rate had leapt as much: a leap from
-silence says what may follow silence, and nothing about the load that came with it. In a situation that is new
-the present rate has an assumed margin.
 """
 
 import math
@@ -21,21 +17,17 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 from tangram.scaling.outlook.load_history import LoadHistory
-from tangram.scaling.outlook.tenth_steps import STEP
 
 AVERAGES_S = (120.0, 300.0, 900.0, 3600.0)  # time constants of exponential averages
 TREND_S = 300.0  # time constant of the slope
 MOST_TREND = 0.5  # share of the level by which a trend may change it
 HALF_LIFE_S = 7200.0  # of the weight of an error
 # Beyond a quantile that this many errors exceed they are extrapolated as an exponential tail.
-TAIL_COUNT, LEAST_TAIL = 5.0, 0.8
+TAIL_COUNT, LEAST_TAIL = 8.0, 0.8
 SHARPNESS = 8.0  # weight of a base forecast: exp(-SHARPNESS x relative excess of its loss)
 # Before errors are known: an index of dispersion of arrivals in a bin, and a relative error of the level.
 PRIOR_DISPERSION, PRIOR_ERROR = 4.0, 0.15
-PRIOR_COUNT = 8.0  # errors that the prior counts as
-# Deviations of the logarithms of levels, and of leaps, whose errors count for each other: a leap is a rate
-# over its level. So many requests in a bin are added to both, because ratios of few requests are chance.
-SAME_LEVEL, SAME_LEAP, LEVEL_REQUESTS = math.log(2.0), math.log(1.5), 4.0
+PRIOR_COUNT = 15.0  # errors that the prior counts as
 
 # Quantiles of the load that stand for its distribution, with the probability of each.
 DISTRIBUTION = (
@@ -43,7 +35,6 @@ DISTRIBUTION = (
     *((0.9, 0.1), (0.9625, 0.025), (0.9825, 0.015), (0.995, 0.01)),
 )
 _QUANTILES = tuple(quantile for quantile, _ in DISTRIBUTION)
-_LEAST_WEIGHT = 1e-9  # of an error in any other situation
 _JUDGED = 6  # the place of the quantile by whose loss base forecasts are weighted
 
 
@@ -88,11 +79,9 @@ def forecast(history: LoadHistory, rate: float, *, now: float, horizon_s: float)
     """Return the load `horizon_s` after `now`. `rate` is the one of the last `history.step_s` seconds."""
     steps = max(1, math.ceil(horizon_s / history.step_s - 1e-9))
     floor = _floor(history)
-    assumed = _assumed(history, rate)
-    margins, errors = _margins(history, steps, *_situation(history, rate))
     bases: list[BaseForecast] = []
     quantiles: list[tuple[float, ...]] = []
-    for margin in margins:
+    for margin in _margins(history, steps):
         level = _predicted_now(margin.base, history, rate, now, horizon_s, steps)
         if level is None or not margin.weight:
             continue
@@ -102,15 +91,15 @@ def forecast(history: LoadHistory, rate: float, *, now: float, horizon_s: float)
         quantiles.append(rates)
     total = sum(base.weight for base in bases)
     if not total:
-        return Forecast(horizon_s, rate, assumed)
-    share = errors / (errors + PRIOR_COUNT)
+        scale = math.sqrt(max(rate, floor))
+        return Forecast(
+            horizon_s, rate, tuple(max(0.0, rate + _prior(rate, history, q) * scale) for q in _QUANTILES)
+        )
     averaged = (
-        share / total * sum(base.weight * rates[place] for base, rates in zip(bases, quantiles, strict=True))
-        + (1 - share) * assumed[place]
+        sum(base.weight * rates[place] for base, rates in zip(bases, quantiles, strict=True)) / total
         for place in range(len(_QUANTILES))
     )
-    learned = sum(base.weight * base.expected for base in bases) / total
-    expected = share * learned + (1 - share) * rate
+    expected = sum(base.weight * base.expected for base in bases) / total
     return Forecast(horizon_s, expected, tuple(accumulate(averaged, max)), tuple(bases))
 
 
@@ -138,61 +127,31 @@ def _floor(history: LoadHistory) -> float:
 
 
 @lru_cache(maxsize=1024)
-def _last_level(history: LoadHistory) -> float | None:
-    """Return the average of the last minutes by which levels are compared; None without a bin."""
-    levels = _averages(_filled(history.rates), history.step_s / AVERAGES_S[0])
-    return levels[-1] if levels else None
-
-
-def _level(history: LoadHistory, rate: float) -> float:
-    """Return the present level, with the rate since the last bin ended."""
-    last = _last_level(history)
-    return rate if last is None else _averaged(last, rate, history.step_s / AVERAGES_S[0])
-
-
-def _situation(history: LoadHistory, rate: float) -> tuple[int, int]:
-    """Return the step of a tenth of the present level, and that of a leap of the rate from it; 0: none."""
-    level, more = _level(history, rate), LEVEL_REQUESTS * _floor(history)
-    leap = math.log((rate + more) / (level + more))
-    return round(math.log(level + more, STEP)), round(leap / SAME_LEAP)
-
-
-@lru_cache(maxsize=1024)
-def _margins(
-    history: LoadHistory, steps: int, level_step: int, leap_step: int
-) -> tuple[tuple[_Margin, ...], float]:
-    """Return quantiles of errors and weight of each base forecast, and how many errors in such a situation
-    they rest on. They change with the situation, and once per bin.
-    """
+def _margins(history: LoadHistory, steps: int) -> tuple[_Margin, ...]:
+    """Return quantiles of errors and weight of each base forecast. They change once per bin."""
     rates = _filled(history.rates)
     floor = _floor(history)
-    halves, more = history.step_s / HALF_LIFE_S, LEVEL_REQUESTS * floor
+    halves = history.step_s / HALF_LIFE_S
     count = len(rates)
-    levels = _averages(rates, history.step_s / AVERAGES_S[0])
-    weights = []
-    for place, (level, rate) in enumerate(zip(levels, rates, strict=True)):
-        age = 0.5 ** ((count - 1 - place) * halves)
-        other_level = (math.log(level + more) - level_step * math.log(STEP)) / SAME_LEVEL
-        other_leap = (math.log((rate + more) / (level + more)) - leap_step * SAME_LEAP) / SAME_LEAP
-        weights.append(age * (math.exp(-(other_level**2 + other_leap**2) / 2) + _LEAST_WEIGHT))
-    margins, losses, error_count = [], [], 0.0
+    ages = [0.5 ** ((count - 1 - place) * halves) for place in range(count)]
+    priors = [_prior(rates[-1] if rates else 0.0, history, quantile) for quantile in _QUANTILES]
+    margins, losses = [], []
     for base in _bases(history, rates, steps):
         errors = []
-        for place, predicted in enumerate(base.predictions):
+        for place, level in enumerate(base.predictions):
             target = place + steps
-            if predicted is None or target >= count or history.rates[target] is None:
+            if level is None or target >= count or history.rates[target] is None:
                 continue
-            scale = math.sqrt(max(predicted, floor))
-            errors.append(_Error((rates[target] - predicted) / scale, weights[place], scale))
-        error_count = max(error_count, sum(error.weight for error in errors))
-        quantiles = _error_quantiles(errors)
+            scale = math.sqrt(max(level, floor))
+            errors.append(_Error((rates[target] - level) / scale, ages[target], scale))
+        quantiles = _error_quantiles(errors, priors)
         margins.append((base, quantiles))
         losses.append(_loss(errors, quantiles[_JUDGED], _QUANTILES[_JUDGED]))
     best = min((loss for loss in losses if loss is not None), default=0.0)
     return tuple(
         _Margin(base, quantiles, _weight(loss, best))
         for (base, quantiles), loss in zip(margins, losses, strict=True)
-    ), error_count
+    )
 
 
 class _Error(NamedTuple):
@@ -223,22 +182,22 @@ def _pinball(error: float, quantile: float) -> float:
     return quantile * error if error >= 0 else (quantile - 1) * error
 
 
-def _assumed(history: LoadHistory, rate: float) -> tuple[float, ...]:
-    """Return the quantiles of the load at a level of which no errors are known."""
+def _prior(rate: float, history: LoadHistory, quantile: float) -> float:
+    """Return the margin without measured errors, in square roots of `rate`."""
     level = max(rate, _floor(history))
-    # A load that has just changed may change as much again. What began within the last bin has no level.
-    leap = rate - _level(history, rate) if len(history.rates) > 1 else 0.0
-    deviation = math.sqrt(PRIOR_DISPERSION / history.step_s * level + (PRIOR_ERROR * level) ** 2 + leap**2)
-    return tuple(max(0.0, rate + NormalDist().inv_cdf(quantile) * deviation) for quantile in _QUANTILES)
+    deviation = math.sqrt(PRIOR_DISPERSION / history.step_s + PRIOR_ERROR**2 * level)
+    return NormalDist().inv_cdf(min(max(quantile, 0.01), 0.9999)) * deviation
 
 
-def _error_quantiles(errors: Sequence[_Error]) -> tuple[float, ...]:
-    """Return the quantiles of the errors, beyond the last few by the mean excess of these."""
+def _error_quantiles(errors: Sequence[_Error], priors: Sequence[float]) -> tuple[float, ...]:
+    """Return the quantiles of the errors; with few of them, towards the priors."""
     if not errors:
-        return (0.0,) * len(_QUANTILES)
+        return tuple(priors)
     ordered = sorted(errors)
     total = sum(error.weight for error in ordered)
-    tail = max(LEAST_TAIL, 1 - TAIL_COUNT / max(total, 1.0))
+    independent = total**2 / sum(error.weight**2 for error in ordered)
+    share = independent / (independent + PRIOR_COUNT)
+    tail = max(LEAST_TAIL, 1 - TAIL_COUNT / independent)
     edges = [min(quantile, tail) * total for quantile in _QUANTILES]
     sums = list(accumulate(error.weight for error in ordered))
     last = len(ordered) - 1
@@ -246,10 +205,11 @@ def _error_quantiles(errors: Sequence[_Error]) -> tuple[float, ...]:
     threshold = ordered[min(bisect_left(sums, tail * total), last)].value
     excess = sum(e.weight * (e.value - threshold) for e in ordered if e.value > threshold)
     beyond = excess / ((1 - tail) * total)
-    return tuple(
+    measured = (
         value if quantile <= tail else threshold + beyond * math.log((1 - tail) / (1 - quantile))
         for quantile, value in zip(_QUANTILES, values, strict=True)
     )
+    return tuple(share * value + (1 - share) * prior for value, prior in zip(measured, priors, strict=True))
 
 
 def _filled(rates: Sequence[float | None]) -> list[float]:

@@ -40,12 +40,6 @@ def averaged(history: LoadHistory, bins: int) -> LoadHistory:
     return replace(history, rates=tuple(rates), seasons=seasons)
 
 
-def highest_since(history: LoadHistory, at: float | None) -> float | None:
-    """Return the highest mean of five bins that ended after `at` (None: of all); None without one."""
-    first = 0 if at is None else max(0, len(history.rates) - 1 - int((history.end_s - at) // history.step_s))
-    return max((rate for rate in averaged(history, 5).rates[first:] if rate is not None), default=None)
-
-
 def extended(history: LoadHistory, rate: float | None, end_s: float, most: int = MOST_BINS) -> LoadHistory:
     """Return `history` with the bin that ends at `end_s`; bins between are gaps. At most `most` bins stay."""
     missing = round((end_s - history.end_s) / history.step_s) - 1

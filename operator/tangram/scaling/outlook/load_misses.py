@@ -13,7 +13,6 @@ _LEAST_LOAD, _RATIO, _CLASSES = 1e-4, 1.1, 109  # to 2.9; the loads of three rep
 HALF_LIFE_S = 12 * 3600.0
 _LEAST_COUNT = 0.05  # below it a class is empty
 _LEAST_PROBABILITY = 1e-9
-_ENOUGH = 100.0  # requests at a load that say what misses at it, whatever a curve through all loads says
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +57,6 @@ class LoadMisses:
                 break
             requests, misses, highest = requests + count, misses + missed, max(highest, load)
         return requests, misses, highest
-
-    def missed_at(self, load: float) -> float | None:
-        """Return the share of requests that missed at about this load; None: too few came at it to say."""
-        requests = misses = 0.0
-        for count, missed, mean in zip(self.requests, self.misses, self.loads, strict=True):
-            if count and abs(math.log(max(mean, _LEAST_LOAD) / max(load, _LEAST_LOAD))) <= math.log(_RATIO):
-                requests, misses = requests + count, misses + missed
-        return misses / requests if requests >= _ENOUGH else None
 
     def requests_from(self, load: float) -> float:
         """Return the requests at this load and higher ones."""

@@ -57,18 +57,15 @@ class ReplicaNeed:
     trusted_share: float = 1.0  # that `replica_rate` is of the predicted one
     # Of `replicas`, those beyond the ones that the expected load and the queue alone need: a warm spare.
     spare: int = 0
-    whole_margin_share: float = 0.0  # to miss with the replicas that are ready, if no margin was given back
 
     @property
     def cause(self) -> str:
         """The calculation in words."""
         load = self.load
-        text = (
-            f"{_rate(load.expected)} requests/s expected in {load.horizon_s:.0f} s, up to {_rate(load.upper)}"
-        )
+        text = f"{load.expected:.3g} requests/s expected in {load.horizon_s:.0f} s, up to {load.upper:.3g}"
         if self.backlog_rate:
-            text += f", and {_rate(self.backlog_rate)} of queue"
-        text += f"; {_rate(self.replica_rate)} per replica; {self._comparison}"
+            text += f", and {self.backlog_rate:.3g} of queue"
+        text += f"; {self.replica_rate:.3g} per replica; {self._comparison}"
         if self.spare:
             spare = f"{self.spare} of {self.replicas} {'is' if self.spare == 1 else 'are'} spare"
             text += f"; {spare} for load that may come before a replica has started"
@@ -90,11 +87,6 @@ class ReplicaNeed:
                 return f"{text}; {self.replicas + 1} would prevent too few for {budget}"
             case NeedLimit.ONE_REPLICA:
                 return f"{text}, within {budget}"
-
-
-def _rate(rate: float) -> str:
-    """Three significant digits, never in exponent form."""
-    return f"{rate:,.0f}" if rate >= 999.5 else f"{rate:.3g}"
 
 
 def _percent(share: float) -> str:

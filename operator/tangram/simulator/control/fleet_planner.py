@@ -17,7 +17,7 @@ from tangram.fleet import (
     Workload,
 )
 from tangram.planner import plan
-from tangram.scaling import ScalingParams, Supply
+from tangram.scaling import ScalingMemory, ScalingParams
 from tangram.scaling.ordered_replicas import ShapeStart, observe_shapes, start_outcomes
 from tangram.simulator.cluster.cluster import SimulatedCluster
 from tangram.simulator.cluster.observed_fleet import START_OF_TRACE, DesiredReplicas, observed_fleet
@@ -87,7 +87,9 @@ class FleetPlanner:
             own = [workload for workload in self.workloads if workload.owner_uid == uid]
             before = self.starts.get(uid, ())
             self.starts[uid] = (
-                observed[uid] if uid in observed else observe_shapes(before, own, Supply(), _PARAMS, now)
+                observed[uid]
+                if uid in observed
+                else observe_shapes(before, own, ScalingMemory(), _PARAMS, now)
             )
 
     def _with_start_outcomes(self, snapshot: FleetSnapshot) -> FleetSnapshot:
