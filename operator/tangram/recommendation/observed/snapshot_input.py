@@ -48,7 +48,9 @@ def snapshot_input(
     gpus, left_out = observed_gpus(snapshot, names, unplanned)
     pools, conflicts = _pools(snapshot, gpus)
     desired = {d.id: d.present[1] for d in deployments if d.present is not None}
-    held, uncounted = gpus_in_use_on_left_out_nodes(snapshot, names, {gpu.node for gpu in gpus}, desired)
+    in_use, uncounted = gpus_in_use_on_left_out_nodes(snapshot, names, {gpu.node for gpu in gpus}, desired)
+    planned = {gpu.id for gpu in gpus}  # two nodes may report one id: a copied disk, or a GPU that moved
+    held = tuple({gpu.id: gpu for gpu in in_use if gpu.id not in planned}.values())
     partitioned = {gpu.id for node in snapshot.partition.nodes for gpu in node.gpus}
     return FleetInput(
         gpus=tuple(sorted((*gpus, *held), key=lambda gpu: gpu.id)),
