@@ -121,11 +121,12 @@ def test_a_call_that_is_required_is_made(
         with client.chat.completions.stream(
             model="tiny", messages=[{"role": "user", "content": "x"}], **fields
         ) as events:
-            message = events.until_done().get_final_completion().choices[0].message
+            answer: Any = events.until_done().get_final_completion().choices[0]
     else:
-        message = said(client, **fields).choices[0].message
+        answer = said(client, **fields).choices[0]
+    message = answer.message
     calls = message.tool_calls or []
-    assert not message.content
+    assert not message.content or answer.finish_reason == "length"  # the head of a call that was cut
     assert calls
     assert len(calls) == 1 or parallel
     assert {call.function.name for call in calls} <= set(names)
