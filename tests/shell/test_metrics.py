@@ -76,9 +76,7 @@ def test_an_llm_deployment_whose_spec_became_invalid_keeps_its_replicas_and_says
     for name in "ab":
         assert exported(metrics, "tangram_desired_replicas", name) == 1
         assert exported(metrics, "tangram_ready_replicas", name) == 1
-    assert (
-        exported(metrics, "tangram_placed_replicas", "a") == 1
-    )  # what runs is placed
+    assert exported(metrics, "tangram_placed_replicas", "a") == 1  # what runs is placed
 
     def accepted(name: str, status: str, reason: str) -> float | None:
         labels = {"type": "Accepted", "status": status, "reason": reason}
