@@ -288,6 +288,23 @@ def test_on_a_left_out_node_the_gpu_that_its_backend_knows_is_in_use(backend):
     assert gpu["instances"] == [{"profile": "1g.10gb", "start": start, "owner": "ns/old"}]
 
 
+def test_a_gpu_that_two_nodes_report_counts_once_and_there_is_a_plan():
+    old = intent("old")
+    whole = PartitionedGPU("GPU-1", MIGLayout(), held=((None, "ns/p"),))
+    partition = PartitionView(
+        (
+            NodePartition("n", "nvml", gpus=(whole,)),
+            NodePartition("m", "nvml", gpus=(replace(whole, held=()),)),
+        )
+    )
+    claim = Claim("n", GPU.resource, 1, old.uid, pod="ns/p")
+    cordoned = left_out(offers={GPU.resource: "1"}, unschedulable=True)
+    observed = serving(old, GPU, cordoned, node("m", gpu=1))
+    observed = replace(observed, claims=(claim,), partition=partition)
+
+    assert [gpu["id"] for gpu in recommend(observed, (old,)).document["gpus"]] == ["GPU-1"]
+
+
 def test_nodes_that_a_pool_may_grow_by_are_as_large_as_its_planned_ones():
     old = intent("old")
     labels = (("pool", "p"),)
