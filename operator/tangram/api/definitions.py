@@ -90,16 +90,16 @@ GPU_POOL = Definition(
     plural="gpupools",
     short_names=("gpool",),
     scope="Cluster",
-    description="GPUPool describes a group of GPU nodes: which nodes belong to it, what their GPUs are and "
-    "cost, and what plans may do to them. Pools are optional: GPU nodes in no pool are used, too, at the "
+    description="GPUPool describes a group of GPU nodes: their labels, GPU model and price, and the "
+    "changes that plans may make to them. Pools are optional. GPU nodes in no pool are used too, at the "
     "operator's prices, else the catalog's.",
     spec=GPUPoolSpec,
-    spec_description="Which nodes, what their GPUs are and cost, and what plans may do to them.",
+    spec_description="The nodes, their GPU model and price, and the changes that plans may make to them.",
     status=GPUPoolStatus,
     columns=(
         _column("Nodes", ".status.nodes", "Nodes that belong to it.", "integer"),
         _column("GPUs", ".status.gpus", "GPUs of these nodes.", "integer"),
-        _column("Policy", ".spec.migPolicy", "What plans may do to the MIG layout."),
+        _column("Policy", ".spec.migPolicy", "The changes that plans may make to the MIG layout."),
         _column("$/GPU-H", ".spec.pricePerGPUHour", "USD per hour of one whole GPU."),
         _column("Ready", _condition("Ready", "status"), "Whether its nodes are Ready and offer their GPUs."),
         _column("Reason", _condition("Ready", "reason"), "Why, in one word."),
@@ -120,17 +120,23 @@ FLEET_PLAN = Definition(
     plural="fleetplans",
     short_names=("fplan",),
     scope="Cluster",
-    description="FleetPlan is a plan of the whole fleet: which LLMDeployment runs best on which GPUs and MIG "
-    "slices, what that costs, how far from the optimum it may be, and the steps that lead to it. Or it is a "
-    "plan of changes: GPUs that are cut anew together, which Tangram carries out once it is approved, by a "
-    "person or by the GPUPool's migPolicy. Tangram writes FleetPlans and keeps the last 20.",
+    description="FleetPlan is a plan of the whole fleet, or a plan of changes. A plan of the whole fleet "
+    "has the GPUs and MIG slices of each LLMDeployment, their cost, a bound of the distance from the "
+    "optimum, and the steps that lead to it. A plan of changes has GPUs that are cut together. Tangram "
+    "carries it out once a person or the GPUPool's migPolicy approves it. Tangram writes FleetPlans and "
+    "keeps the last 20.",
     spec=FleetPlanSpec,
     spec_description="The plan. It never changes, but for approved.",
     spec_rules=(KIND_RULE, SPEC_RULE),
     status=FleetPlanStatus,
     columns=(
         _column("State", ".status.state", "Recommended, InForce, Executing, Done and so on."),
-        _column("Changes", ".spec.changeDisplay", "What is cut, moves and gains; empty: of the whole fleet."),
+        _column(
+            "Changes",
+            ".spec.changeDisplay",
+            "The GPUs that are cut, and the LLMDeployments that "
+            "move or gain. Empty for a plan of the whole fleet.",
+        ),
         _column("$/H", ".spec.costPerHour", "USD per hour of the GPUs in use under this plan."),
         _column("Saves", ".status.savesPerHour", "USD per hour less than the fleet as it is."),
         _column("Unmet", ".spec.unmet", "LLMDeployments that get fewer replicas than they need.", "integer"),
@@ -149,9 +155,9 @@ GPU_NODE = Definition(
     plural="gpunodes",
     short_names=("gnode",),
     scope="Cluster",
-    description="GPUNode holds the MIG layouts of the GPUs of the node with the same name: those that they "
-    "are to have, which Tangram's operator writes, and those that they have, which the partition backend of "
-    "the node writes.",
+    description="GPUNode holds the MIG layouts of the GPUs of the node with the same name. The spec has "
+    "the wanted layouts, and Tangram's operator writes it. The status has the present layouts, and the "
+    "partition backend of the node writes it.",
     spec=GPUNodeSpec,
     spec_description="The layouts that the GPUs are to have. Written by the operator alone.",
     status=GPUNodeStatus,
@@ -170,7 +176,9 @@ GPU_NODE = Definition(
         _column(
             "Deadline", _condition("Applied", "deadline"), "Until when something is waited for.", priority=1
         ),
-        _column("Backend", ".status.backend", "What creates and destroys MIG instances.", priority=1),
+        _column(
+            "Backend", ".status.backend", "The component that creates and destroys MIG instances.", priority=1
+        ),
         _column("Plan", ".spec.planHash", "Hash of the FleetPlan that the spec follows.", priority=1),
         _AGE,
     ),

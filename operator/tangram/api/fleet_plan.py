@@ -53,7 +53,7 @@ class PlannedShape(APIModel):
         description="GPU model, followed by :PROFILE for a MIG slice and by TPn where a replica takes n GPUs."
     )
     precision: Word = Field(
-        description="Data type of the weights; `unknown` for running replicas that were not sized."
+        description="Data type of the weights. `unknown` for running replicas that were not sized."
     )
     replicas: Count = Field(description="Number of replicas.")
 
@@ -63,7 +63,7 @@ class PlannedDeployment(APIModel):
 
     namespace: ShortText = Field(description="Namespace of the LLMDeployment.")
     name: ShortText = Field(description="Name of the LLMDeployment.")
-    chosen: tuple[PlannedShape, ...] = list_field(8, "Its replicas by shape; empty where it gets none.")
+    chosen: tuple[PlannedShape, ...] = list_field(8, "Its replicas by shape. Empty where it gets none.")
     cost_per_hour: Decimal = Field(
         description="USD per hour of its replicas. A slice costs its share of the GPU: of compute or of "
         "memory, whichever is larger."
@@ -80,7 +80,7 @@ class PlannedSlices(APIModel):
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )
     owner: ShortText | None = optional(
-        "The LLMDeployment whose replicas use them; absent where they are free."
+        "The LLMDeployment whose replicas use them. Absent where they are free."
     )
 
 
@@ -91,7 +91,7 @@ class PlannedLayout(APIModel):
     sku: ShortText = Field(description="GPU model.")
     recut: bool = Field(default=False, description="Whether MIG instances are created or destroyed for it.")
     slices: tuple[PlannedSlices, ...] = list_field(
-        16, "The MIG slices of the GPU, or the whole GPU; empty where it is not in use."
+        16, "The MIG slices of the GPU, or the whole GPU. Empty where it is not in use."
     )
     gpus: tuple[ShortText, ...] = list_field(EXAMPLES, "Up to three of these GPUs, as NODE/INDEX.")
 
@@ -108,9 +108,9 @@ class PlannedMove(APIModel):
 class PlannedStep(APIModel):
     """One step that leads to the plan."""
 
-    number: Count = Field(description="Number of the step; later steps refer to it.")
+    number: Count = Field(description="Number of the step. Later steps refer to it.")
     kind: Word = Field(
-        description="What is done: start-replica, drain-replica, create-slice, set-mode and so on."
+        description="The operation: start-replica, drain-replica, create-slice, set-mode and so on."
     )
     owner: ShortText | None = optional("The LLMDeployment of the replica, where the step concerns one.")
     at: Text = Field(description="The node or the GPUs, and the slice.")
@@ -126,7 +126,9 @@ class UnmetDemand(APIModel):
         description="The LLMDeployment: NAMESPACE/NAME, or NAME in the namespace `default`."
     )
     priority: int = Field(
-        ge=-(10**9), le=10**9, description="Priority of the LLMDeployment; higher ones are served first."
+        ge=-(10**9),
+        le=10**9,
+        description="Priority of the LLMDeployment. Higher priorities are served first.",
     )
     share: Decimal = Field(description="Fraction of its demand that is not served, from 0 to 1.")
     reason: Text = Field(description="Why, in one sentence.")
@@ -161,7 +163,8 @@ class PlannedChange(APIModel):
     index: Count | None = optional("Index of the GPU on its node when the plan was made.")
     before: PlannedMIGLayout = Field(description="The layout from which the plan starts.")
     after: PlannedMIGLayout = Field(
-        description="The layout that it is given; the same where replicas leave the GPU, and it is not cut."
+        description="The layout after the plan. It equals `before` where replicas leave the GPU and it "
+        "is not cut."
     )
 
 
@@ -176,8 +179,8 @@ class DisturbedDeployment(APIModel):
     )
     restarts: StrictBool = Field(
         default=False,
-        description="Whether replicas of it stop before others serve: downtime, which a person has to "
-        "approve whatever the pool's migPolicy.",
+        description="Whether its replicas stop before others serve. That is downtime, and a person has "
+        "to approve it whatever the pool's migPolicy.",
     )
 
 
@@ -193,43 +196,45 @@ class FleetPlanSpec(APIModel):
         'The changes as text, equal ones together: "node-a/0: gpu -> 3x1g.10gb, chat moves, for code".'
     )
     disturbed: tuple[DisturbedDeployment, ...] = list_field(
-        MAX_ITEMS, "LLMDeployments of which replicas move for the changes."
+        MAX_ITEMS, "LLMDeployments whose replicas move for the changes."
     )
     serves: tuple[ShortText, ...] = list_field(
         MAX_ITEMS, "LLMDeployments that get more replicas by the changes, as NAMESPACE/NAME."
     )
     cost_before_per_hour: Decimal | None = optional(
-        "Of a plan of changes: USD per hour of those of its GPUs that were in use when it was made, and of "
-        "those to which replicas move."
+        "Of a plan of changes: USD per hour of its GPUs that were in use when it was made, and of the "
+        "GPUs to which replicas move."
     )
-    pool: ShortText | None = optional("GPUPool of the GPUs in `changes`: its migPolicy says who approves.")
+    pool: ShortText | None = optional(
+        "GPUPool of the GPUs in `changes`. Its migPolicy decides whether a person has to approve."
+    )
     fleet_plan: Hash | None = optional("FleetPlan of the whole fleet that the changes lead to.")
     approved: StrictBool | None = optional(
-        "Consent to the changes, where the pool's migPolicy is Recommend or replicas restart; false rejects "
-        "them. Set it with "
-        "`tangram approve NAME`, or with kubectl patch. The one field that may change."
+        "Consent to the changes, where the pool's migPolicy is Recommend or replicas restart. True "
+        "approves them, false rejects them. Set it with `tangram approve NAME`, or with kubectl patch. "
+        "No other field may change."
     )
     inputs_hash: Hash | None = optional(
-        "Hash of all inputs of the plan and of the version of Tangram; the FleetPlan's name."
+        "Hash of all inputs of the plan and of the version of Tangram. It is the name of the FleetPlan."
     )
     proof: Literal["Optimal", "Feasible", "Fallback"] | None = optional(
-        "Optimal: the solver proved that no plan is better. Feasible: the solver reached its "
-        "limit; `gap` bounds the distance to the best plan. Fallback: no plan was found in time, and the "
-        "fleet stays as it is."
+        "Optimal: the solver proved that no plan is better. Feasible: the solver reached its limit, and "
+        "`gap` bounds the distance to the best plan. Fallback: no plan was found in time, and the fleet "
+        "stays as it is."
     )
     cost_per_hour: Decimal | None = optional(
-        "USD per hour of the GPUs in use under this plan, new nodes included; of a plan of changes, of the "
-        "GPUs that `costBeforePerHour` counts."
+        "USD per hour of the GPUs in use under this plan, GPUs of new nodes included. Of a plan of "
+        "changes: of the GPUs that `costBeforePerHour` counts."
     )
     idle_per_hour: Decimal | None = optional("USD per hour of the free slices of GPUs in use.")
     move_cost: Decimal | None = optional("USD for all moves of replicas, paid once.")
     horizon_hours: Decimal | None = optional("Hours within which a saving must pay for its moves.")
-    objective: Decimal | None = optional("USD over the horizon, moves included: what the solver minimized.")
+    objective: Decimal | None = optional("USD over the horizon, moves included. The solver minimizes it.")
     bound: Decimal | None = optional(
         "Lower bound of the objective, in USD: no plan that leaves as little demand unmet costs less."
     )
     gap: Annotated[str, StringConstraints(max_length=16)] | None = optional(
-        'Relative gap between objective and bound, in percent; "0.00%" is proved optimal.'
+        'Relative gap between objective and bound, in percent. "0.00%" is proved optimal.'
     )
     one_shape_per_deployment: ShortText | None = optional(
         "How much more this plan costs at most because all replicas of an LLMDeployment have one shape, "
@@ -237,9 +242,9 @@ class FleetPlanSpec(APIModel):
     )
     gpus: ShortText | None = optional('GPUs in use over all GPUs, as text: "3/6".')
     gpus_in_use: Count | None = optional(
-        "GPUs in use under this plan, those of new nodes included.", alias="gpusInUse"
+        "GPUs in use under this plan, GPUs of new nodes included.", alias="gpusInUse"
     )
-    gpu_count: Count | None = optional("All GPUs of the plan, those of new nodes included.")
+    gpu_count: Count | None = optional("All GPUs of the plan, GPUs of new nodes included.")
     unmet: Count | None = optional("Number of LLMDeployments that get fewer replicas than they need.")
     short: tuple[UnmetDemand, ...] = list_field(
         MAX_ITEMS, "The LLMDeployments that get fewer replicas than they need, highest priority first."
@@ -251,21 +256,23 @@ class FleetPlanSpec(APIModel):
     total_layouts: Count | None = optional("Number of different layouts.")
     layouts: tuple[PlannedLayout, ...] = list_field(
         MAX_ITEMS,
-        "The layouts of all GPUs, equal ones together: those to re-cut come first, then the most frequent.",
+        "The layouts of all GPUs, equal layouts together. Layouts of GPUs to re-cut come first, then the "
+        "most frequent layouts.",
     )
     new_nodes: tuple[NewNodes, ...] = list_field(MAX_NEW_NODES, "Nodes that the plan adds, by GPUPool.")
     total_moves: Count | None = optional("Number of replicas that move.")
     moves: tuple[PlannedMove, ...] = list_field(
-        MAX_ITEMS, "The moves, as many as fit into one object; totalMoves counts all."
+        MAX_ITEMS, "The moves, as many as fit into one object. totalMoves counts all."
     )
     total_steps: Count | None = optional("Number of steps that lead to the plan.")
     steps: tuple[PlannedStep, ...] = list_field(
         MAX_ITEMS,
-        "The steps that lead to the plan, in a feasible order, as many as fit into one object; totalSteps "
-        "counts all.",
+        "The steps that lead to the plan, in a feasible order, as many as fit into one object. "
+        "totalSteps counts all.",
     )
     steps_missing: Text | None = optional(
-        "What is missing for the steps to complete the plan; absent where they complete it."
+        "The replicas that the steps do not bring to their devices, and the cause. Absent where the "
+        "steps complete the plan."
     )
     notes: tuple[Text, ...] = list_field(
         MAX_NOTES, "Remarks about the inputs and the plan, for instance GPUs that are left out."
@@ -288,25 +295,25 @@ class FleetPlanStatus(APIModel):
     """The state of the plan, and its figures that change over time. Written by Tangram alone."""
 
     state: PlanState | None = optional(
-        "Of a plan of the whole fleet: Recommended: the plan is better than the fleet as it is. InForce: the "
-        "fleet is as planned. Superseded: a later FleetPlan took its place. Of a plan of changes: "
-        "Recommended: it waits for `spec.approved`. Approved: by a person, or by the pool's migPolicy. "
-        "Executing. Done: every GPU has its layout, and every replica stands where the plan has it. Blocked: "
-        "it cannot begin or go on. Failed: the layouts could not be made, and the GPUs go back to those "
-        "before, or a replica could not move. Rejected. Superseded: it is not recommended any more."
+        "A plan of the whole fleet is Recommended (better than the fleet as it is), InForce (the fleet "
+        "is as planned) or Superseded (by a later FleetPlan). A plan of changes is Recommended (it waits "
+        "for `spec.approved`), Approved (by a person or by the pool's migPolicy), Executing, Done (every "
+        "GPU has its layout, and every replica its device), Blocked (it cannot begin or go on), Failed "
+        "(a layout could not be made, or a replica could not move, and the GPUs get their former layouts "
+        "back), Rejected, or Superseded (no longer recommended)."
     )
     since: Time | None = optional("When `state` last changed.")
     reason: Word | None = optional("Of a plan of changes: the reason of its state, in one word.")
     message: Text | None = optional("Of a plan of changes: the reason in one sentence.")
     waits_for: ShortText | None = optional("The one object that the plan waits for, where it waits.")
-    deadline: Time | None = optional("Until when it waits.")
+    deadline: Time | None = optional("Time at which the wait ends.")
     progress: ShortText | None = optional('GPUs that have their new layout, over all that get one: "1/2".')
     current_cost_per_hour: Decimal | None = optional(
-        "USD per hour of the GPUs in use in the fleet as it is; of a superseded plan, the last value before "
-        "it was superseded. Of a plan of changes: `spec.costBeforePerHour`."
+        "USD per hour of the GPUs in use in the fleet as it is. Of a superseded plan: the last value "
+        "before it was superseded. Of a plan of changes: `spec.costBeforePerHour`."
     )
     saves_per_hour: SignedDecimal | None = optional(
-        "`currentCostPerHour` less `spec.costPerHour`, in USD per hour; below 0 where the plan costs more "
-        "because it serves more."
+        "`currentCostPerHour` less `spec.costPerHour`, in USD per hour. It is below 0 where the plan "
+        "costs more because it serves more."
     )
     solve_seconds: Decimal | None = optional("Time that it took to compute the plan, in seconds.")

@@ -35,7 +35,7 @@ GPU_UUID, MIG_UUID = f"^GPU-{_UUID}$", f"^MIG-{_UUID}$"
 GPU_ID = rf"^(GPU-{_UUID}|index-(0|[1-9][0-9]?))$"
 PROFILE = r"^[1-9][0-9]?g[.][1-9][0-9]{0,3}gb([+-][a-z]([a-z.]*[a-z])?)?$"
 GPU_ID_HELP = (
-    "UUID of the GPU, as nvidia-smi prints it; `index-N` where the backend knows GPUs by index alone."
+    "UUID of the GPU, as nvidia-smi prints it. `index-N` where the backend knows GPUs by index alone."
 )
 MODE_HELP = "instances need MIG mode: set migEnabled, or list none"
 UNKNOWN_GPU = (
@@ -106,7 +106,7 @@ class GPUNodeSpec(APIModel):
     """The layouts that the GPUs of a node are to have. Written by the operator alone."""
 
     plan_hash: Hash | None = optional(
-        "Hash of the FleetPlan that these layouts follow; absent where they follow none."
+        "Hash of the FleetPlan that these layouts follow. Absent where they follow none."
     )
     gpus: Annotated[tuple[WantedGPU, ...], AfterValidator(_distinct_gpus)] = _keyed(
         MAX_GPUS, "GPUs of which the layout is decided. The backend changes nothing on others.", "id"
@@ -128,7 +128,7 @@ class InstanceHolder(APIModel):
         description="Namespace of the pod."
     )
     name: Annotated[str, StringConstraints(max_length=LONGEST_NAME)] = Field(description="Name of the pod.")
-    uid: UID | None = optional("UID of the pod; absent where the backend does not know it.")
+    uid: UID | None = optional("UID of the pod. Absent where the backend does not know it.")
 
 
 class InstanceStatus(APIModel):
@@ -139,12 +139,12 @@ class InstanceStatus(APIModel):
     )
 
     uuid: Annotated[str, StringConstraints(max_length=40, pattern=MIG_UUID)] | None = optional(
-        "UUID of the MIG device; absent where there is none (no compute instance), or the backend does not "
-        "know it."
+        "UUID of the MIG device. Absent where there is none (no compute instance), or the backend does "
+        "not know it."
     )
     profile: ProfileName = Field(description="MIG profile, as nvidia-smi prints it.")
     start: Start | None = optional(
-        "Index of its first memory slice; absent where the backend knows the number of instances alone."
+        "Index of its first memory slice. Absent where the backend knows the number of instances alone."
     )
     memory_mebibytes: Count | None = optional("Memory of the instance in MiB, as the driver reports it.")
     usage: Literal["Free", "Held", "Unknown"] = Field(
@@ -152,8 +152,8 @@ class InstanceStatus(APIModel):
         "the backend cannot know."
     )
     holder: InstanceHolder | None = optional(
-        "The pod that holds it; absent where none does, where only a process does, and where the backend "
-        "cannot know."
+        "The pod that holds it. Absent where no pod does, where only a process does, and where the "
+        "backend cannot know."
     )
 
 
@@ -161,21 +161,21 @@ class AttemptsStatus(APIModel):
     """Failed attempts to give one GPU its layout. Gone once an attempt succeeds."""
 
     count: Count = Field(description="Failed attempts in a row.")
-    code: Count | None = optional("Code of the last error, as NVML numbers it; absent for other errors.")
+    code: Count | None = optional("Code of the last error, as NVML numbers it. Absent for other errors.")
     error: Annotated[str, StringConstraints(min_length=1, max_length=64)] = Field(
         description="Name of the last error: IN_USE, INSUFFICIENT_RESOURCES ..."
     )
-    message: Text = Field(description="What was tried, and what went wrong, in one sentence.")
-    next_try: Time | None = optional("When it is tried again; absent where it is not.")
+    message: Text = Field(description="The operation and its error, in one sentence.")
+    next_try: Time | None = optional("When it is tried again. Absent where it is not.")
 
 
 class GPUStatus(APIModel):
     """One GPU of the node, as the backend found it."""
 
     id: GPUId = Field(description=GPU_ID_HELP)
-    index: Count = Field(description="Index of the GPU on its node; it may change with a reboot or a reset.")
+    index: Count = Field(description="Index of the GPU on its node. It may change with a reboot or a reset.")
     product: ShortText | None = optional("Product name, as the driver reports it.")
-    sku: SKU | None = optional("GPU model, by its name in the catalog; absent where the catalog lacks it.")
+    sku: SKU | None = optional("GPU model, by its name in the catalog. Absent where the catalog lacks it.")
     mig_mode: Mode = Field(
         description="MIG mode as it is. Unsupported: MIG cannot cut it. Unknown: the backend cannot know."
     )
@@ -186,12 +186,12 @@ class GPUStatus(APIModel):
         MAX_INSTANCES, "The GPU instances that exist, by start."
     )
     usage: Literal["Free", "Held", "Unknown"] | None = optional(
-        "Whether a pod or a process uses the GPU as a whole; absent in MIG mode."
+        "Whether a pod or a process uses the GPU as a whole. Absent in MIG mode."
     )
     holder: InstanceHolder | None = optional(
         "The pod that holds the GPU as a whole, where its backend knows it."
     )
-    attempts: AttemptsStatus | None = optional("Failed attempts; absent where the last one succeeded.")
+    attempts: AttemptsStatus | None = optional("Failed attempts. Absent where the last one succeeded.")
 
 
 class QuarantineStatus(APIModel):
@@ -215,9 +215,9 @@ class GPUNodeCondition(Condition):
     )
 
     type: Literal["Ready", "Applied"] = Field(description="Name of the aspect.")
-    since: Time = Field(description="When the reason became what it is; `status` may have changed earlier.")
-    waits_for: ShortText | None = optional("The one object that is waited for, where something is.")
-    deadline: Time | None = optional("Until when it is waited for.")
+    since: Time = Field(description="When the reason last changed. `status` may have changed earlier.")
+    waits_for: ShortText | None = optional("The object that the condition waits for, where it waits.")
+    deadline: Time | None = optional("Time at which the wait ends.")
 
 
 NOT_REPORTED = "NotReported"  # the reason of conditions that no partition backend has written yet
@@ -253,12 +253,14 @@ class GPUNodeStatus(APIModel):
         "Boot ID of the node (status.nodeInfo.bootID). After another boot all GPU instances are gone.",
         alias="bootID",
     )
-    backend: BackendName | None = optional("What creates and destroys the MIG instances of this node.")
+    backend: BackendName | None = optional(
+        "The backend that creates and destroys the MIG instances of this node."
+    )
     backend_version: ShortText | None = optional("Version of the backend.")
-    driver_version: ShortText | None = optional("Version of the NVIDIA driver; absent where it is not known.")
+    driver_version: ShortText | None = optional("Version of the NVIDIA driver. Absent where it is not known.")
     mig_config: LabelText | None = optional(
-        "Entry of mig-manager's ConfigMap that the backend last set the label nvidia.com/mig.config to; "
-        "absent where it set none."
+        "Entry of mig-manager's ConfigMap to which the backend last set the label nvidia.com/mig.config. "
+        "Absent where it set none."
     )
     gpu_count: Count | None = optional("Number of GPUs in `gpus`.")
     layout_display: ShortText | None = optional(
@@ -270,7 +272,7 @@ class GPUNodeStatus(APIModel):
     gpus: tuple[GPUStatus, ...] = _keyed(MAX_GPUS, "The GPUs of the node, by index.", "id")
     quarantine: tuple[QuarantineStatus, ...] = _keyed(
         MAX_GPUS,
-        "GPUs on which changes failed too often. They stay as they are; plans leave them out.",
+        "GPUs on which changes failed too often. They stay as they are, and plans leave them out.",
         "uuid",
     )
 

@@ -47,12 +47,12 @@ _SELECTOR_SCHEMA: dict[str, JsonValue] = {
 
 
 class PoolNodesSpec(APIModel):
-    """The limits of the cluster autoscaler, and what new nodes are like."""
+    """The limits of the cluster autoscaler, and the properties of new nodes."""
 
     min: Annotated[StrictInt, Field(ge=0, le=MAX_NODES)] = Field(
         default=0,
-        description="Minimum number of nodes of the cluster autoscaler's node group; at most max. Plans do "
-        "not use it: they remove no nodes, and count no cost for GPUs that they leave unused.",
+        description="Minimum number of nodes of the cluster autoscaler's node group, at most max. Plans "
+        "do not use it: they remove no nodes, and count no cost for GPUs that they leave unused.",
     )
     max: Annotated[StrictInt, Field(ge=0, le=MAX_NODES)] | None = optional(
         "Maximum number of nodes of the cluster autoscaler's node group. Plans may add nodes up to it, at "
@@ -61,8 +61,8 @@ class PoolNodesSpec(APIModel):
     gpus_per_node: Annotated[StrictInt, Field(ge=1, le=64)] = Field(
         default=8,
         alias="gpusPerNode",
-        description="Number of GPUs of a new node, for a pool without nodes. Else new nodes have as many as "
-        "the present ones.",
+        description="Number of GPUs of a new node, for a pool without nodes. Otherwise a new node has as "
+        "many as the present nodes.",
     )
     mig_enabled: StrictBool = Field(
         default=False, description="Whether MIG mode is enabled on the GPUs of new nodes."
@@ -70,7 +70,7 @@ class PoolNodesSpec(APIModel):
 
 
 class GPUPoolSpec(APIModel):
-    """Which nodes, what their GPUs are and cost, and what plans may do to them."""
+    """The nodes, their GPU model and price, and the changes that plans may make to them."""
 
     node_selector: Annotated[dict[StrictStr, StrictStr], AfterValidator(_labels)] = Field(
         min_length=1,
@@ -80,11 +80,12 @@ class GPUPoolSpec(APIModel):
         json_schema_extra=_SELECTOR_SCHEMA,
     )
     sku: SKU | None = optional(
-        "GPU model of the pool's nodes, by its name in the catalog (for instance H100-80GB-SXM; `tangram "
-        "gpus` lists them). It applies to nodes without the label nvidia.com/gpu.product, which GPU feature "
-        "discovery sets, and to nodes that plans add; on a node with the label, the label counts. Nodes "
-        "without the label must offer whole GPUs, or MIG slices as nvidia.com/mig-PROFILE, that no two pods "
-        "share. Default: the model by the labels of the pool's nodes."
+        "GPU model of the pool's nodes, by its name in the catalog (for instance H100-80GB-SXM). "
+        "`tangram gpus` lists the names. It applies to nodes without the label nvidia.com/gpu.product, "
+        "which GPU feature discovery sets, and to nodes that plans add. On a node with the label, the "
+        "label takes precedence. Nodes without the label must offer whole GPUs, or MIG slices as "
+        "nvidia.com/mig-PROFILE, that no two pods share. Default: the model by the labels of the pool's "
+        "nodes."
     )
     price_per_gpu_hour: PricePerGPUHour | None = optional(
         'USD per hour of one whole GPU of this pool: a decimal in quotes, such as "2.50", or a whole number. '
@@ -94,29 +95,30 @@ class GPUPoolSpec(APIModel):
     mig_policy: PoolPolicy = Field(
         default=PoolPolicy.IDLE_ONLY,
         alias="migPolicy",
-        description="What plans may do to the MIG layout of the pool's GPUs. Ignore: nothing. IdleOnly: "
-        "create and destroy MIG instances that no pod uses. Full: on every GPU, and move running replicas "
-        "for it. Recommend: the same, and moves for which nothing is cut, once a person has set approved of "
-        "the FleetPlan. Carried out where spec.backend is set and the chart's partition.enabled is true, "
-        "else only recommended.",
+        description="Changes that plans may make to the MIG layout of the pool's GPUs. Ignore: none. "
+        "IdleOnly: create and destroy MIG instances that no pod uses. Full: re-cut every GPU, and move "
+        "running replicas for it. Recommend: the same, and moves without a cut, once a person has set "
+        "approved of the FleetPlan. Changes are carried out where spec.backend is set and the chart's "
+        "partition.enabled is true. Otherwise they are only recommended.",
     )
     backend: Literal["NVML", "MIGManager"] | None = optional(
-        "What creates and destroys MIG instances. NVML: each on its own. MIGManager: NVIDIA's MIG manager, "
-        "which clears the whole GPU first. Default: plans assume that the GPU is cleared."
+        "The backend that creates and destroys MIG instances. NVML: single instances. MIGManager: "
+        "NVIDIA's MIG manager, which clears the whole GPU first. Default: none, and plans assume that "
+        "the GPU is cleared."
     )
     disruption_budget: Annotated[StrictInt, Field(ge=0, le=1_000_000)] | None = optional(
         "Maximum number of replicas that one plan may move away from GPUs of this pool. Default: no limit."
     )
     nodes: PoolNodesSpec = Field(
         default_factory=PoolNodesSpec,
-        description="The limits of the cluster autoscaler, and what new nodes are like.",
+        description="The limits of the cluster autoscaler, and the properties of new nodes.",
         json_schema_extra=validations(
             rule("!has(self.max) || !has(self.min) || self.min <= self.max", MIN_ABOVE_MAX)
         ),
     )
     zone: Annotated[StrictStr, Field(pattern=LABEL_VALUE)] | None = optional(
-        "Zone of new nodes (label topology.kubernetes.io/zone). Default: none; new nodes then count as one "
-        "zone with the nodes that lack the label.",
+        "Zone of new nodes (label topology.kubernetes.io/zone). Default: none. New nodes then count as "
+        "one zone with the nodes that lack the label.",
         max_length=LONGEST_LABEL,
     )
 
@@ -146,21 +148,21 @@ class GPUPoolStatus(APIModel):
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
     nodes: Count | None = optional(
-        "Number of its nodes: those with all labels of spec.nodeSelector and an NVIDIA label or resource, "
-        "Ready or not."
+        "Number of its nodes, Ready or not: nodes with all labels of spec.nodeSelector and an NVIDIA "
+        "label or resource."
     )
     gpus: Count | None = optional(
-        "Number of GPUs of these nodes, by the label nvidia.com/gpu.count, else by what they offer; one that "
-        "is cut into MIG slices counts once."
+        "Number of GPUs of these nodes, by the label nvidia.com/gpu.count, else by the devices that they "
+        "offer. A GPU that is cut into MIG slices counts once."
     )
     free_gpus: Count | None = optional(
-        "Number of GPUs that no pod uses, not even a slice of, on nodes that take new pods, as of the last "
-        "plan of the whole fleet; `free` is more recent.",
+        "Number of GPUs of which no pod uses even a slice, on nodes that take new pods, as of the last "
+        "plan of the whole fleet. `free` is more recent.",
         alias="freeGPUs",
     )
     cost_per_hour: Decimal | None = optional(
-        "USD per hour of its GPUs that pods use, wholly or a slice of, when the fleet was last planned. Of "
-        "nodes that take no new pods, those count on which LLMDeployments run."
+        "USD per hour of its GPUs of which pods use the whole or a slice, as of the last plan of the "
+        "whole fleet. On nodes that take no new pods, GPUs count on which LLMDeployments run."
     )
     allocatable: DeviceCounts | None = optional(
         "GPUs (nvidia.com/gpu) and MIG slices (nvidia.com/mig-PROFILE) that the device plugins of its Ready "

@@ -59,8 +59,8 @@ class HostRequestsSpec(APIModel):
         "CPU of one replica, from 500m to 1024. Default: its share of the operator's setting cpuPerGPU."
     )
     memory: MemoryMiB | None = optional(
-        "Host memory of one replica, from 2Gi to 16Ti; a replica that uses more is OOMKilled. Default: its "
-        "share of the operator's setting memoryPerGPU."
+        "Host memory of one replica, from 2Gi to 16Ti. A replica that uses more is OOMKilled. Default: "
+        "its share of the operator's setting memoryPerGPU."
     )
 
 

@@ -121,9 +121,9 @@ class PodMetadataSpec(APIModel):
     labels: Annotated[dict[StrictStr, StrictStr], AfterValidator(_pairs), AfterValidator(_labels)] = Field(
         default_factory=dict,
         max_length=MAX_ENTRIES,
-        description="Labels that engine pods carry beside Tangram's own, for cost reports or dashboards; at "
-        "most 16. Each key must be one that the operator's setting engine.podMetadataKeys lists. A change "
-        "replaces the pods.",
+        description="Labels that engine pods carry beside Tangram's own, for cost reports or dashboards, "
+        "at most 16. Each key must be one that the operator's setting engine.podMetadataKeys lists. A "
+        "change replaces the pods.",
         json_schema_extra=_map(
             LONGEST_LABEL, rule(f"self.all(key, self[key].matches(r'{LABEL_VALUE}'))", VALUES_HELP)
         ),
@@ -133,9 +133,9 @@ class PodMetadataSpec(APIModel):
     ] = Field(
         default_factory=dict,
         max_length=MAX_ENTRIES,
-        description="Annotations that engine pods carry beside Tangram's own; at most 16, of 8192 characters "
-        "together. Each key must be one that the operator's setting engine.podMetadataKeys lists. A change "
-        "replaces the pods.",
+        description="Annotations that engine pods carry beside Tangram's own, at most 16, of 8192 "
+        "characters together. Each key must be one that the operator's setting engine.podMetadataKeys "
+        "lists. A change replaces the pods.",
         json_schema_extra=_map(
             MAX_CHARACTERS,
             rule(f"self.map(key, key.size() + self[key].size()).sum() <= {MAX_CHARACTERS}", LENGTH_HELP),

@@ -69,14 +69,14 @@ class ModelSpec(APIModel):
         min_length=1,
         max_length=512,
         description="Where the checkpoint lies: a directory with config.json, tokenizer and safetensors "
-        "files. image:///dir is a directory inside the engine image; pvc://claim/dir is a directory on a "
+        "files. image:///dir is a directory inside the engine image. pvc://claim/dir is a directory on a "
         "PersistentVolumeClaim of this namespace, mounted read-only.",
         json_schema_extra=validations(rule(f"self.matches(r'{URI_PATTERN}')", f"model.uri {URI_HELP}")),
     )
     served_name: StrictStr | None = optional(
-        "The model name that clients send in requests, and the label model_name of its metrics. It must be "
-        "unique within the namespace: of two LLMDeployments with one name the older is served. Default: the "
-        "name of this object.",
+        "The model name that clients send in requests, and the label model_name of its metrics. It must "
+        "be unique within the namespace: of two LLMDeployments with one name, the older is served. "
+        "Default: the name of this object.",
         min_length=1,
         max_length=128,
         json_schema_extra=validations(
@@ -99,24 +99,24 @@ class EngineSpec(APIModel):
         default=DEFAULT_RUNNING_REQUESTS,
         ge=1,
         le=4096,
-        description="Most requests that one replica processes at a time; further requests wait in its queue.",
+        description="Most requests that one replica processes at a time. Further requests wait in its queue.",
     )
     max_request_seconds: StrictInt = Field(
         default=DEFAULT_REQUEST_S,
         ge=10,
         le=86_400,
-        description="Longest duration of one request in seconds; the engine ends a request that takes "
+        description="Longest duration of one request in seconds. The engine ends a request that takes "
         "longer. It also sets the termination grace period of the pods, 15 seconds above it, so that "
         "accepted requests are finished. A change replaces the pods.",
     )
     precision: Annotated[StrictStr, AfterValidator(weight_format)] = Field(
         default=AS_STORED,
-        description="Precision in which the weights are served. AsStored: that of the checkpoint. Any: the "
-        "cheapest precision that meets the objectives; one that the engine quantises to (fp8, int4) is used "
-        "once a Job has compared it with the checkpoint's own precision on that GPU model, and the figures "
-        "are within precisionTolerance. Otherwise the precision that is named: fp8 and int4 are then used "
-        "without a comparison. The engine serves the precision of the checkpoint, and fp8 and int4 of 16-bit "
-        "checkpoints; `tangram plan` plans all precisions.",
+        description="Precision in which the weights are served. AsStored: that of the checkpoint. Any: "
+        "the cheapest precision that meets the objectives. The engine may quantise to fp8 or int4 for "
+        "it, once a Job has compared that precision with the checkpoint's own on that GPU model, and the "
+        "figures are within precisionTolerance. A named precision is used without a comparison. The "
+        "engine serves the precision of the checkpoint, and fp8 and int4 of 16-bit checkpoints. `tangram "
+        "plan` plans all precisions.",
         json_schema_extra={"enum": list(WEIGHT_FORMATS)},
     )
     precision_tolerance: PrecisionToleranceSpec | None = optional(
@@ -127,23 +127,23 @@ class EngineSpec(APIModel):
     kv_cache_precision: Literal["bf16", "fp8"] = Field(
         default="bf16",
         description="Precision of the KV cache: bf16 (16 bit), or fp8, which holds twice the tokens. The "
-        "engine has 16 bit only: the operator does not place fp8 yet; `tangram plan` plans it.",
+        "engine has 16 bit only, so the operator does not place fp8 yet. `tangram plan` plans it.",
     )
     resources: HostResourcesSpec = Field(
         default_factory=HostResourcesSpec,
         description="CPU and memory of the host for each replica. Default: the replica's share of the "
-        "operator's settings cpuPerGPU and memoryPerGPU, which are for a whole GPU. A replica may ask for "
-        "its share of maxCPUPerGPU and maxMemoryPerGPU at most (default: cpuPerGPU and memoryPerGPU): a GPU "
-        "or slice whose share is smaller is not used, and requests above these settings are not Accepted, "
-        "with the reason AboveLimit. A change replaces the pods.",
+        "operator's settings cpuPerGPU and memoryPerGPU, which are for a whole GPU. The upper bound is "
+        "the replica's share of maxCPUPerGPU and maxMemoryPerGPU (default: cpuPerGPU and memoryPerGPU). "
+        "A GPU or slice whose share is smaller is not used. Requests above these settings are not "
+        "Accepted, with the reason AboveLimit. A change replaces the pods.",
     )
     api_key_secret_ref: SecretKeySpec | None = optional(
-        "Secret with the API keys that clients must send (Authorization: Bearer KEY). It is in the namespace "
-        "of this object; the value of its key has one API key per line, each of 8 to 512 characters without "
-        "blanks, and lines that begin with # are skipped. Any of the API keys is accepted. A change of the "
-        "Secret reaches running pods within two minutes, without a restart; a change of this reference "
-        "replaces the pods. Pods wait while the Secret is missing. /metrics and the probes need no API key. "
-        "Default: requests need no API key."
+        "Secret with the API keys that clients must send (Authorization: Bearer KEY). It is in the "
+        "namespace of this object. The value of its key has one API key per line, each of 8 to 512 "
+        "characters without blanks. Lines that begin with # are skipped. Any of the API keys is "
+        "accepted. A change of the Secret reaches running pods within two minutes, without a restart. A "
+        "change of this reference replaces the pods. Pods wait while the Secret is missing. /metrics and "
+        "the probes need no API key. Default: requests need no API key."
     )
 
 
@@ -155,8 +155,8 @@ class ObjectiveSpec(APIModel):
         description="Share of requests, in percent, that must meet the objective: 50, 90, 95 or 99.",
     )
     milliseconds: Milliseconds = Field(
-        description="Longest acceptable time in milliseconds. It is measured at the nearest histogram bucket "
-        "edge at or below it; the condition SLOMet names the edge."
+        description="Longest acceptable time in milliseconds. It is measured at the nearest histogram "
+        "bucket edge at or below it. The condition SLOMet names the edge."
     )
 
 
@@ -232,8 +232,8 @@ class PlacementSpec(APIModel):
     tensor_parallel: tuple[TensorParallel, ...] = list_field(
         4,
         "Numbers of GPUs of one node that a replica may be split over: any of 1, 2, 4 and 8. Empty: any "
-        "number. The engine runs on one GPU or slice: the operator places replicas that are not split; "
-        "`tangram plan` plans all.",
+        "number. The engine runs on one GPU or slice, so the operator places only replicas that are not "
+        "split. `tangram plan` plans all.",
         kind="set",
     )
     spread: SpreadSpec | None = optional(
@@ -296,8 +296,8 @@ class LLMDeploymentSpec(APIModel):
     )
     traffic: TrafficSpec = Field(
         default_factory=TrafficSpec,
-        description="Expected traffic, for the time before any is measured. It sizes the first replicas and "
-        "ranks GPUs and slices; after that, measured traffic decides the number of replicas.",
+        description="Expected traffic, for the time before any is measured. It sizes the first replicas "
+        "and ranks GPUs and slices. After that, measured traffic decides the number of replicas.",
     )
     placement: PlacementSpec = Field(
         default_factory=PlacementSpec,
@@ -312,18 +312,19 @@ class LLMDeploymentSpec(APIModel):
         | validations(rule("!has(self.maxReplicas) || self.minReplicas <= self.maxReplicas", MIN_ABOVE_MAX)),
     )
     replicas: Annotated[StrictInt, Field(ge=0, le=MAX_REPLICAS)] | None = optional(
-        "Number of replicas, set by a person, `kubectl scale`, a HorizontalPodAutoscaler or KEDA. While it "
-        "is set, Tangram does not scale, and scaling.minReplicas and scaling.maxReplicas do not apply. 0: no "
-        "replica runs and no GPU is kept. Default: unset, and it stays unset; Tangram then scales between "
-        "scaling.minReplicas and scaling.maxReplicas. `tangram scale NAME --auto` unsets it."
+        "Number of replicas, set by a person, `kubectl scale`, a HorizontalPodAutoscaler or KEDA. While "
+        "it is set, Tangram does not scale, and scaling.minReplicas and scaling.maxReplicas do not "
+        "apply. 0: no replica runs and no GPU is kept. Default: unset. Tangram does not set it, and "
+        "scales between scaling.minReplicas and scaling.maxReplicas. `tangram scale NAME --auto` unsets "
+        "it."
     )
     priority_class_name: PriorityClassName | None = optional(
         "PriorityClass of the engine pods. Where GPUs are scarce, the LLMDeployment whose class has the "
         "higher value gets them first, and of equal values the older one. Running replicas are not taken "
         "away for others. The class must have preemptionPolicy Never and the label "
-        'tangram.dev/priority-class: "true", which an administrator sets; the Helm chart brings tangram-low, '
-        "tangram-standard and tangram-high. A change is used in planning at once and reaches pods with the "
-        "next rollout. Default: the operator's defaultPriorityClassName."
+        'tangram.dev/priority-class: "true", which an administrator sets. The Helm chart brings '
+        "tangram-low, tangram-standard and tangram-high. A change is used in planning at once and "
+        "reaches pods with the next rollout. Default: the operator's defaultPriorityClassName."
     )
     metadata: PodMetadataSpec = Field(
         default_factory=PodMetadataSpec,

@@ -38,7 +38,7 @@ class Condition(APIModel):
 class LLMDeploymentCondition(Condition):
     """One aspect of the state of an LLMDeployment."""
 
-    type: ConditionType = Field(description="Name of the aspect. Ready sums up the others.")
+    type: ConditionType = Field(description="Name of the aspect. Ready summarizes the others.")
 
 
 class ModelStatus(APIModel):
@@ -51,7 +51,9 @@ class ModelStatus(APIModel):
         "in force.",
         alias="nextURI",
     )
-    facts: Facts | None = optional("What was found; absent while it is being inspected or cannot be served.")
+    facts: Facts | None = optional(
+        "Facts about the checkpoint. Absent while it is being inspected or cannot be served."
+    )
     evaluations: tuple[EvaluationStatus, ...] = list_field(
         16, "Quantised precisions that were compared with the checkpoint's own precision."
     )
@@ -63,23 +65,23 @@ class AlternativeStatus(APIModel):
     shape: ShortText = Field(description="GPU model, with its MIG profile if any.")
     precision: ShortText | None = optional("Precision of the weights.")
     replicas: Count = Field(
-        description="How many replicas would carry the same load there; scaling.minReplicas where it cannot "
-        "serve."
+        description="Number of replicas that would carry the same load there. It is scaling.minReplicas "
+        "where the shape cannot serve."
     )
     cost_per_hour: Decimal | None = optional(
-        "USD per hour of these replicas; absent where no price is known."
+        "USD per hour of these replicas. Absent where no price is known."
     )
     rejected_because: Reason = Field(description="The constraint that excluded it, in one word.")
-    message: Text = Field(description="The value that missed the constraint, and by how much.")
+    message: Text = Field(description="The value that violates the constraint, and by how much.")
 
 
 class RelaxationStatus(APIModel):
-    """A change that would serve an LLMDeployment whole."""
+    """A change that would serve an LLMDeployment fully."""
 
     dimension: ShortText = Field(
-        description="What would have to change, in one word: layout, gpus, objective, budget ..."
+        description="The kind of change, in one word: layout, gpus, objective, budget ..."
     )
-    text: Text = Field(description="The smallest such change that was found to suffice, in a sentence.")
+    text: Text = Field(description="The smallest such change that suffices, in a sentence.")
 
 
 class PlacementStatus(APIModel):
@@ -103,12 +105,12 @@ class PlacementStatus(APIModel):
         "Name of the FleetPlan that `because` and `relaxations` are from: a plan of the whole fleet."
     )
     because: tuple[Text, ...] = list_field(
-        16, "Where some replicas have no room: the constraints that together exclude them."
+        16, "Where some replicas have no device: the constraints that together exclude them."
     )
     relaxations: tuple[RelaxationStatus, ...] = list_field(
         16,
-        "Where some replicas have no room: the smallest change of each kind that makes room for all of them, "
-        "each tried on the whole fleet.",
+        "Where some replicas have no device: the smallest change of each kind that gives all of them "
+        "one. Each was tried on the whole fleet.",
     )
 
 
@@ -129,7 +131,7 @@ class SLOStatus(APIModel):
 
 
 class CostStatus(APIModel):
-    """What the replicas that are placed or run cost; absent where a price is not known."""
+    """Cost of the replicas that are placed or run. Absent where a price is not known."""
 
     per_hour: Decimal = Field(
         description="USD per hour of the replicas that are placed or run. A slice costs its dominant share "
@@ -262,8 +264,8 @@ class ReplicasSetBy(APIModel):
     manager: ShortText = Field(description="Field manager: the name that the client chose.")
     subresource: ShortText | None = optional("scale, where it was set through the scale subresource.")
     time: Time | None = optional(
-        "When that client last set fields of this object; absent where the API server does not record it, as "
-        "for the scale subresource."
+        "When that client last set fields of this object. Absent where the API server does not record "
+        "it, as for the scale subresource."
     )
 
 
@@ -288,21 +290,21 @@ class LLMDeploymentStatus(APIModel):
     conditions: tuple[LLMDeploymentCondition, ...] = Field(
         default=(),
         max_length=16,
-        description="Ready sums up; Accepted, ModelReady, Placed, Available, ScalingActive and SLOMet have "
-        "the reasons.",
+        description="Accepted, ModelReady, Placed, Available, ScalingActive and SLOMet have the reasons. "
+        "Ready summarizes them.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
     replicas: Count | None = optional(
-        "Engine pods that exist, ready or not: what HorizontalPodAutoscalers and `kubectl scale` read."
+        "Engine pods that exist, ready or not. HorizontalPodAutoscalers and `kubectl scale` read it."
     )
     replicas_display: ShortText | None = optional('Ready over desired replicas, as text: "3/4".')
     selector: ShortText | None = optional(
-        "Label selector, as text, of exactly the engine pods of this LLMDeployment: what "
-        "HorizontalPodAutoscalers read."
+        "Label selector, as text, of exactly the engine pods of this LLMDeployment. "
+        "HorizontalPodAutoscalers read it."
     )
     replicas_set_by: ReplicasSetBy | None = optional(
-        "Which client set spec.replicas; absent where it is not set. The API server does not record a client "
-        "that uses the scale subresource while no client owns the field."
+        "The client that set spec.replicas. Absent where it is not set. The API server does not record a "
+        "client that uses the scale subresource while no client owns the field."
     )
     desired_replicas: Count | None = optional(
         "Desired replicas: spec.replicas, else a number between scaling.minReplicas and scaling.maxReplicas."
@@ -314,7 +316,7 @@ class LLMDeploymentStatus(APIModel):
     )
     slo: SLOStatus | None = optional("Latency as measured, at most once a minute.")
     cost: CostStatus | None = optional(
-        "What the replicas that are placed or run cost; absent where a price is not known."
+        "Cost of the replicas that are placed or run. Absent where a price is not known."
     )
     url: ShortText | None = optional("Base URL of the OpenAI-compatible API within the cluster.")
     last_scale: LastScale | None = optional("The last change of the desired number of replicas.")
