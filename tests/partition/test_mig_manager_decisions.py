@@ -205,7 +205,7 @@ def test_counts_that_no_order_of_creation_yields_are_refused(monkeypatch):
     done = stepped(spec=want("3g.40gb@4"))
 
     assert (applied(done)["reason"], done.action) == ("IllegalLayout", None)
-    assert "default positions yield 1x 3g.40gb" in applied(done)["message"]
+    assert "at default positions, which cannot give 1x 3g.40gb" in applied(done)["message"]
 
 
 @pytest.mark.parametrize(

@@ -512,9 +512,12 @@ def test_a_plan_with_a_quarantined_gpu_fails_with_the_reason():
 @pytest.mark.parametrize(
     ("late", "message"),
     [
-        (gpu("a0", "gpu", failure="mode: IN_USE"), "GPU a0 is not 2g.12gb@0 2g.12gb@2: mode: IN_USE"),
-        (gpu("a0", "gpu", None), "GPU a0 is not 2g.12gb@0 2g.12gb@2: GPU a0"),
-        (gpu("a0", "gpu"), "GPU a0 is not 2g.12gb@0 2g.12gb@2"),
+        (
+            gpu("a0", "gpu", failure="mode: IN_USE"),
+            "GPU a0 does not have the layout 2g.12gb@0 2g.12gb@2: mode: IN_USE",
+        ),
+        (gpu("a0", "gpu", None), "GPU a0 does not have the layout 2g.12gb@0 2g.12gb@2: GPU a0"),
+        (gpu("a0", "gpu"), "GPU a0 does not have the layout 2g.12gb@0 2g.12gb@2"),
     ],
 )
 def test_a_plan_that_fails_at_its_deadline_says_which_gpu_was_late_and_why(late, message):
@@ -552,7 +555,7 @@ def test_a_missing_node_or_gpu_blocks_the_plan(nodes):
     result = begun(*nodes)
 
     assert verdicts(result) == {"plan": ("Blocked", "GPUMissing")}
-    assert result.progress[0].message == "GPU a0 of node a is not there any more"
+    assert result.progress[0].message == "node a does not report GPU a0 any more"
 
 
 def test_a_missing_gpu_takes_the_others_back():

@@ -76,7 +76,7 @@ class PackingChoice:
             steps = self.steps_of(fleet, packing, False)
             if "stepsMissing" not in steps:
                 cost, why = best.packing.cost_per_hour, best.steps["stepsMissing"]["text"]
-                note = f"another layout, for {cost:.2f} $/h, is left out: no step leads there: {why}"
+                note = f"a layout for {cost:.2f} $/h is not planned, because no step leads to it: {why}"
                 return ExecutablePacking(best.fleet, packing, steps, (note,))
         return None
 
@@ -110,7 +110,7 @@ class PackingChoice:
             direct = self.steps_of(fleet, packing, False)
             if "stepsMissing" not in direct:
                 cost, where = best.packing.cost_per_hour, ", ".join(sorted(uncut_gpus))
-                note = f"another layout, for {cost:.2f} $/h, is left out: it takes restarts on {where}"
+                note = f"a layout for {cost:.2f} $/h is not planned, because it needs restarts on {where}"
                 return ExecutablePacking(
                     best.fleet, packing, direct, (note,) * (cost < packing.cost_per_hour)
                 )

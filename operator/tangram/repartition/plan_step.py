@@ -93,7 +93,7 @@ def _lost(plan: ObservedPlan) -> PlanProgress | None:
         node = plan.world.node(change.node)
         if node is not None and node.partition.problem:  # what GPUs there are is not known
             return plan.progress(PlanState.BLOCKED, "BackendNotReady", node.partition.problem)
-        text = f"GPU {change.gpu} of node {change.node} is not there any more"
+        text = f"node {change.node} does not report GPU {change.gpu} any more"
         return plan.progress(PlanState.BLOCKED, "GPUMissing", text)
     for item in plan.observed:
         change, gpu = item.change, item.gpu
@@ -185,7 +185,9 @@ def _late(plan: ObservedPlan) -> Iterable[str]:
                 or _silent(item)
                 or ", ".join(user.place for user in item.users)
             )
-            yield f"GPU {item.gpu.id} is not {item.change.after}" + (f": {why}" if why else "")
+            yield f"GPU {item.gpu.id} does not have the layout {item.change.after}" + (
+                f": {why}" if why else ""
+            )
 
 
 def _silent(item: ObservedChange) -> str:

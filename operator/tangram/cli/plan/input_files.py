@@ -120,7 +120,7 @@ def _parts(document: Any, where: str, skipped: _SkippedDocuments, depth: int = 0
     kind = document.get("kind")
     if isinstance(kind, str) and kind.endswith("List") and isinstance(document.get("items"), list):
         if depth == _DEEPEST_LIST:  # an alias may even put a list into itself
-            raise InputError(where, "is a list in a list in a list: too deep")
+            raise InputError(where, f"nests lists more than {_DEEPEST_LIST} deep")
         of = {"kind": kind.removesuffix("List"), "apiVersion": document.get("apiVersion")}
         for i, item in enumerate(document["items"]):
             bare = isinstance(item, Mapping) and "kind" not in item and of["kind"]  # as the API itself lists

@@ -85,7 +85,7 @@ def _waits(
     elif left.in_use or left.gpu_in_use:
         yield _in_use(observed, left, holders)
     else:
-        message = f"what is left on {observed.gpu} cannot be done yet"
+        message = f"the remaining operations on {observed.gpu} cannot begin yet"
         yield NodeConditionState("False", "Postponed", message)
 
 
@@ -102,6 +102,5 @@ def _in_use(observed: ObservedLayout, left: LayoutDifference, holders: Holders) 
         user = f"process {processes[0]} on {what}"
     else:
         user = f"a pod on {what}"
-    return NodeConditionState(
-        "False", "InUse", f"{what} has to go, and is used by {user}: it is never taken away", user, IN_USE_S
-    )
+    message = f"waits until {user} ends: it uses {what}, which is in the way of the wanted layout"
+    return NodeConditionState("False", "InUse", message, user, IN_USE_S)

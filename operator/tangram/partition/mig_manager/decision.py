@@ -136,7 +136,7 @@ def _requested(change: NodeChange) -> LayoutDecision:
         error = "STUCK_PENDING"
     if not change.is_over(wait) and not _has_failed(change):
         return LayoutDecision(wait, attempts=_under_way(change.attempts))
-    text = f"mig-manager has been at {node.state or 'no state'} for too long"
+    text = f"the state of mig-manager has been {node.state or 'empty'} for too long"
     return _after_failure(change, error, text)
 
 
@@ -267,7 +267,7 @@ def _in_use(change: NodeChange, *, is_unsure: bool = False) -> LayoutDecision | 
     if not pods:
         return None
     others = f" and {len(pods) - 1} other pods" if len(pods) > 1 else ""
-    message = f"{pods[0]}{others} may hold a device of a GPU that changes: it is never taken away"
+    message = f"waits for {pods[0]}{others} to end: each may hold a device of a GPU that changes"
     state = _waiting("InUse", message, str(pods[0]), change.times.in_use_s)
     return LayoutDecision(state, attempts=change.attempts)
 
@@ -300,7 +300,7 @@ def _as_wanted() -> NodeConditionState:
 
 
 def _retrying(change: NodeChange) -> NodeConditionState:
-    message = f"mig-manager is to try {change.target} again: it has to see another value of its label first"
+    message = f"another value of the label comes first, so that mig-manager tries {change.target} again"
     return _waiting("Retrying", message, f"{MIG_CONFIG_LABEL}={RETRY}", change.times.retry_s)
 
 

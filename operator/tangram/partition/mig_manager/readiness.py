@@ -51,7 +51,7 @@ def _not_countable(node: ManagedNode, absent: tuple[None, ...]) -> NodeCondition
         return _not_ready("MIGStrategy", text)
     shared = shared_devices(node.labels)
     if shared:
-        text = f"{shared}: the devices on offer do not say how many there are"
+        text = f"{shared}: the node does not show how many devices it has"
         return _not_ready("SharedDevices", f"{text}; switch sharing off in the device plugin's configuration")
     return None
 

@@ -109,7 +109,7 @@ def _read(
     count = node.gpu_count or (len(former.gpus) if is_known else 0)
     ready = readiness(node, config, under_way=under_way)
     if count == 0 and ready.status == "True":
-        text = "the label nvidia.com/gpu.count says no number of GPUs: is GPU feature discovery deployed?"
+        text = "the label nvidia.com/gpu.count has no number of GPUs: deploy GPU feature discovery"
         ready = NodeConditionState("False", "GPUsUnknown", text)
     sku = catalog.match_product(node.product) if node.product else None
     if sku is None and is_known:

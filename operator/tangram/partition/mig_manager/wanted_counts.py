@@ -59,5 +59,7 @@ def _counts(layout: WantedLayout, board: Board | None) -> GPUCounts:
     counts = multiset(layout.placements)
     if creation_order(board, counts) is None:
         text = ", ".join(f"{count}x {profile}" for profile, count in counts)
-        raise IllegalLayout(layout.gpu, f"in no order of creation do default positions yield {text}")
+        raise IllegalLayout(
+            layout.gpu, f"mig-manager creates slices at default positions, which cannot give {text}"
+        )
     return GPUCounts(mig_enabled=True, instances=counts)
