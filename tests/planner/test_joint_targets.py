@@ -274,7 +274,8 @@ def test_a_new_llmdeployment_gets_as_many_replicas_as_its_traffic_needs():
     new_plan, decisions = decide(snapshot(node("b", mig_1g_10gb=7)), m)
 
     assert decisions[m.uid].placed == decisions[m.uid].desired == applied(new_plan, m)[0].replicas == 4
-    assert "good for" in decisions[m.uid].placed_message
+    assert "predicted to carry" in decisions[m.uid].placed_message
+    assert "requests/s in total" in decisions[m.uid].placed_message
 
 
 def test_traffic_makes_one_fast_gpu_cheaper_than_many_slow_slices():

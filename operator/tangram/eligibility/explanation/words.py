@@ -68,7 +68,7 @@ def no_shape_sentence(assessed: AssessedShapes, why: none.NoServingShape) -> str
         case none.AllRuledOut(rejections):
             named = rejections[:_MOST_RULED_OUT]
             texts = "; ".join(f"{r.shape.described}: {rejection_sentence(assessed, r)}" for r in named)
-            return f"every shape in the fleet is ruled out ({texts})"
+            return f"no shape in the fleet serves ({texts})"
 
 
 def rejection_sentence(assessed: AssessedShapes, rejection: Rejection) -> str:

@@ -100,8 +100,8 @@ def _placed_message(demand: PlacementDemand, target: PlacementTarget, chosen: Se
     if tpot_ms is not None:
         text += f", predicted {tpot_ms:.2f} ms per token when idle"
     if demand.intent.traffic.requests_per_second:
-        replica_rate = chosen.rate
-        text += f", good for {target.desired * replica_rate:.3g} requests/s in all" if replica_rate else ""
+        rate = target.desired * chosen.rate
+        text += f", predicted to carry {rate:.3g} requests/s in total" if rate else ""
     gpu = catalog.gpu(chosen.shape.sku)
     if gpu is not None and gpu.unverified:
         text += f"; the catalog's numbers for {gpu.sku} are not verified"

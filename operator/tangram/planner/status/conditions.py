@@ -165,12 +165,14 @@ def scaling_active(inputs: ConditionInputs) -> ConditionState:
     if inputs.intent.min_replicas == inputs.intent.max_replicas:
         return _fixed(inputs.intent)
     if inputs.signal is None:
-        text = f"{NO_SOURCE}; the number is held"
+        text = f"{NO_SOURCE}; the number of replicas stays"
         return ConditionState(FALSE, Reason.METRICS_MISSING, text)
     if inputs.signal.state in (SignalState.FRESH, SignalState.THIN):
         return _following(inputs)
     status = UNKNOWN if inputs.signal.reason == Reason.NO_READY_REPLICAS else FALSE
-    return ConditionState(status, inputs.signal.reason, f"{inputs.signal.message}; the number is held")
+    return ConditionState(
+        status, inputs.signal.reason, f"{inputs.signal.message}; the number of replicas stays"
+    )
 
 
 def _fixed(intent: Intent) -> ConditionState:
