@@ -75,7 +75,7 @@ def exported(done: Round, metric: str) -> float | None:
 
 
 REFUSED: dict[str, tuple[Object, str, str]] = {
-    "unknown SKU": ({"placement": {"allowedSKUs": ["H1000"]}}, "InvalidSpec", "H1000 is not in the catalog"),
+    "unknown SKU": ({"placement": {"allowedSKUs": ["H1000"]}}, "InvalidSpec", "no GPU is called 'H1000'"),
     "bounds": ({"scaling": {"minReplicas": 3, "maxReplicas": 2}}, "InvalidSpec", "spec.scaling.minReplicas"),
     "no model": ({"model": {}}, "InvalidSpec", "spec.model.uri"),
     "priority class": ({"priorityClassName": "gone"}, "PriorityClassNotFound", "gone does not exist"),
@@ -311,7 +311,7 @@ def pool_round(pool: Object) -> tuple[Round, Object]:
 
 @pytest.mark.parametrize(
     ("spec", "why"),
-    [({"sku": "H1000"}, "H1000 is not in the catalog"), ({"nodes": {"min": 3, "max": 2}}, "nodes.min")],
+    [({"sku": "H1000"}, "no GPU is called 'H1000'"), ({"nodes": {"min": 3, "max": 2}}, "nodes.min")],
 )
 def test_the_last_accepted_spec_of_a_gpu_pool_stays_in_force_and_is_named(spec: Object, why: str) -> None:
     first, status = pool_round(POOL)

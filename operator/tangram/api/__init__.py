@@ -22,6 +22,7 @@ from tangram.api.llm_deployment.facts import facts_from_status, parse_report
 from tangram.api.llm_deployment.parse import parse
 from tangram.api.llm_deployment.source import ModelSource, model_source
 from tangram.api.pool import parse_pool, pool_in_force
+from tangram.api.quota import parse_quota
 
 __all__ = [
     "GPUNode",
@@ -42,6 +43,7 @@ __all__ = [
     "parse_gpu_node",
     "parse_pool",
     "parse_priority_class",
+    "parse_quota",
     "parse_report",
     "pool_in_force",
     "priority_classes",

@@ -17,9 +17,10 @@ from tangram.api.common.labels import (
     is_label_value,
 )
 from tangram.api.common.values import SKU, PricePerGPUHour, rule, validations
-from tangram.api.llm_deployment.parse import explain
+from tangram.api.llm_deployment.parse import explain, fields_of
 from tangram.api.llm_deployment.status import Condition, Count, Decimal, Generation
-from tangram.catalog import find_gpu, gpu, skus
+from tangram.catalog import find_gpu, gpu
+from tangram.catalog.lookup import unknown_gpu
 from tangram.fleet import InvalidPool, Pool, PoolPolicy
 from tangram.fleet.priority import spec_in_force
 
@@ -194,14 +195,14 @@ def parse_pool(obj: Mapping[str, Any]) -> Pool | InvalidPool:
     try:
         spec = GPUPoolSpec.model_validate(obj.get("spec"))
     except ValidationError as error:
-        return InvalidPool(name, explain(error))
+        return InvalidPool(name, explain(error), fields_of(error))
     nodes = spec.nodes
     if nodes.max is not None and nodes.min > nodes.max:
-        return InvalidPool(name, f"spec.{MIN_ABOVE_MAX} ({nodes.min} > {nodes.max})")
+        fields = (("spec", "nodes", "min"), ("spec", "nodes", "max"))
+        return InvalidPool(name, f"spec.{MIN_ABOVE_MAX} ({nodes.min} > {nodes.max})", fields)
     board = (gpu(spec.sku) or find_gpu(spec.sku)) if spec.sku else None
     if spec.sku and board is None:
-        catalog_skus = ", ".join(skus())
-        return InvalidPool(name, f"spec.sku: {spec.sku} is not in the catalog, which has {catalog_skus}")
+        return InvalidPool(name, str(unknown_gpu(spec.sku, "spec.sku")), (("spec", "sku"),))
     return Pool(
         name=name,
         selector=tuple(sorted(spec.node_selector.items())),

@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from functools import cache
+from functools import lru_cache
 
 from tangram.catalog.load import load
 from tangram.catalog.reading.errors import InputError
@@ -12,6 +12,7 @@ from tangram.catalog.records import GPU, Profile
 # Under strategy `single` a node's nvidia.com/gpu is a slice, and with time-slicing a share of its time:
 # neither is a whole GPU, and the label shows it. Such nodes are not used (yet): their memory would be wrong.
 _NOT_A_WHOLE_GPU = re.compile(r"-MIG-|-SHARED$")
+_MOST_NAMES = 4096  # that lookups remember: users may write any
 
 
 def skus() -> tuple[str, ...]:
@@ -31,7 +32,7 @@ def required_gpu(sku: str) -> GPU:
     return board
 
 
-@cache
+@lru_cache(maxsize=_MOST_NAMES)
 def match_product(label: str) -> str | None:
     """Return the SKU of a node label `nvidia.com/gpu.product`; None: unknown, a slice, or time-sliced."""
     if _NOT_A_WHOLE_GPU.search(label):
@@ -79,7 +80,7 @@ LONGEST_NAME = 200  # characters of a GPU's name: likeness to a longer one takes
 _SAME_MEMORY = 0.12  # names have 48GB where NVML has 45 GiB, 192GB where it has 179
 
 
-@cache
+@lru_cache(maxsize=_MOST_NAMES)
 def find_gpu(name: str) -> GPU | None:
     """Return the GPU that `name` stands for: a SKU, an alias, a product label, in any case and spelling.
 

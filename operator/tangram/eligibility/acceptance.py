@@ -4,12 +4,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from tangram.eligibility.host_resources import over_limit
+from tangram.catalog.reading.field_path import FieldPath
+from tangram.eligibility.host_resources import exceeded_limits, over_limit
 from tangram.eligibility.reasons import Reason
 from tangram.fleet import Intent, InvalidIntent, ParsedIntent, PodNeeds, Refusal
 from tangram.fleet.priority import REPLICAS_STAY, spec_in_force
 
+VALID = "the spec is valid"  # the message of what is accepted
 _WHOLE_GPU_SHARE = 1.0  # the engine runs on one GPU or slice
+_REQUESTS = ("spec", "engine", "resources", "requests")
+_SERVED_NAME = ("spec", "model", "servedName")
 
 
 class Acceptance(NamedTuple):
@@ -20,6 +24,7 @@ class Acceptance(NamedTuple):
     )
     reason: Reason
     message: str
+    fields: tuple[FieldPath, ...] = ()  # of the spec that the message is about, where it is not accepted
 
 
 def by_age(intents: Iterable[ParsedIntent]) -> tuple[ParsedIntent, ...]:
@@ -77,21 +82,20 @@ def specs_in_force(
             return intent
         return replace(last, next_model_uri=intent.model_uri, keeps_name=True)
 
-    def in_force(intent: ParsedIntent, reason: str, message: str) -> ParsedIntent:
-        why = Refusal(reason, message.replace(f"; {REPLICAS_STAY}", ""))
+    def in_force(intent: ParsedIntent, why_not: Acceptance) -> ParsedIntent:
+        message = why_not.message.replace(f"; {REPLICAS_STAY}", "")
+        why = Refusal(why_not.reason, message, why_not.fields)
         last = last_accepted.get(intent.uid)
         return intent if last is None else replace(last, refused_edit=why, keeps_name=True)
 
     requested = tuple(map(with_kept_name, intents))
     valid = tuple(
-        in_force(intent, Reason.INVALID_SPEC, intent.message) if isinstance(intent, InvalidIntent) else intent
+        in_force(intent, _invalid(intent)) if isinstance(intent, InvalidIntent) else intent
         for intent in requested
     )
     verdicts = acceptance(by_age(valid), needs)
     chosen = tuple(
-        serving_meanwhile(intent)
-        if verdicts[intent.uid].accepted
-        else in_force(intent, *verdicts[intent.uid][1:])
+        serving_meanwhile(intent) if verdicts[intent.uid].accepted else in_force(intent, verdicts[intent.uid])
         for intent in valid
     )
     possible = acceptance(by_age(chosen), needs)
@@ -99,20 +103,27 @@ def specs_in_force(
     return tuple(intent if possible[intent.uid].accepted else present for intent, present in pairs)
 
 
+def _invalid(intent: InvalidIntent) -> Acceptance:
+    return Acceptance(False, Reason.INVALID_SPEC, intent.message, intent.fields)
+
+
 def _accept(intent: ParsedIntent, needs: PodNeeds, owners: Mapping[tuple[str, str], str]) -> Acceptance:
     if isinstance(intent, InvalidIntent):
-        return Acceptance(False, Reason.INVALID_SPEC, intent.message)
+        return _invalid(intent)
     owner = owners[intent.namespace, intent.served_name]
     if intent.refusal is not None:
-        return Acceptance(False, Reason(intent.refusal.reason), intent.refusal.message)
-    excess = over_limit(intent.resources, needs, _WHOLE_GPU_SHARE, "a whole GPU")
-    if excess:
+        reason, message = Reason(intent.refusal.reason), intent.refusal.message
+        return Acceptance(False, reason, message, intent.refusal.fields)
+    exceeded = exceeded_limits(intent.resources, needs, _WHOLE_GPU_SHARE)
+    if exceeded:
+        excess = over_limit(intent.resources, needs, _WHOLE_GPU_SHARE, "a whole GPU")
         remedy = "request less, or let an administrator raise the setting"
-        return Acceptance(False, Reason.ABOVE_LIMIT, f"{excess}; {remedy}; {REPLICAS_STAY}")
+        fields = tuple((*_REQUESTS, limit.field) for limit in exceeded)
+        return Acceptance(False, Reason.ABOVE_LIMIT, f"{excess}; {remedy}; {REPLICAS_STAY}", fields)
     if owner != intent.name:
         collision = f"LLMDeployment {owner} of this namespace already serves {intent.served_name!r}"
         remedy = "set another spec.model.servedName, or delete one of the two"
-        return Acceptance(False, Reason.MODEL_NAME_COLLISION, f"{collision}; {remedy}")
+        return Acceptance(False, Reason.MODEL_NAME_COLLISION, f"{collision}; {remedy}", (_SERVED_NAME,))
     return _of_spec_in_force(intent)
 
 
@@ -124,5 +135,5 @@ def _of_spec_in_force(intent: Intent) -> Acceptance:
         )
     if intent.next_model_uri is not None:
         until = f"until the checkpoint {intent.next_model_uri} is known"
-        return Acceptance(True, Reason.VALID, f"the spec is valid; {until}, {in_force}")
-    return Acceptance(True, Reason.VALID, "the spec is valid")
+        return Acceptance(True, Reason.VALID, f"{VALID}; {until}, {in_force}")
+    return Acceptance(True, Reason.VALID, VALID)

@@ -35,9 +35,13 @@ def over_limit(requests: HostResources, needs: PodNeeds, share: float, where: st
     return "; ".join(
         f"engine.resources.requests.{limit.field} is {limit.text(limit.amount)}, the operator's settings "
         f"allow {limit.text(limit.maximum * share)} on {where} ({limit.setting})"
-        for limit in _limits(requests, needs)
-        if limit.minimum_share >= share
+        for limit in exceeded_limits(requests, needs, share)
     )
+
+
+def exceeded_limits(requests: HostResources, needs: PodNeeds, share: float) -> "tuple[HostLimit, ...]":
+    """Return the limits of a `share` of a GPU that the requests exceed."""
+    return tuple(limit for limit in _limits(requests, needs) if limit.minimum_share >= share)
 
 
 @dataclass(frozen=True, slots=True)

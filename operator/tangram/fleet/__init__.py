@@ -95,6 +95,7 @@ from tangram.fleet.snapshot import (
     Workload,
     WriteProblem,
     claiming_pools,
+    class_of_unnamed_pods,
     describe,
 )
 
@@ -182,6 +183,7 @@ __all__ = [
     "Workload",
     "WriteProblem",
     "claiming_pools",
+    "class_of_unnamed_pods",
     "declared_skus",
     "describe",
     "engine_selector",

@@ -6,6 +6,7 @@ from enum import StrEnum
 from fractions import Fraction
 from functools import cache
 
+from tangram.catalog.reading.field_path import FieldPath
 from tangram.fleet.evaluation import PrecisionTolerance
 from tangram.fleet.lengths import Lengths
 from tangram.fleet.objective import Objective, Objectives
@@ -182,6 +183,7 @@ class InvalidIntent:
     generation: int
     created_at: float
     message: str  # with the field's path and what to do
+    fields: tuple[FieldPath, ...] = ()  # that the message is about, the first one first
 
 
 ParsedIntent = Intent | InvalidIntent

@@ -193,7 +193,8 @@ class Decision:
     )
     alternatives: tuple[Alternative, ...] = ()  # best first, at most five
     facts: CheckpointFacts | None = None  # of the checkpoint that is wanted, once known
-    predicted_tpot_ms: float | None = None  # per output token, of a nearly idle replica of `shape`
+    predicted_ttft_ms: float | None = None  # of the first token, of a nearly idle replica of `shape`
+    predicted_tpot_ms: float | None = None  # per output token, likewise
     back_offs: tuple[BackOff, ...] = ()  # shapes on which nothing more is tried for a while
     start_failures: str = ""  # shapes on which no replica became ready, and what follows; "": there are none
     rollout_waits: str = ""  # what a rollout of `shape` waits for; "": nothing that is known here

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
+from tangram.catalog.reading.field_path import FieldPath
+
 NodeSelector = tuple[tuple[str, str], ...]
 """Labels, sorted, all of which a node must have."""
 
@@ -66,6 +68,7 @@ class InvalidPool:
 
     name: str
     message: str  # with the field's path and what to do
+    fields: tuple[FieldPath, ...] = ()  # that the message is about
 
 
 @dataclass(frozen=True, slots=True)

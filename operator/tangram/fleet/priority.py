@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from tangram.catalog.reading.field_path import FieldPath
+
 REPLICAS_STAY = "running replicas stay unchanged"
 
 
@@ -27,3 +29,4 @@ class Refusal:
 
     reason: str  # one word, see tangram.eligibility.reasons
     message: str  # with the field's path and what to do
+    fields: tuple[FieldPath, ...] = ()  # that the message is about

@@ -299,8 +299,13 @@ class FleetSnapshot:
     @property
     def class_of_unnamed_pods(self) -> str:
         """The PriorityClass that admission gives pods that name none; empty: none."""
-        defaults = [c for c in self.priority_classes if c.is_global_default]
-        return min(defaults, key=attrgetter("value", "name")).name if defaults else ""
+        return class_of_unnamed_pods(self.priority_classes)
+
+
+def class_of_unnamed_pods(classes: Iterable[PriorityClass]) -> str:
+    """Return the PriorityClass that admission gives pods that name none; empty: none."""
+    defaults = [c for c in classes if c.is_global_default]
+    return min(defaults, key=attrgetter("value", "name")).name if defaults else ""
 
 
 def claiming_pools(node: Node, pools: Iterable[Pool]) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tangram.catalog.reading.field_path import dotted
 from tangram.fleet import Intent, PriorityClass, Refusal
 from tangram.fleet.priority import REPLICAS_STAY
 
@@ -13,7 +14,7 @@ NOT_FOUND = "PriorityClassNotFound"
 UNKNOWN = "PriorityClassUnknown"
 NOT_ALLOWED = "PriorityClassNotAllowed"
 PREEMPTING = "PriorityClassPreempts"
-_FIELD = "spec.priorityClassName"
+_FIELD = ("spec", "priorityClassName")
 _MOST_NAMES = 8
 _LOWEST, _HIGHEST = -(2**31), 2**31 - 1
 
@@ -51,7 +52,9 @@ class PriorityClasses:
         priority_class = self.by_name.get(name)
         reason, why = self._refused(name, priority_class)
         if priority_class is None or reason:
-            return ResolvedPriority(class_name=name, refusal=Refusal(reason, f"{_FIELD}: {why}"))
+            return ResolvedPriority(
+                class_name=name, refusal=Refusal(reason, f"{dotted(_FIELD)}: {why}", (_FIELD,))
+            )
         return ResolvedPriority(priority_class.value, priority_class.name)
 
     def default_warning(self) -> str:

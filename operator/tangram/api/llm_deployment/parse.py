@@ -3,11 +3,10 @@
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from tangram import catalog
 from tangram.api.common.priority import PriorityClasses, with_priority
 from tangram.api.llm_deployment.evaluation import PrecisionToleranceSpec
 from tangram.api.llm_deployment.lengths import LengthsSpec
@@ -29,6 +28,9 @@ from tangram.api.llm_deployment.spec import (
     ScalingSpec,
     SpreadSpec,
 )
+from tangram.catalog import gpu
+from tangram.catalog.lookup import unknown_gpu
+from tangram.catalog.reading.field_path import FieldPath, dotted
 from tangram.fleet import (
     HostResources,
     Intent,
@@ -52,6 +54,14 @@ _PLAIN_MESSAGES = {  # in place of pydantic's messages in terms of Python
     "model_type": "must be an object",
     "too_short": "must not be empty",
 }
+_PLACEMENT = ("spec", "placement")
+_MIN_AND_MAX = (("spec", "scaling", "minReplicas"), ("spec", "scaling", "maxReplicas"))
+_LENGTHS = (
+    ("spec", "traffic", "inputTokens"),
+    ("spec", "traffic", "outputTokens"),
+    ("spec", "engine", "maxModelLen"),
+)
+_SLICES = ((*_PLACEMENT, "mig"), (*_PLACEMENT, "tensorParallel"))
 _NAME = re.compile(LLM_DEPLOYMENT_NAME_PATTERN.strip("^$"))
 _SERVED_NAME = re.compile(SERVED_NAME_PATTERN.strip("^$"))
 
@@ -80,10 +90,10 @@ def parse(
     try:
         spec = LLMDeploymentSpec.model_validate(obj.get("spec"))
     except ValidationError as error:
-        return InvalidIntent(**identity, message=explain(error))
+        return InvalidIntent(**identity, message=explain(error), fields=fields_of(error))
     problem = _problem(meta["name"], spec)
-    if problem:
-        return InvalidIntent(**identity, message=problem)
+    if problem is not None:
+        return InvalidIntent(**identity, message=problem.message, fields=problem.fields)
     fewest, most = _bounds(spec.scaling, spec.replicas)
     rate = spec.traffic.requests_per_second
     spread, api_keys = spec.placement.spread or SpreadSpec(), spec.engine.api_key_secret_ref
@@ -133,39 +143,53 @@ def _bounds(scaling: ScalingSpec, replicas: int | None) -> tuple[int, int]:
     return fewest, fewest if scaling.max_replicas is None else scaling.max_replicas
 
 
-def _problem(name: str, spec: LLMDeploymentSpec) -> str | None:
-    """Return the first broken rule across fields, as a message with the field's path and what to do."""
+class _SpecProblem(NamedTuple):
+    """A rule that a spec breaks."""
+
+    message: str  # with the first field's path and what to do
+    fields: tuple[FieldPath, ...]
+
+
+def _problem(name: str, spec: LLMDeploymentSpec) -> _SpecProblem | None:
+    """Return the first broken rule across fields."""
     scaling = spec.scaling
     if len(name) > LONGEST_LLM_DEPLOYMENT_NAME or not _NAME.fullmatch(name):
-        return f"metadata.name {name!r} {NAME_HELP}"
+        return _SpecProblem(f"metadata.name {name!r} {NAME_HELP}", (("metadata", "name"),))
     if spec.model.served_name is not None and not _SERVED_NAME.fullmatch(spec.model.served_name):
-        return f"spec.model.servedName {SERVED_NAME_HELP}"
+        return _SpecProblem(f"spec.model.servedName {SERVED_NAME_HELP}", (("spec", "model", "servedName"),))
     if scaling.max_replicas is not None and scaling.min_replicas > scaling.max_replicas:
         low, high = scaling.min_replicas, scaling.max_replicas
-        return f"spec.{MIN_ABOVE_MAX} ({low} > {high})"
+        return _SpecProblem(f"spec.{MIN_ABOVE_MAX} ({low} > {high})", _MIN_AND_MAX)
     lengths = (spec.traffic.input_tokens, spec.traffic.output_tokens)
     expected = sum(length.expected for length in lengths if length is not None)
     if spec.engine.max_model_len is not None and expected > spec.engine.max_model_len:
-        return f"spec.{LONGER_THAN_CONTEXT} ({expected} > {spec.engine.max_model_len})"
+        text = f"spec.{LONGER_THAN_CONTEXT} ({expected} > {spec.engine.max_model_len})"
+        return _SpecProblem(text, _LENGTHS)
     return _placement_problem(spec.placement)
 
 
-def _placement_problem(placement: PlacementSpec) -> str | None:
+def _placement_problem(placement: PlacementSpec) -> _SpecProblem | None:
     in_both = sorted(set(placement.allowed_skus) & set(placement.denied_skus))
     if in_both:
-        return f"spec.placement: {in_both[0]} is both allowed and denied; remove it from one of the lists"
-    for field, listed in (("allowedSKUs", placement.allowed_skus), ("deniedSKUs", placement.denied_skus)):
-        unknown = sorted(set(listed) - set(catalog.skus()))
-        if unknown:
-            catalog_skus = ", ".join(catalog.skus())
-            return f"spec.placement.{field}: {unknown[0]} is not in the catalog, which has {catalog_skus}"
+        message = f"spec.placement: {in_both[0]} is both allowed and denied; remove it from one of the lists"
+        return _SpecProblem(message, _items(placement, in_both[0]))
+    for sku in (*placement.allowed_skus, *placement.denied_skus):
+        if gpu(sku) is None:
+            fields = _items(placement, sku)
+            return _SpecProblem(str(unknown_gpu(sku, dotted(fields[0][:-1]))), fields)
     if (
         placement.mig is MIGPolicy.REQUIRED
         and placement.tensor_parallel
         and 1 not in placement.tensor_parallel
     ):
-        return f"spec.{TENSOR_PARALLEL_ON_SLICES}"
+        return _SpecProblem(f"spec.{TENSOR_PARALLEL_ON_SLICES}", _SLICES)
     return None
+
+
+def _items(placement: PlacementSpec, sku: str) -> tuple[FieldPath, ...]:
+    """Return where a SKU stands in the lists."""
+    lists = (("allowedSKUs", placement.allowed_skus), ("deniedSKUs", placement.denied_skus))
+    return tuple((*_PLACEMENT, field, skus.index(sku)) for field, skus in lists if sku in skus)
 
 
 def _objective(spec: ObjectiveSpec | None) -> Objective | None:
@@ -188,3 +212,8 @@ def explain(error: ValidationError, root: str = "spec") -> str:
         message = _PLAIN_MESSAGES.get(item["type"], item["msg"].removeprefix("Value error, "))
         lines.append(f"{path}: {message}")
     return "; ".join(lines)[:_MESSAGE_LIMIT]
+
+
+def fields_of(error: ValidationError, root: str = "spec") -> tuple[FieldPath, ...]:
+    """Return the paths of the fields that pydantic's errors are about, which begin with `root`."""
+    return tuple((root, *item["loc"]) for item in error.errors(include_url=False, include_context=False))

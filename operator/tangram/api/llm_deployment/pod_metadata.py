@@ -78,6 +78,7 @@ def metadata_refusal(metadata: "PodMetadataSpec", listed: Collection[str]) -> Re
                 NOT_LISTED,
                 f"spec.metadata.{field}: the key {key} is not allowed: the operator's setting {SETTING} "
                 f"{allowed}; remove it, or let an administrator list it; {REPLICAS_STAY}",
+                (("spec", "metadata", field, key),),
             )
     return None
 

@@ -95,7 +95,7 @@ def _deployments(
         workloads[workload.owner_uid].append(workload)
     deployments, unplanned, notes = [], set(), []
     for intent in ordered:
-        accepted, _, reason = verdicts[intent.uid]
+        accepted, _, reason, _ = verdicts[intent.uid]
         if accepted and isinstance(intent, Intent):
             uid = intent.uid
             inspected = facts.get(FactsKey(intent.namespace, intent.model_uri, snapshot.engine_image))

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tangram.api import pool_in_force
+from tangram.api import parse_quota, pool_in_force
 from tangram.eligibility.devices.device_rules import NodeFacts, device_count, is_gpu
 from tangram.eligibility.devices.node_devices import gpu_node
 from tangram.eligibility.devices.tolerations import Toleration
@@ -20,7 +20,6 @@ from tangram.fleet import (
     QuotaLimit,
     declared_skus,
 )
-from tangram.fleet.quantity import parse_quantity
 from tangram.kube.kinds import SPOT_LABELS, Object, key_of, labels_of
 from tangram.shell.settings import Settings
 from tangram.shell.snapshot.conversion import SkipHandler, convert_each, ignore_skipped, living
@@ -134,18 +133,5 @@ def _pools(view: MirrorView, on_skipped: SkipHandler) -> tuple[tuple[Pool, ...],
 
 def quotas(view: MirrorView, on_skipped: SkipHandler = ignore_skipped) -> tuple[QuotaLimit, ...]:
     """Return the limits of ResourceQuotas."""
-    limits = itertools.chain.from_iterable(convert_each(view.resource_quotas, _quota_limits, on_skipped))
+    limits = itertools.chain.from_iterable(convert_each(view.resource_quotas, parse_quota, on_skipped))
     return tuple(sorted(limits))
-
-
-def _quota_limits(quota: Object) -> list[QuotaLimit]:
-    """Return the limits of one ResourceQuota. Raises ValueError for an invalid quantity."""
-    namespace, name = key_of(quota)
-    terms = tuple((operator, tuple(values)) for operator, values in quota.get("priorityClasses", ()))
-    used = quota["used"]
-    return [
-        QuotaLimit(
-            namespace, name, resource, parse_quantity(hard), parse_quantity(used.get(resource, 0)), terms
-        )
-        for resource, hard in quota["hard"].items()
-    ]
