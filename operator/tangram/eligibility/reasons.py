@@ -1,4 +1,4 @@
-"""Reasons of the conditions of an LLMDeployment; of a GPUPool: shell/report/pool_conditions.py."""
+"""Reasons of the conditions of an LLMDeployment; of a GPUPool: eligibility/pool_conditions.py."""
 
 from enum import StrEnum
 

@@ -4,14 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from operator import attrgetter
 
-from tangram.capacity.memory.from_facts import architecture_from_facts
-from tangram.catalog import InputError
 from tangram.eligibility.acceptance import by_priority
 from tangram.eligibility.isolation import Faulted, RoundStep, for_each, isolated
 from tangram.eligibility.reasons import OFF, Reason
-from tangram.eligibility.shapes.bundled_engine import lacks, on_bundled_engine
 from tangram.eligibility.shapes.evaluation_reports import CheckpointReports, reports, reports_by_checkpoint
-from tangram.eligibility.shapes.serving_requirements import requirements_of
 from tangram.fleet import (
     Action,
     ApplyService,
@@ -31,8 +27,9 @@ from tangram.planner.jobs.evaluations import plan_evaluations
 from tangram.planner.jobs.inspections import inspection_actions, observe_inspections
 from tangram.planner.observe.back_off import Obstacles, observe_obstacles
 from tangram.planner.observe.free_capacity import FreeDevices, observe_free_devices, reserve_for_missing_pods
-from tangram.planner.observe.node_offers import NodeOffers, node_shapes, offers, running_replica_hour
+from tangram.planner.observe.node_offers import NodeOffers, offers, running_replica_hour
 from tangram.planner.observe.running_replicas import RunningByShape, observe_running_replicas
+from tangram.planner.placement.assessment import assessment
 from tangram.planner.placement.avoided_shapes import avoided_shapes
 from tangram.planner.placement.placement_demand import PlacementDemand, ReplicaLimit
 from tangram.planner.placement.placement_targets import PlacementTarget, moved_shape, placement_targets
@@ -213,16 +210,10 @@ def _demand(
     facts = draft.model.facts
     if intent.is_off or facts is None:
         return None
-    try:
-        architecture = architecture_from_facts(facts)
-        missing = lacks(intent, architecture)
-        if missing:
-            return missing
-        about = by_checkpoint.get((intent.namespace, intent.model_uri, facts.digest), ())
-        requirements = on_bundled_engine(requirements_of(intent, architecture), about, node_offers.needs)
-        shapes = node_shapes(requirements, node_offers, [workload.shape for workload in draft.workloads])
-    except InputError as error:
-        return f"{error.field} {error.problem}"
+    present = [workload.shape for workload in draft.workloads]
+    shapes = assessment(intent, facts, node_offers, by_checkpoint, present)
+    if isinstance(shapes, str):
+        return shapes
     return PlacementDemand(
         intent,
         facts,

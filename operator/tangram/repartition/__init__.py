@@ -5,6 +5,7 @@ Out: the actions that may begin now, and the state of each plan. Nothing is kept
 leader, or the same one after a crash between any two writes, goes on from the world alone.
 """
 
+from tangram.repartition.consent import closed_to_consent, has_ended, proposed_again
 from tangram.repartition.next_step import next_step
 from tangram.repartition.observed_plan import RETREAT_S
 from tangram.repartition.world import (
@@ -44,5 +45,8 @@ __all__ = [
     "WorldNode",
     "WorldOwner",
     "WorldPod",
+    "closed_to_consent",
+    "has_ended",
     "next_step",
+    "proposed_again",
 ]

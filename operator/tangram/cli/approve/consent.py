@@ -8,12 +8,11 @@ from tangram.cli.cluster.access import ClusterAccess
 from tangram.cli.cluster.observed_cluster import with_client
 from tangram.kube.client import UNGUARDED, ApiClient, ApiError
 from tangram.kube.kinds import FLEET_PLANS, Object, key_of
-from tangram.repartition import PlanState
+from tangram.repartition import PlanState, closed_to_consent, proposed_again
 
 MANAGER = "tangram"  # field manager of what this command writes
 _FIELD = "approve"
 _NOT_FOUND, _CONFLICT = 404, 409
-_WAITS = (None, PlanState.RECOMMENDED)
 
 
 def give_consent(access: ClusterAccess, name: str, *, approved: bool) -> str:
@@ -35,12 +34,9 @@ async def _write(client: ApiClient, name: str, *, approved: bool) -> str:
         )
     if spec.get("approved") is approved:
         return f"{name} is {'approved' if approved else 'rejected'} already"
-    if status.get("state") not in _WAITS:
-        reason = f" ({status['message']})" if status.get("message") else ""
-        undo = f"; {_undo(name)}" if status["state"] == PlanState.REJECTED else ""
-        raise InputError(
-            _FIELD, f"{name} is {status['state']}{reason}: it does not wait for consent any more{undo}"
-        )
+    closed = closed_to_consent(name, status)
+    if closed:
+        raise InputError(_FIELD, closed)
     # The version of what is shown: nobody consents to a plan that was written anew in the meantime.
     patch: Object = {
         "metadata": {"resourceVersion": plan["metadata"]["resourceVersion"]},
@@ -56,12 +52,9 @@ async def _write(client: ApiClient, name: str, *, approved: bool) -> str:
             ) from error
         raise
     if not approved:
-        return f"{name} is rejected now: nothing is changed, and it is not proposed again\n  {_undo(name)}"
+        undo = proposed_again(name)
+        return f"{name} is rejected now: nothing is changed, and it is not proposed again\n  {undo}"
     return "\n".join((f"{name} is approved now", *(f"  {line}" for line in shown_plan(spec))))
-
-
-def _undo(name: str) -> str:
-    return f"to have it proposed again: kubectl delete fleetplan {name}"
 
 
 async def _waiting(client: ApiClient) -> str:

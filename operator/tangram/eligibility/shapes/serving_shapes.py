@@ -15,7 +15,7 @@ from tangram.eligibility.host_resources import over_limit
 from tangram.eligibility.shapes.bundled_engine import served_formats
 from tangram.eligibility.shapes.evaluation_reports import report_rejection
 from tangram.eligibility.shapes.serving_requirements import UNLOADED_RPS, ServingRequirements
-from tangram.fleet import WHOLE_GPU, MIGPolicy, ProvisionedLoad, Shape, ShapeKey
+from tangram.fleet import WHOLE_GPU, Intent, MIGPolicy, ProvisionedLoad, Shape, ShapeKey
 from tangram.fleet.lengths import with_mean
 
 
@@ -122,7 +122,16 @@ def _of_mean_lengths(request: SizingRequest, load: ProvisionedLoad) -> SizingReq
 
 def _broken_rule(requirements: ServingRequirements, shape: Shape) -> str:
     """Return the rule of `spec.placement`, or of the operator's limits, that forbids a shape, or nothing."""
-    intent, is_slice = requirements.intent, shape.profile != WHOLE_GPU
+    broken = placement_rule(requirements.intent, shape)
+    if broken or requirements.pod_needs is None:
+        return broken
+    share_of_gpu = share(*shape.key)
+    return over_limit(requirements.intent.resources, requirements.pod_needs, share_of_gpu, str(shape))
+
+
+def placement_rule(intent: Intent, shape: Shape) -> str:
+    """Return the rule of `spec.placement` that forbids a shape, or nothing."""
+    is_slice = shape.profile != WHOLE_GPU
     if shape.sku in intent.denied_skus:
         return f"placement.deniedSKUs names {shape.sku}"
     if intent.allowed_skus and shape.sku not in intent.allowed_skus:
@@ -131,9 +140,7 @@ def _broken_rule(requirements: ServingRequirements, shape: Shape) -> str:
         return "placement.mig is Forbidden"
     if intent.mig is MIGPolicy.REQUIRED and not is_slice:
         return "placement.mig is Required"
-    if requirements.pod_needs is None:
-        return ""
-    return over_limit(intent.resources, requirements.pod_needs, share(*shape.key), str(shape))
+    return ""
 
 
 def _unproven(requirements: ServingRequirements, shape: Shape) -> Rejection | None:

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from tangram.eligibility.host_resources import cpu_cores, memory_bytes
-from tangram.fleet import FleetSnapshot, HostResources, PodNeeds, QuotaLimit, Shape
+from tangram.fleet import FleetSnapshot, HostResources, Intent, MIGPolicy, PodNeeds, QuotaLimit, Shape
 from tangram.planner.placement.placement_demand import PlacementDemand
 
 _MIB = 2**20
@@ -27,6 +27,41 @@ def pod_amounts(requests: HostResources, shape: Shape, needs: PodNeeds) -> Mappi
     }
 
 
+def least_amounts(intent: Intent) -> Mapping[str, float]:
+    """Return what one engine pod takes at least of each resource, whatever its shape."""
+    amounts = dict.fromkeys(("pods", "count/pods"), 1.0)
+    if intent.resources.cpu_milli is not None:
+        cores = intent.resources.cpu_milli / 1000
+        amounts |= dict.fromkeys(("cpu", "requests.cpu", "limits.cpu"), cores)
+    if intent.resources.memory_mib is not None:
+        amount = float(intent.resources.memory_mib * _MIB)
+        amounts |= dict.fromkeys(("memory", "requests.memory", "limits.memory"), amount)
+    if intent.mig is MIGPolicy.FORBIDDEN:
+        amounts["requests.nvidia.com/gpu"] = float(min(intent.tensor_parallel, default=1))
+    return amounts
+
+
+def unreachable_minimum(
+    intent: Intent, limits: Iterable[QuotaLimit], class_of_unnamed_pods: str
+) -> tuple[QuotaLimit, int] | None:
+    """Return the limit that never allows the fewest replicas of `intent`, were they the only pods that it
+    counts, and how many it allows; None: there is none.
+    """
+    amounts, priority_class = least_amounts(intent), intent.priority_class_name or class_of_unnamed_pods
+    for limit in sorted(limits):
+        if limit.namespace != intent.namespace or not limit.counts(priority_class):
+            continue
+        most = _pods_within(limit.hard, amounts.get(limit.resource, 0.0))
+        if most is not None and most < intent.min_replicas:
+            return limit, most
+    return None
+
+
+def _pods_within(amount: float, per_pod: float) -> int | None:
+    """Return how many pods fit into an amount; None: any number."""
+    return max(0, math.floor(amount / per_pod + 1e-9)) if per_pod > 0 else None
+
+
 class Quotas:
     """What ResourceQuotas leave. Changes while a plan is made."""
 
@@ -44,8 +79,8 @@ class Quotas:
         """
         fewest, binding = None, ""
         for limit, amount in self._amounts(demand, shape):
-            count = max(0, math.floor(self._left[limit] / amount + 1e-9))
-            if fewest is None or count < fewest:
+            count = _pods_within(self._left[limit], amount)
+            if count is not None and (fewest is None or count < fewest):
                 fewest, binding = count, _usage(limit)
         if demand.workload_on(shape) is None:
             for limit in self._limits.get(demand.intent.namespace, ()):
@@ -83,10 +118,11 @@ def _priority_class(demand: PlacementDemand, shape: Shape) -> str:
 
 
 def _usage(limit: QuotaLimit) -> str:
-    used, hard = _quantity(limit.used), _quantity(limit.hard)
+    used, hard = quantity(limit.used), quantity(limit.hard)
     name = f"ResourceQuota {limit.quota} of namespace {limit.namespace}"
     return f"{name}: {used} of {hard} {limit.resource} are used"
 
 
-def _quantity(value: float) -> str:
+def quantity(value: float) -> str:
+    """Return a count, cores or bytes as text."""
     return f"{value / 2**30:g}Gi" if value >= _MIB else f"{value:g}"

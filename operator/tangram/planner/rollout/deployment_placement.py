@@ -22,7 +22,7 @@ from tangram.planner.placement.placement_demand import PlacementDemand
 from tangram.planner.placement.placement_targets import PlacementTarget
 from tangram.planner.rollout.left_out_replicas import left_out_replicas
 from tangram.planner.rollout.node_selection import node_selection
-from tangram.planner.rollout.placed_condition import idle_tpot_ms, placed_condition, rollout_notes
+from tangram.planner.rollout.placed_condition import idle_ms, placed_condition, rollout_notes
 from tangram.planner.rollout.pod_replacement import Rollout, resumed, rollout
 from tangram.planner.rollout.shape_moves import kept_replicas
 
@@ -59,6 +59,7 @@ def deployment_placement(
     kept_by_uid = kept_replicas(demand, target, current)
     notes = rollout_notes(demand, target, chosen, pod_rollout.waits, kept_by_uid, node_offers)
     left_out = left_out_replicas(demand, target, placed, on_shape, devices)
+    ttft_ms, tpot_ms = idle_ms(demand, chosen)
     decision = replace(
         decision,
         placed_message="; ".join(filter(None, (message, left_out, *notes))),
@@ -66,7 +67,8 @@ def deployment_placement(
         desired=target.desired,
         placed=placed,
         price_per_hour=placed * chosen.price_per_hour,
-        predicted_tpot_ms=idle_tpot_ms(demand, chosen),
+        predicted_ttft_ms=ttft_ms,
+        predicted_tpot_ms=tpot_ms,
         rollout_waits=pod_rollout.waits,
         start_failures=demand.avoided.note,
     )

@@ -96,7 +96,7 @@ def _of_all_replicas(
 
 def _placed_message(demand: PlacementDemand, target: PlacementTarget, chosen: ServingShape) -> str:
     text = f"{target.desired} on {chosen.shape.described} at {chosen.price_per_hour:.2f} $/h each"
-    tpot_ms = idle_tpot_ms(demand, chosen)
+    _, tpot_ms = idle_ms(demand, chosen)
     if tpot_ms is not None:
         text += f", predicted {tpot_ms:.2f} ms per token when idle"
     if demand.intent.traffic.requests_per_second:
@@ -108,10 +108,9 @@ def _placed_message(demand: PlacementDemand, target: PlacementTarget, chosen: Se
     return text
 
 
-def idle_tpot_ms(demand: PlacementDemand, chosen: ServingShape) -> float | None:
-    """Return the predicted milliseconds per token of a nearly idle replica; None: unknown."""
-    idle = demand.shapes.idle_ms(chosen.shape)
-    return None if idle is None else idle[1]
+def idle_ms(demand: PlacementDemand, chosen: ServingShape) -> tuple[float | None, float | None]:
+    """Return the predicted TTFT and TPOT of a nearly idle replica in milliseconds; None: unknown."""
+    return demand.shapes.idle_ms(chosen.shape) or (None, None)
 
 
 def _no_device(chosen: ServingShape, missing: int, intent: Intent, node_offers: NodeOffers) -> str:

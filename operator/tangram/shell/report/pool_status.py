@@ -12,11 +12,11 @@ from tangram.api.common.accepted_spec import accepted_spec_block
 from tangram.api.pool import MAX_RESOURCES
 from tangram.catalog import InputError
 from tangram.eligibility.devices.device_rules import WHOLE
+from tangram.eligibility.pool_conditions import accepted, offers, ready
 from tangram.fleet import FleetSnapshot, InvalidPool, Node, Pool, PoolUse, claiming_pools
 from tangram.fleet.times import rfc3339
 from tangram.kube.kinds import Object, uid_of
 from tangram.recommendation.documents.nodes import inferred_gpus as gpus_of
-from tangram.shell.report.pool_conditions import accepted, offers, ready
 
 MAX_MESSAGE = 2000
 PACE_S = 15.0

@@ -12,6 +12,7 @@ from tangram.fleet.labels import PRODUCT_LABEL
 ConditionValue = tuple[str, str, str]
 """Status, reason and message of a condition."""
 
+NO_NODES = "no GPU node has all labels of spec.nodeSelector"
 # A node that an administrator cordons or taints is still Ready, and offers its GPUs.
 _BY_ADMINISTRATOR = frozenset({LeftOutReason.CORDONED, LeftOutReason.TAINTED})
 
@@ -69,7 +70,7 @@ def ready(
     if isinstance(pool, InvalidPool):
         return "Unknown", "NotAccepted", "waits until condition Accepted is True"
     if not nodes:
-        return "False", "NoNodes", "no GPU node has all labels of spec.nodeSelector"
+        return "False", "NoNodes", NO_NODES
     not_ready = sorted(node.name for node in nodes if not is_ready(node))
     if not_ready:
         return "False", "NodesNotReady", f"{_counted(not_ready, nodes)} not Ready: {shortened(not_ready)}"
