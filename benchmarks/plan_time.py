@@ -13,6 +13,7 @@ others on the machine matter little:
     all running      what was decided has been carried out
     steady           the same once more: what a quiet fleet costs each round
     one more         an LLMDeployment that is like no other
+    a review         the warnings of `kubectl apply` for such an LLMDeployment, in a process that has answered before
     one grows        the scaling law wants more replicas of one
     being cut        like `one more`, while a GPU of each node of two SKUs is cut into two slices
     next step        the step function of these cuts: a plan for each GPU, holds, wanted layouts
@@ -37,6 +38,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.sizing_time import machine
+from tangram.admission import Review, ReviewedFleet, placement_warnings
 from tangram.catalog import Architecture, known_model, known_models
 from tangram.fleet import (
     CheckpointFacts,
@@ -75,6 +77,7 @@ CASES = (
     "all running",
     "steady",
     "one more",
+    "a review",
     "one grows",
     "being cut",
     "next step",
@@ -178,6 +181,11 @@ def once(deployments: int, nodes: int) -> dict[str, Any]:
     timed("all running", cluster.observed, some)
     timed("steady", cluster.observed, some)
     timed("one more", cluster.observed, (*some, newest))
+    review, reviewed = review_of(newest), ReviewedFleet(cluster.observed, some, NOW)
+    placement_warnings(review, reviewed)
+    start = time.process_time()
+    placement_warnings(review, reviewed)
+    seconds["a review"] = time.process_time() - start
     running = next(w for w in cluster.observed.workloads if w.available)
     more = ((running.owner_uid, running.replicas + 2),)
     timed("one grows", replace(cluster.observed, desired=more), some)
@@ -215,6 +223,14 @@ def wanted(count: int) -> tuple[list[Intent], tuple[tuple[FactsKey, CheckpointFa
             )
         )
     return found, tuple((FactsKey("ns", f"image:///m/{name}", IMAGE), models[name]) for name in names)
+
+
+def review_of(newest: Intent) -> Review:
+    """Return the review of an LLMDeployment that asks for what `newest` does, but for less time per token."""
+    objectives = {"ttft": {"milliseconds": 500}, "tpot": {"milliseconds": 2}}
+    spec = {"model": {"uri": newest.model_uri}, "objectives": objectives}
+    body = {"metadata": {"namespace": "ns", "name": "reviewed"}, "spec": spec}
+    return Review("CREATE", "llmdeployments", "ns", "reviewed", body)
 
 
 def cut_world(observed: FleetSnapshot) -> RepartitionWorld:

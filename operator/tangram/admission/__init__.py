@@ -1,9 +1,10 @@
 """What an admission request for an object of Tangram is answered: a refusal, or warnings. Pure.
 
-In: the object as a person applies it, the mirrored objects beside it, and the fleet of the last round. Out: the
-field that is refused and why, or sentences that kubectl prints.
+In: the object as a person applies it, the mirrored objects beside it, and the fleet of the last round. Out:
+the field that is refused and why, or sentences that kubectl prints.
 """
 
+from tangram.admission.object_warnings import object_warnings
 from tangram.admission.placement_warnings import NO_ANSWER, placement_warnings
 from tangram.admission.refusal import refusal
 from tangram.admission.review import (
@@ -14,7 +15,6 @@ from tangram.admission.review import (
     ReviewedFleet,
     ReviewedObjects,
 )
-from tangram.admission.object_warnings import object_warnings
 
 __all__ = [
     "LONGEST_WARNING",

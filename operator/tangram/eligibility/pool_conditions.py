@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from tangram.catalog.reading.fields import shortened
+from tangram.eligibility.acceptance import VALID
 from tangram.eligibility.devices.device_rules import LeftOutReason
 from tangram.eligibility.devices.node_devices import left_out_notes
 from tangram.fleet import InvalidPool, Node, Pool, PoolPolicy
@@ -44,7 +45,7 @@ def accepted(pool: Pool | InvalidPool, members: Mapping[Node, tuple[str, ...]]) 
             " label takes precedence, and plans add no nodes; correct spec.sku, or select these nodes with a"
             " GPUPool of their own",
         )
-    return "True", "Valid", "; ".join(("the spec is valid", *_warnings(pool, nodes)))
+    return "True", "Valid", "; ".join((VALID, *_warnings(pool, nodes)))
 
 
 def _has_other_sku(node: Node, pool: Pool) -> bool:
