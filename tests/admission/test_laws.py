@@ -18,9 +18,10 @@ from tangram.admission import (
     placement_warnings,
     refusal,
 )
-from tangram.api import accepted_block, parse, priority_classes
+from tangram.api import accepted_block, parse, parse_pool, parse_quota, priority_classes
 from tangram.eligibility.acceptance import acceptance, by_age
-from tangram.fleet import Intent, PodNeeds, Pool
+from tangram.eligibility.pool_conditions import accepted as pool_accepted
+from tangram.fleet import Intent, Node, PodNeeds, Pool, claiming_pools
 from tangram.planner import plan
 from tangram.shell.snapshot.intents import parsed_intents
 from tangram.shell.watch.mirror_view import MirrorView
@@ -31,6 +32,16 @@ RUNS = re.compile(
 )
 EDIT = re.compile(r"(with|without) (.+) it would run on (.+): (\d+) replicas? at ")
 SEEDS = 100
+LAWS = (
+    "runs",
+    "edit",
+    "nothing runs",
+    "refused",
+    "admitted",
+    "refused by quota",
+    "pool refused",
+    "pool admitted",
+)
 SEEN = Counter()  # what the examples were about
 DAY = "2026-01-0{}T00:00:00Z"
 
@@ -252,5 +263,57 @@ def accepted_by(in_force, uid):
     return verdict.accepted and getattr(intent, "refused_edit", None) is None
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_a_quota_that_refuses_never_allows_the_fewest_replicas(seed):
+    """On a fleet with room for all, under that quota alone."""
+    rng = random.Random(seed)
+    body = random_body(rng)
+    body["spec"]["placement"] = {"mig": rng.choice(("Allowed", "Forbidden"))}
+    body["spec"]["engine"] |= {"resources": {"requests": rng.choice(({}, {"cpu": "2"}, {"memory": "8Gi"}))}}
+    hard = {
+        rng.choice(("pods", "requests.cpu", "limits.memory", "requests.nvidia.com/gpu")): rng.choice("13")
+    }
+    if "limits.memory" in hard:
+        hard["limits.memory"] += "0Gi"
+    quota = {"metadata": {"name": "q", "namespace": "ns"}, "hard": hard, "used": {}}
+    known = ReviewedObjects((), CLASSES, (quota,))
+    fleet = snapshot(node("n", gpu=9, mig_1g_10gb=9), quotas=tuple(parse_quota(quota)))
+
+    refused = refusal(Review("CREATE", "llmdeployments", "ns", "new", body), known)
+
+    decision, _ = performed(body, fleet, ())
+    SEEN["refused by quota"] += refused is not None
+    assert refused is None or decision.placed < parse(body).min_replicas
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_pool_is_refused_where_its_new_nodes_turn_accepted_false(seed):
+    rng = random.Random(seed)
+
+    def selector():
+        return {key: rng.choice("12") for key in rng.sample("abc", rng.randint(1, 2))}
+
+    def pool(name):
+        return {
+            "metadata": {"name": name, "uid": name, "generation": 1},
+            "spec": {"nodeSelector": selector()},
+        }
+
+    labels = {f"n{number}": {key: rng.choice("12") for key in "abc"} for number in range(4)}
+    others, body = [pool(name) for name in "ac"], pool("b")
+    known = ReviewedObjects(
+        gpu_pools=others, nodes=[{"metadata": {"name": n, "labels": of}} for n, of in labels.items()]
+    )
+
+    refused = refusal(Review("CREATE", "gpupools", "", "b", body), known)
+
+    pools = [parse_pool(obj) for obj in (*others, body)]
+    nodes = [Node(name, None, "", True, (), labels=tuple(of.items())) for name, of in labels.items()]
+    members = {node: names for node in nodes if "b" in (names := claiming_pools(node, pools))}
+    conflicts = [pool.name for pool in pools if pool_accepted(pool, members)[1] == "Conflict"]
+    SEEN["pool refused" if refused else "pool admitted"] += 1
+    assert (refused is not None) == bool(conflicts)
+
+
 def test_the_laws_were_about_something():
-    assert min(SEEN[what] for what in ("runs", "edit", "nothing runs", "refused", "admitted")) >= 5, SEEN
+    assert min(SEEN[what] for what in LAWS) >= 5, SEEN
