@@ -72,7 +72,10 @@ KNOWN = ReviewedObjects(
         priority_class("system", allowed=False),
         priority_class("bully", policy="PreemptLowerPriority"),
     ),
-    resource_quotas=(quota({"pods": "3", "requests.cpu": "8"}), quota({"pods": "0"}, "other")),
+    resource_quotas=(
+        quota({"pods": "3", "requests.cpu": "8", "requests.nvidia.com/gpu": "1"}),
+        quota({"pods": "0"}, "other"),
+    ),
     gpu_pools=(pool("a", rack="a"), pool("none", rack="z")),
     nodes=NODES,
     pod_metadata_keys=("cost-center",),
@@ -151,6 +154,12 @@ REFUSED = {  # what is applied: the path of the field, and the sentence
         "3 replicas never fit: ResourceQuota small allows 8 requests.cpu, enough for 2; ask for fewer, or let"
         " an administrator raise it",
     ),
+    "whole GPUs beyond the quota": (
+        obj(replicas=2, placement={"mig": "Forbidden"}),
+        "spec.replicas",
+        "2 replicas never fit: ResourceQuota small allows 1 requests.nvidia.com/gpu, enough for 1; ask for"
+        " fewer, or let an administrator raise it",
+    ),
     "CPU above the operator's limit": (
         obj(engine={"resources": {"requests": {"cpu": "64"}}}),
         "spec.engine.resources.requests.cpu",
@@ -181,6 +190,7 @@ ADMITTED = {
     ),
     "as many replicas as the quota allows": obj(replicas=3),
     "a maximum beyond the quota": obj(scaling={"minReplicas": 1, "maxReplicas": 9}),
+    "slices beside a quota of whole GPUs": obj(replicas=2, placement={"mig": "Required"}),
     "an allowed class": obj(priorityClassName="low"),
     "a pool of free nodes": pool("b", rack="b"),
     "a pool of no node": pool("c", rack="c"),

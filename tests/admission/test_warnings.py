@@ -52,9 +52,12 @@ def test_an_update_that_cannot_be_placed_does_not_say_that_nothing_serves():
 
 def test_an_object_that_was_deleted_a_moment_ago_is_not_planned_beside_its_successor():
     """The last round has not seen the deletion; its LLMDeployment would keep the served name."""
-    fleet = ReviewedFleet(snapshot(CUT), (CHAT,), NOW)
+    fleet = ReviewedFleet(snapshot(node("cut", mig_1g_10gb=1)), (CHAT,), NOW)
 
-    told = lines(model(uid="uid-new"), fleet)
+    successor = model(uid="uid-new")
+    successor["metadata"]["creationTimestamp"] = "2026-12-01T00:00:00Z"
+
+    told = lines(successor, fleet)
 
     assert told[0].startswith("chat runs on H100-80GB-SXM:1g.10gb: 1 replica")
 

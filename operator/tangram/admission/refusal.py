@@ -124,7 +124,6 @@ def _same_name(review: Review, intent: ParsedIntent, llm_deployments: Iterable[O
         for obj in llm_deployments
         if obj["metadata"].get("namespace", "") == review.namespace
         and obj["metadata"].get("uid") != intent.uid
-        and obj["metadata"]["name"] != review.name
         and not obj["metadata"].get("deletionTimestamp")
         and _may_serve(obj, intent.served_name)
     ]
