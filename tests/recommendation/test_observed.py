@@ -317,7 +317,7 @@ def test_of_plans_that_serve_as_much_one_is_recommended_to_which_steps_lead():
 
     assert (found.document["moves"], found.better) == ([], False)
     assert "stepsMissing" not in found.document
-    assert "no step leads there" in found.document["notes"][-1]
+    assert "no step leads to it" in found.document["notes"][-1]
 
 
 def test_where_the_cheapest_layout_takes_a_detour_one_is_recommended_that_direct_moves_reach():
@@ -326,7 +326,7 @@ def test_where_the_cheapest_layout_takes_a_detour_one_is_recommended_that_direct
     kinds = [step["kind"] for step in found.document["steps"]]
     assert kinds == ["start-replica", "wait-available", "drain-replica"]
     assert "stepsMissing" not in found.document
-    assert "no step leads there" in found.document["notes"][-1]
+    assert "no step leads to it" in found.document["notes"][-1]
 
 
 def test_who_would_go_short_without_it_is_worth_a_restart_that_the_plan_names():
