@@ -1,11 +1,11 @@
-"""The OpenAI endpoints: one path from a body to an answer, streamed or whole, in two dialects."""
+"""The endpoints that need the engine: one path from a body to an answer, whole or in events."""
 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Executor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -14,8 +14,13 @@ from aiohttp import web
 
 from tangram_engine.schedule.request import Request
 from tangram_engine.serve.answers.answer_parser import AnswerFormat
+from tangram_engine.serve.dialects import messages_reply, responses_reply
+from tangram_engine.serve.dialects.messages_request import read_counted_messages, read_messages
+from tangram_engine.serve.dialects.reply import AnyRequest, GenerationRoute, Reply, ReplyContext
+from tangram_engine.serve.dialects.responses_request import read_responses
+from tangram_engine.serve.dialects.translation import TranslatedRequest
 from tangram_engine.serve.http.admission import BodyBytes, HeldBytes
-from tangram_engine.serve.http.body import read_model
+from tangram_engine.serve.http.body import parse, read_body
 from tangram_engine.serve.http.errors import (
     APIError,
     bad_request,
@@ -24,7 +29,7 @@ from tangram_engine.serve.http.errors import (
     timed_out,
     unavailable,
 )
-from tangram_engine.serve.http.jsonio import dumps_in_pieces
+from tangram_engine.serve.http.jsonio import dumps, dumps_in_pieces
 from tangram_engine.serve.http.params import (
     ChatRequest,
     CompletionRequest,
@@ -32,7 +37,7 @@ from tangram_engine.serve.http.params import (
     TokenizeRequest,
 )
 from tangram_engine.serve.http_responses import EventStream, send_whole
-from tangram_engine.serve.replies import Chat, Completion, Dialect, usage, usage_so_far
+from tangram_engine.serve.replies import Chat, Completion, usage, usage_so_far
 from tangram_engine.serve.text.tokenizer import TextTools, TokenizerError
 from tangram_http.connections import Connections
 
@@ -76,9 +81,9 @@ class Backend:
     vocabulary_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     vocabulary_sent: bool = False
 
-    async def read(self, request: web.Request, model: type[M], held: HeldBytes) -> M:
+    async def read(self, request: web.Request, read: Callable[[bytes], M], held: HeldBytes) -> M:
         """The body of a request. Raises APIError."""
-        return await read_model(request, model, self.executor, held, self.body_seconds)
+        return await read_body(request, read, self.executor, held, self.body_seconds)
 
     def parts(self) -> tuple[EngineClient, RequestPreparer]:
         """Engine and preparer; only called for accepted requests, which come after both are there."""
@@ -118,19 +123,31 @@ class Endpoints:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
-    async def completions(self, request: web.Request) -> web.StreamResponse:
-        """POST /v1/completions."""
-        return await self._timed(request, CompletionRequest)
+    def generate(self, route: GenerationRoute) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        """The handler of a route."""
 
-    async def chat(self, request: web.Request) -> web.StreamResponse:
-        """POST /v1/chat/completions."""
-        return await self._timed(request, ChatRequest)
+        async def handle(request: web.Request) -> web.StreamResponse:
+            return await self._timed(request, route)
+
+        return handle
+
+    async def count_tokens(self, request: web.Request) -> web.StreamResponse:
+        """POST /v1/messages/count_tokens."""
+        backend = self._backend
+        with backend.lifecycle.request(), backend.bodies.hold() as held:
+            counted = await backend.read(request, read_counted_messages, held)
+            body = counted.body
+            backend.check_model(body.model)
+            _, preparer = backend.parts()
+            with _errors_named(counted):
+                ids = await backend.in_text_thread(lambda: preparer.chat_prompt(body))
+            return await self._send(request, {"input_tokens": len(ids)})
 
     async def tokenize(self, request: web.Request) -> web.StreamResponse:
         """POST /tokenize, as vLLM answers it."""
         backend = self._backend
         with backend.lifecycle.request(), backend.bodies.hold() as held:
-            body = await backend.read(request, TokenizeRequest, held)
+            body = await backend.read(request, partial(parse, model=TokenizeRequest), held)
             backend.check_model(body.model)
             _, preparer = backend.parts()
             ids = await backend.in_text_thread(lambda: preparer.tokens(body))
@@ -142,7 +159,7 @@ class Endpoints:
         """POST /detokenize."""
         backend = self._backend
         with backend.lifecycle.request(), backend.bodies.hold() as held:
-            body = await backend.read(request, DetokenizeRequest, held)
+            body = await backend.read(request, partial(parse, model=DetokenizeRequest), held)
             backend.check_model(body.model)
             held.add(_TOKEN_BYTES * len(body.tokens))
             _, preparer = backend.parts()
@@ -182,13 +199,11 @@ class Endpoints:
             response.force_close()
         await send_whole(request, response)
 
-    async def _timed(
-        self, request: web.Request, model: type[CompletionRequest | ChatRequest]
-    ) -> web.StreamResponse:
+    async def _timed(self, request: web.Request, route: GenerationRoute) -> web.StreamResponse:
         """Answer, and count the request once: as accepted, before its first token, or as refused."""
         counted = CountedRequest(self._backend.metrics)
         try:
-            return await self._within_time(request, model, time.monotonic(), counted)
+            return await self._within_time(request, route, time.monotonic(), counted)
         except APIError as error:
             counted.refused(error)
             raise
@@ -196,7 +211,7 @@ class Endpoints:
     async def _within_time(
         self,
         request: web.Request,
-        model: type[CompletionRequest | ChatRequest],
+        route: GenerationRoute,
         arrival: float,
         counted: CountedRequest,
     ) -> web.StreamResponse:
@@ -204,10 +219,10 @@ class Endpoints:
         backend = self._backend
         with backend.lifecycle.request(), backend.bodies.hold() as held:
             headers = {"x-request-id": request["id"]}
-            events = EventStream(request, headers, close=backend.lifecycle.leaving)
+            events = EventStream(request, headers, close=backend.lifecycle.leaving, named=route.names_events)
             try:
                 async with _time_limit(backend.max_request_seconds):
-                    response = await self._answer(request, model, events, arrival, held, counted)
+                    response = await self._answer(request, route, events, arrival, held, counted)
                     if not response.prepared:
                         await self._deliver(request, response)
                     return response
@@ -218,20 +233,23 @@ class Endpoints:
                     raise
                 if not isinstance(error, APIError):
                     logger.exception("request %s failed", request["id"])
-                await events.fail(error if isinstance(error, APIError) else internal())
+                told = error if isinstance(error, APIError) else internal()
+                await events.fail(route.failure(told, events.sent))
                 return events.response
 
     async def _answer(
         self,
         request: web.Request,
-        model: type[CompletionRequest | ChatRequest],
+        route: GenerationRoute,
         events: EventStream,
         arrival: float,
         held: HeldBytes,
         counted: CountedRequest,
     ) -> web.StreamResponse:
         backend = self._backend
-        body = await backend.read(request, model, held)
+        translated = await backend.read(request, route.read, held)
+        body = translated.body
+        held.add(len(translated.echo))
         backend.check_model(body.model)
         if isinstance(body, CompletionRequest):
             held.add(_TOKEN_BYTES * sum(len(ids) for ids in body.prompts if isinstance(ids, list)))
@@ -240,7 +258,8 @@ class Endpoints:
         try:
             places = backend.lifecycle.sequences(count)
             with places:
-                requests, form = await backend.in_text_thread(lambda: _prepared(preparer, body, arrival))
+                with _errors_named(translated):
+                    requests, form = await backend.in_text_thread(lambda: _prepared(preparer, body, arrival))
                 counted.accepted()
                 if (grammar := requests[0].params.grammar) is not None:
                     held.add(len(grammar) * len(requests))
@@ -255,23 +274,25 @@ class Endpoints:
                     skip_special_tokens=body.skip_special_tokens and not form.keeps_special_tokens,
                     include_stop=body.include_stop_str_in_output,
                 )
-                dialect: Dialect
-                if isinstance(body, ChatRequest):
-                    dialect = Chat(
-                        backend.served_name, preparer.tools, usage_in_chunks=body.include_usage, form=form
-                    )
-                else:
-                    dialect = Completion(
-                        backend.served_name, preparer.tools, usage_in_chunks=body.include_usage
-                    )
+                tools, limit = preparer.tools, preparer.info.max_model_len
+                reply = route.reply(ReplyContext(backend.served_name, translated, form, tools, limit))
                 if body.stream:
-                    return await _stream(generation, dialect, events, body)
+                    return await _stream(generation, reply, events, body)
                 book = partial(_book_logprobs, held, preparer.tools)
-                return await _whole(generation, dialect, body, backend.executor, book)
+                return await _whole(generation, reply, body, backend.executor, book)
         except APIError as error:
             if error.code == "queue_full":
                 backend.metrics.refused("max_num_queued_reqs")
             raise
+
+
+@contextmanager
+def _errors_named(translated: AnyRequest) -> Iterator[None]:
+    """Name the fields of the request that is computed as the client wrote them."""
+    try:
+        yield
+    except APIError as error:
+        raise translated.names.renamed(error) from None
 
 
 def _prepared(
@@ -293,7 +314,7 @@ async def _time_limit(seconds: float) -> AsyncIterator[None]:
 
 
 async def _stream(
-    generation: Generation, dialect: Dialect, events: EventStream, body: CompletionRequest | ChatRequest
+    generation: Generation, reply: Reply, events: EventStream, body: CompletionRequest | ChatRequest
 ) -> web.StreamResponse:
     tokens: dict[int, int] = {}  # of each answer, so far
 
@@ -303,20 +324,22 @@ async def _stream(
         return usage_so_far(generation.answers[index], tokens[index])
 
     def put(deltas: list[Delta]) -> Hold:
-        chunks = []
+        chunks: list[bytes] = []
         for delta in deltas:
             index = delta.index
             if index not in tokens:
                 tokens[index] = 0
-                chunks += dialect.opening(index, counts(index))
+                answer = generation.answers[index]
+                chunks += reply.opening(
+                    index, usage_so_far(answer, 0) if reply.opens_with_usage else counts(index)
+                )
             tokens[index] += 1
-            if chunk := dialect.chunk(delta, counts(index)):
-                chunks.append(chunk)
+            chunks += reply.events(delta, counts(index))
         return events.send(*chunks) if chunks else None
 
     await generation.run(put)
-    if body.include_usage:
-        events.send(dialect.last_chunk(usage(generation.answers, body.choices)))
+    if last := reply.ending(usage(generation.answers, body.choices)):
+        events.send(*last)
     await events.done()
     return events.response
 
@@ -331,7 +354,7 @@ def _book_logprobs(held: HeldBytes, tools: TextTools, deltas: list[Delta]) -> No
 
 async def _whole(
     generation: Generation,
-    dialect: Dialect,
+    reply: Reply,
     body: CompletionRequest | ChatRequest,
     executor: Executor,
     book: Callable[[list[Delta]], None],
@@ -346,7 +369,43 @@ async def _whole(
     await generation.run(put)
     counts = usage(generation.answers, body.choices)
     if sum(map(len, parts)) * (1 + (body.wanted_logprobs() or 0)) < _THREAD_FROM:
-        raw = dialect.whole(parts, counts)
+        raw = reply.whole(parts, counts)
     else:
-        raw = await asyncio.get_running_loop().run_in_executor(executor, dialect.whole, parts, counts)
+        raw = await asyncio.get_running_loop().run_in_executor(executor, reply.whole, parts, counts)
     return web.Response(body=raw, content_type="application/json", charset="utf-8")
+
+
+def _as_sent(model: type[CompletionRequest | ChatRequest]) -> Callable[[bytes], AnyRequest]:
+    """How bodies are read that are what is computed."""
+    return lambda raw: TranslatedRequest(parse(raw, model))
+
+
+def _completion(context: ReplyContext) -> Completion:
+    usage_in_chunks = context.request.body.include_usage
+    return Completion(context.served_name, context.tools, usage_in_chunks=usage_in_chunks)
+
+
+def _chat(context: ReplyContext) -> Chat:
+    usage_in_chunks = context.request.body.include_usage
+    return Chat(context.served_name, context.tools, usage_in_chunks=usage_in_chunks, form=context.form)
+
+
+def _failure(error: APIError, events: int) -> bytes:
+    del events
+    return dumps(error.body())
+
+
+GENERATION_ROUTES = (
+    GenerationRoute("/v1/completions", _as_sent(CompletionRequest), _completion, _failure),
+    GenerationRoute("/v1/chat/completions", _as_sent(ChatRequest), _chat, _failure),
+    GenerationRoute(
+        "/v1/responses",
+        read_responses,
+        responses_reply.ResponsesReply,
+        responses_reply.failure,
+        names_events=True,
+    ),
+    GenerationRoute(
+        "/v1/messages", read_messages, messages_reply.MessagesReply, messages_reply.failure, names_events=True
+    ),
+)

@@ -12,11 +12,12 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 
 from tangram_engine import __version__
 from tangram_engine.serve.api_keys import APIKeys
+from tangram_engine.serve.dialects import messages_reply
 from tangram_engine.serve.http.cross_origin import AllowedOrigins
 from tangram_engine.serve.http.errors import APIError, internal
 from tangram_http.refusals import EarlyRefusal
 
-from .api import Backend, Endpoints
+from .api import GENERATION_ROUTES, Backend, Endpoints
 from .lifecycle import State
 from .metrics import EngineMetrics
 
@@ -26,7 +27,8 @@ logger = logging.getLogger(__name__)
 PROBES = frozenset({"/health", "/ready", "/ping", "/metrics", "/version"})
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _CHALLENGE = 'Bearer realm="tangram"'  # RFC 6750, section 3
-_COMPLETIONS, _CHAT = "/v1/completions", "/v1/chat/completions"
+_GENERATION_PATHS = frozenset(route.path for route in GENERATION_ROUTES)
+_MESSAGES = "/v1/messages"  # and what is below it: Anthropic's API
 _CLIENT_CLOSED = 499  # nginx's number for a client that left
 
 
@@ -44,8 +46,8 @@ def build_app(
     status = StatusEndpoints(backend)
     app.add_routes(
         [
-            web.post(_COMPLETIONS, endpoints.completions),
-            web.post(_CHAT, endpoints.chat),
+            *(web.post(route.path, endpoints.generate(route)) for route in GENERATION_ROUTES),
+            web.post(f"{_MESSAGES}/count_tokens", endpoints.count_tokens),
             web.post("/tokenize", endpoints.tokenize),
             web.post("/detokenize", endpoints.detokenize),
             web.get("/v1/models", status.models),
@@ -155,25 +157,35 @@ def _surround(backend: Backend) -> Middleware:
     return surround
 
 
+def _is_messages(request: web.BaseRequest) -> bool:
+    return request.path == _MESSAGES or request.path.startswith(f"{_MESSAGES}/")
+
+
 async def _guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+    answer = await _answer_or_error(request, handler)
+    if not isinstance(answer, APIError):
+        return answer
+    body = messages_reply.error_body(answer, request["id"]) if _is_messages(request) else None
+    return answer.response(body)
+
+
+async def _answer_or_error(request: web.Request, handler: Handler) -> web.StreamResponse | APIError:
     try:
         return await handler(request)
     except APIError as error:
-        return error.response()
+        return error
     except web.HTTPNotFound:
-        return APIError(404, f"There is no {request.path[:200]} here.", code="not_found").response()
+        return APIError(404, f"There is no {request.path[:200]} here.", code="not_found")
     except web.HTTPMethodNotAllowed as error:
         allowed = ", ".join(sorted(error.allowed_methods))
-        return APIError(
-            405, f"Use {allowed} here.", code="method_not_allowed", headers={"Allow": allowed}
-        ).response()
+        return APIError(405, f"Use {allowed} here.", code="method_not_allowed", headers={"Allow": allowed})
     except web.HTTPException as error:
-        return APIError(error.status, error.reason, code="http_error").response()
+        return APIError(error.status, error.reason, code="http_error")
     except ConnectionError:
         raise
     except Exception:
         logger.exception("request %s failed", request["id"])
-        return internal().response()
+        return internal()
 
 
 def _count(backend: Backend, request: web.Request, status: int) -> None:
@@ -189,7 +201,7 @@ def count_early_refusal(
     """Return what counts requests for tokens that are refused before a handler sees them."""
 
     def count(request: web.BaseRequest, refusal: EarlyRefusal) -> None:
-        if request.method != "POST" or request.path not in {_COMPLETIONS, _CHAT}:
+        if request.method != "POST" or request.path not in _GENERATION_PATHS:
             return
         # Without this, clients without a key could make the operator add replicas.
         if _has_key(request, api_keys):
@@ -216,7 +228,7 @@ def _add_headers(
 
 
 def _has_key(request: web.BaseRequest, api_keys: APIKeys | None) -> bool:
-    token = _bearer_token(request)
+    token = _key(request)
     return api_keys is None or (token is not None and api_keys.accepts(token))
 
 
@@ -236,6 +248,14 @@ def _check_key(api_keys: APIKeys | None) -> Middleware:
         return await handler(request)
 
     return check
+
+
+def _key(request: web.BaseRequest) -> bytes | None:
+    """The key of a request: Anthropic's clients send it in a header of its own."""
+    values = request.headers.getall("x-api-key", [])
+    if _is_messages(request) and len(values) == 1 and "Authorization" not in request.headers:
+        return values[0].encode("utf-8", "surrogateescape")
+    return _bearer_token(request)
 
 
 def _bearer_token(request: web.BaseRequest) -> bytes | None:

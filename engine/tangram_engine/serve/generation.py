@@ -28,12 +28,16 @@ class TokenLogprob:
 
 @dataclass(slots=True)  # not frozen: building one takes half the time, and every token builds one
 class Delta:
-    """What one token added to one answer. `finish` is set on the last: "stop" or "length"."""
+    """What one token added to one answer. `finish` is set on the last: "stop" or "length".
+
+    `stop` is the stop string that ended the answer, if one did.
+    """
 
     index: int
     text: str
     logprobs: tuple[TokenLogprob, ...] = ()
     finish: str | None = None
+    stop: str | None = None
 
 
 @dataclass(slots=True)
@@ -74,7 +78,7 @@ class GeneratedSequence:
             self._shown += len(tail)
             text += tail
         self.done = finish is not None
-        return Delta(self.index, text, self._released(), finish)
+        return Delta(self.index, text, self._released(), finish, self.scanner.matched)
 
     def _place(self, decoded: str, *, last: bool = False) -> str:
         """Book newly decoded text with the tokens it came from; return what of it may be shown."""

@@ -1,12 +1,13 @@
-"""Send a whole reply, or a stream of server-sent events: a `data:` line per JSON object, then `[DONE]`."""
+"""Send a whole reply, or a stream of server-sent events.
+
+OpenAI's older APIs have a `data:` line per JSON object, then `[DONE]`; the others have events with names.
+"""
 
 import asyncio
 
 from aiohttp import hdrs, web
 
 from tangram_engine.serve.generation import Hold
-from tangram_engine.serve.http.errors import APIError
-from tangram_engine.serve.http.jsonio import dumps
 
 _LAST_WORDS_S = 1.0
 _POLL_S = 0.01
@@ -38,13 +39,17 @@ def _cut(request: web.Request) -> None:
 class EventStream:
     """A response that begins with its first event, so that earlier errors still have their own status."""
 
-    def __init__(self, request: web.Request, headers: dict[str, str], *, close: bool) -> None:
+    def __init__(
+        self, request: web.Request, headers: dict[str, str], *, close: bool, named: bool = False
+    ) -> None:
         self._request = request
+        self._named = named  # values are whole events with their names
         self._protocol = request.protocol
         self._open = False
         self._ended = False
         self._chunked = False
         self._first = b""  # the events that the response begins with
+        self.sent = 0  # events so far
         self.response = web.StreamResponse(
             headers={
                 "Content-Type": "text/event-stream; charset=utf-8",
@@ -62,11 +67,12 @@ class EventStream:
         return self.response.prepared
 
     def send(self, *values: bytes) -> Hold:
-        """Send one event per JSON value, in one write; returns what to await before the next, if anything.
+        """Send one event per value, in one write; returns what to await before the next, if anything.
 
         Past aiohttp's writer, which takes as long as the system call. Raises ConnectionError.
         """
-        data = b"data: " + b"\n\ndata: ".join(values) + b"\n\n"
+        self.sent += len(values)
+        data = b"".join(values) if self._named else b"data: " + b"\n\ndata: ".join(values) + b"\n\n"
         if not self._open:
             self._first = data
             return self.flush
@@ -88,12 +94,12 @@ class EventStream:
             await writer.drain()
 
     async def done(self) -> None:
-        """The end, as OpenAI marks it."""
+        """The end, which OpenAI's older APIs mark."""
         self._ended = True
-        await self.response.write_eof(b"data: [DONE]\n\n")
+        await self.response.write_eof(b"" if self._named else b"data: [DONE]\n\n")
         await _taken(self._request)
 
-    async def fail(self, error: APIError) -> None:
+    async def fail(self, error: bytes) -> None:
         """The error as the last event. A client that does not read is disconnected."""
         if self._ended:  # nothing may follow the end
             _cut(self._request)
@@ -101,7 +107,7 @@ class EventStream:
         self.response.force_close()
         try:
             async with asyncio.timeout(_LAST_WORDS_S):
-                self.send(dumps(error.body()))
+                self.send(error)
                 await self.done()
         except TimeoutError:
             _cut(self._request)

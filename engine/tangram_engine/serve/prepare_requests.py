@@ -237,7 +237,7 @@ class RequestPreparer:
         if tokens_left < 1:
             raise self._too_long(str(len(prompt)), field)
         field_of_length, requested_tokens = body.length_limit()
-        if requested_tokens is not None and requested_tokens > tokens_left:
+        if requested_tokens is not None and requested_tokens > tokens_left and not body.cut_at_context:
             raise context_length_exceeded(
                 f"This model's maximum context length is {self.info.max_model_len} tokens. The prompt has "
                 f"{len(prompt)} and {requested_tokens} were asked for; at most {tokens_left} are possible.",

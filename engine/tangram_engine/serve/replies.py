@@ -40,11 +40,13 @@ def _counts(prompt: int, completion: int, cached: int) -> Json:
 class Dialect:
     """How an answer is written; completions and chat completions differ in what is declared here."""
 
+    opens_with_usage: ClassVar[bool] = False
     prefix: ClassVar[str]  # of the answer's id
     kind: ClassVar[str]
     chunk_kind: ClassVar[str]
 
     def __init__(self, model: str, tools: TextTools, *, usage_in_chunks: bool) -> None:
+        self._ends_with_usage = usage_in_chunks
         self._head = {"id": f"{self.prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
         self._tools = tools
         # OpenAI: when the usage is asked for, every chunk before the last has it as null.
@@ -55,6 +57,15 @@ class Dialect:
         """The events before an answer's first text."""
         del index, counts
         return []
+
+    def events(self, delta: Delta, counts: Json | None = None) -> list[bytes]:
+        """The events of one token."""
+        chunk = self.chunk(delta, counts)
+        return [chunk] if chunk else []
+
+    def ending(self, counts: Json) -> list[bytes]:
+        """The events behind the last text."""
+        return [self.last_chunk(counts)] if self._ends_with_usage else []
 
     def chunk(self, delta: Delta, counts: Json | None = None) -> bytes:
         """One event of a stream, as JSON, or nothing where there is nothing to show yet.

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TypeVar
 
@@ -25,14 +26,14 @@ _PART = re.compile(r"prompt(?=\.)|(messages\.\d+\.content)(?=\.)")  # lists that
 M = TypeVar("M")
 
 
-async def read_model(
-    request: web.Request, model: type[M], executor: Executor, held: HeldBytes, limit_s: float
+async def read_body(
+    request: web.Request, read: Callable[[bytes], M], executor: Executor, held: HeldBytes, limit_s: float
 ) -> M:
-    """Read for at most `limit_s`, parse and validate. Raises APIError with the field's path."""
+    """Receive for at most `limit_s`, and read what has arrived. Raises APIError with the field's path."""
     raw = await _read(request, held, limit_s)
     if len(raw) < _THREAD_FROM:
-        return parse(raw, model)
-    return await asyncio.get_running_loop().run_in_executor(executor, parse, raw, model)
+        return read(raw)
+    return await asyncio.get_running_loop().run_in_executor(executor, read, raw)
 
 
 def parse(raw: bytes, model: type[M]) -> M:
@@ -43,7 +44,7 @@ def parse(raw: bytes, model: type[M]) -> M:
     except Malformed as error:
         raise _no_json(*describe(raw, error)) from None
     except msgspec.ValidationError as error:
-        raise _explain(error) from None
+        raise explain(error) from None
 
 
 def _decode(raw: bytes, model: type[M]) -> M:
@@ -88,11 +89,11 @@ def _too_large() -> APIError:
     )
 
 
-def _explain(error: msgspec.ValidationError, parent: str = "") -> APIError:
+def explain(error: msgspec.ValidationError, parent: str = "") -> APIError:
     """The problem, by the path a client would write: messages.0.content."""
     (path, message), cause, code = locate(error), error.__cause__, "invalid_value"
     if isinstance(cause, MessageError):
-        return _explain(cause.error, f"messages.{cause.index}")
+        return explain(cause.error, f"messages.{cause.index}")
     path = f"{parent}.{path}".strip(".")
     if isinstance(cause, FieldError):
         path, code = f"{path}.{cause.field}".lstrip("."), cause.code
@@ -100,6 +101,11 @@ def _explain(error: msgspec.ValidationError, parent: str = "") -> APIError:
         path, message = part[0], CONTENT_KINDS if part[1] else PROMPT_KINDS
     elif cause is None and not path:
         return _no_json("the body must be a JSON object")
+    return refusal(path, message, code)
+
+
+def refusal(path: str, message: str, code: str) -> APIError:
+    """The error of the field with this path."""
     path = path[:_PATH_LIMIT]
     named = path and not message.startswith(path)
     return bad_request(f"{path}: {message}" if named else message, param=path or None, code=code)

@@ -33,11 +33,11 @@ class APIError(Exception):
         message = self.message[:_MESSAGE_LIMIT]
         return {"error": {"message": message, "type": self.kind, "param": self.param, "code": self.code}}
 
-    def response(self) -> web.Response:
-        """The error as a whole HTTP response."""
+    def response(self, body: dict[str, Any] | None = None) -> web.Response:
+        """The error as a whole HTTP response, with OpenAI's error object or that of another dialect."""
         return web.Response(
             status=self.status,
-            body=dumps(self.body()),
+            body=dumps(self.body() if body is None else body),
             content_type="application/json",
             headers=self.headers,
         )

@@ -116,6 +116,9 @@ class Sampling(Refusing, kw_only=True):
     """What completions and chat completions share."""
 
     default_tokens: ClassVar[int | None] = None  # of an answer whose length is not asked for
+    cut_at_context: ClassVar[bool] = (
+        False  # whether an answer that is asked to be longer ends with the context
+    )
 
     model: str
     n: Annotated[int, Meta(ge=1, le=MAX_N)] | None = None
