@@ -52,7 +52,7 @@ _NAMES = {
 }
 
 
-class _Block(msgspec.Struct):
+class _ContentBlock(msgspec.Struct):
     """One block of a content, of any type."""
 
     type: str
@@ -65,22 +65,22 @@ class _Block(msgspec.Struct):
     content: Raw = NULL
 
 
-_Content = str | Annotated[list[_Block], Meta(max_length=MAX_BLOCKS)]
+_Content = str | Annotated[list[_ContentBlock], Meta(max_length=MAX_BLOCKS)]
 
 
-class _Message(msgspec.Struct):
+class _PastMessage(msgspec.Struct):
     role: Literal["user", "assistant", "system"]
     content: _Content
 
 
-class _Tool(msgspec.Struct):
+class _MessagesTool(msgspec.Struct):
     name: str
     type: str | None = None
     description: str | None = None
     input_schema: Raw = NULL
 
 
-class _ToolChoice(msgspec.Struct):
+class _MessagesToolChoice(msgspec.Struct):
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
     disable_parallel_tool_use: bool | None = None
@@ -115,7 +115,7 @@ class MessagesRequest(Refusing, kw_only=True):
     top_p: TopP | None = None
     top_k: TopK | None = None
     tools: Annotated[list[Raw], Meta(max_length=MAX_TOOLS)] | None = None
-    tool_choice: _ToolChoice | None = None
+    tool_choice: _MessagesToolChoice | None = None
     thinking: _Thinking | None = None
     output_config: _OutputConfig | None = None
     output_format: _Format | None = None  # the older place of output_config.format
@@ -150,7 +150,7 @@ def read_counted_messages(raw: bytes) -> TranslatedRequest[ChatRequest]:
 
 
 def _draft(body: MessagesRequest) -> ChatDraft:
-    history = _History(body)
+    history = _MessagesHistory(body)
     choice = body.tool_choice
     thinking = body.thinking
     config = body.output_config or _OutputConfig()
@@ -184,7 +184,7 @@ def _draft(body: MessagesRequest) -> ChatDraft:
 
 
 @dataclass(slots=True)
-class _History:
+class _MessagesHistory:
     """The messages of a chat: one for the text of each message, and one for each result of a call."""
 
     body: InitVar[MessagesRequest]
@@ -197,7 +197,7 @@ class _History:
             self._add("system", {"role": "system", "content": _texts(body.system, "system")})
         for index, raw in enumerate(body.messages):
             path = f"messages.{index}"
-            message: _Message = decoded(raw, _Message, path)
+            message: _PastMessage = decoded(raw, _PastMessage, path)
             match message.role:
                 case "user":
                     self._add_user(message.content, path)
@@ -213,7 +213,7 @@ class _History:
         self.messages.append(encoded(message))
         self.paths.append(path)
 
-    def _add_user(self, content: str | list[_Block], path: str) -> None:
+    def _add_user(self, content: str | list[_ContentBlock], path: str) -> None:
         """The results of calls stand before the text: they answer the message before."""
         if isinstance(content, str):
             self._add(path, {"role": "user", "content": content})
@@ -232,7 +232,7 @@ class _History:
         if texts or not content:
             self._add(path, {"role": "user", "content": texts})
 
-    def _add_assistant(self, content: str | list[_Block], path: str) -> None:
+    def _add_assistant(self, content: str | list[_ContentBlock], path: str) -> None:
         if isinstance(content, str):
             self._add(path, {"role": "assistant", "content": content})
             return
@@ -254,7 +254,7 @@ class _History:
         }
         self._add(path, {name: value for name, value in message.items() if value is not None})
 
-    def _call(self, block: _Block, path: str) -> dict[str, Any]:
+    def _call(self, block: _ContentBlock, path: str) -> dict[str, Any]:
         call_id = _required(block.id, f"{path}.id")
         self._calls.add(call_id)
         decoded(block.input, dict[str, Raw], f"{path}.input")
@@ -265,13 +265,13 @@ class _History:
         return {"id": call_id, "type": "function", "function": function}
 
 
-def _texts(content: str | list[_Block], path: str) -> Any:
+def _texts(content: str | list[_ContentBlock], path: str) -> Any:
     if isinstance(content, str):
         return content
     return [_text(block, f"{path}.{index}") for index, block in enumerate(content)]
 
 
-def _text(block: _Block, path: str) -> dict[str, str]:
+def _text(block: _ContentBlock, path: str) -> dict[str, str]:
     if block.type != "text":
         raise unsupported(f"{path}.type", f'"{block.type[:64]}" at this place')
     return {"type": "text", "text": _required(block.text, f"{path}.text")}
@@ -289,7 +289,7 @@ def _tools(raws: list[Raw] | None) -> Raw | None:
         return None
     tools = []
     for index, raw in enumerate(raws):
-        tool: _Tool = decoded(raw, _Tool, f"tools.{index}")
+        tool: _MessagesTool = decoded(raw, _MessagesTool, f"tools.{index}")
         if tool.type not in (None, "custom"):
             raise unsupported(f"tools.{index}.type", f'"{tool.type[:64]}"')
         if tool.input_schema == NULL:
@@ -300,7 +300,7 @@ def _tools(raws: list[Raw] | None) -> Raw | None:
     return encoded(tools)
 
 
-def _tool_choice(choice: _ToolChoice) -> Raw:
+def _tool_choice(choice: _MessagesToolChoice) -> Raw:
     if choice.type == "tool":
         return encoded({"type": "function", "function": {"name": choice.name}})
     return encoded("required" if choice.type == "any" else choice.type)

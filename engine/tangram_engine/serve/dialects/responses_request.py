@@ -64,7 +64,7 @@ _NAMES = {
 }
 
 
-class _Part(msgspec.Struct):
+class _ContentPart(msgspec.Struct):
     """One part of a content, or of reasoning, of any type."""
 
     type: str
@@ -72,12 +72,12 @@ class _Part(msgspec.Struct):
     refusal: str | None = None
 
 
-_Content = str | Annotated[list[_Part], Meta(max_length=MAX_PARTS)]
-_Parts = Annotated[list[_Part], Meta(max_length=MAX_PARTS)]
+_Content = str | Annotated[list[_ContentPart], Meta(max_length=MAX_PARTS)]
+_Parts = Annotated[list[_ContentPart], Meta(max_length=MAX_PARTS)]
 _Reason = Literal["auto", "concise", "detailed"]
 
 
-class _Item(msgspec.Struct):
+class _InputItem(msgspec.Struct):
     """One item of the input, of any type."""
 
     type: str = "message"
@@ -90,7 +90,7 @@ class _Item(msgspec.Struct):
     summary: _Parts | None = None
 
 
-class _Tool(msgspec.Struct):
+class _ResponsesTool(msgspec.Struct):
     type: str
     name: str | None = None
     description: str | None = None
@@ -154,11 +154,11 @@ def read_responses(raw: bytes) -> TranslatedRequest[ChatRequest]:
 
 
 def _draft(body: ResponsesRequest) -> ChatDraft:
-    history = _History(body)
+    history = _InputHistory(body)
     form = body.text.format if body.text is not None else None
     if sum(len(memoryview(raw)) for raw in body.tools or ()) > MAX_TOOLS_BYTES:
         raise FieldError("tools", f"at most {MAX_TOOLS_BYTES} bytes are accepted")
-    tools = [decoded(raw, _Tool, f"tools.{index}") for index, raw in enumerate(body.tools or ())]
+    tools = [decoded(raw, _ResponsesTool, f"tools.{index}") for index, raw in enumerate(body.tools or ())]
     return ChatDraft(
         {
             "model": body.model,
@@ -186,7 +186,7 @@ def _draft(body: ResponsesRequest) -> ChatDraft:
 
 
 @dataclass(slots=True)
-class _History:
+class _InputHistory:
     """The messages of a chat; the items that stand together of an assistant's turn are one."""
 
     body: InitVar[ResponsesRequest]
@@ -202,7 +202,7 @@ class _History:
             return
         for index, raw in enumerate(body.input):
             path = f"input.{index}"
-            self._add_item(decoded(raw, _Item, path), path)
+            self._add_item(decoded(raw, _InputItem, path), path)
 
     def written(self) -> list[Raw]:
         """The messages, as a client of chats writes them."""
@@ -212,7 +212,7 @@ class _History:
         self._messages.append(message)
         self.paths.append(path)
 
-    def _add_item(self, item: _Item, path: str) -> None:
+    def _add_item(self, item: _InputItem, path: str) -> None:
         match item.type:
             case "message":
                 self._add_message(item, path)
@@ -237,7 +237,7 @@ class _History:
             case _:
                 raise unsupported(f"{path}.type", f'"{item.type[:64]}"')
 
-    def _add_message(self, item: _Item, path: str) -> None:
+    def _add_message(self, item: _InputItem, path: str) -> None:
         role = _required(item.role, f"{path}.role")
         content = _content(_required(item.content, f"{path}.content"), f"{path}.content")
         if role == "assistant":
@@ -257,7 +257,7 @@ class _History:
         return self._messages[-1]
 
 
-def _content(content: str | list[_Part], path: str) -> Any:
+def _content(content: str | list[_ContentPart], path: str) -> Any:
     if isinstance(content, str):
         return content
     texts = []
@@ -275,7 +275,7 @@ def _required(value: Any, path: str) -> Any:
     return value
 
 
-def _tools(tools: list[_Tool]) -> Raw | None:
+def _tools(tools: list[_ResponsesTool]) -> Raw | None:
     written = []
     for index, tool in enumerate(tools):
         if tool.type != "function":
@@ -304,7 +304,7 @@ def _response_format(form: _TextFormat) -> Raw:
     return json_schema_format(form.schema)
 
 
-def _echo(body: ResponsesRequest, tools: list[_Tool]) -> bytes:
+def _echo(body: ResponsesRequest, tools: list[_ResponsesTool]) -> bytes:
     """What every response object repeats. It is written here, in the thread of a large body, once."""
     choice = body.tool_choice
     form = body.text.format if body.text is not None else None
