@@ -110,7 +110,7 @@ class RequestPreparer:
             choice = read_tool_choice(body.tool_choice, body.tools)
             if choice.forced:
                 calls = {"format": self._forced_format(), "tools": dict(choice.tools)}
-                parallel = {"parallel": body.parallel_tool_calls is not False}
+                parallel = {"parallel": body.parallel_tool_calls is not False and not choice.named}
                 structure = AnswerStructure("tool_choice", "calls", calls | parallel)
             reasoning = self._reasoning(prompt)
         if structure is None:

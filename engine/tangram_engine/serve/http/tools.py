@@ -81,6 +81,7 @@ class ToolChoice:
 
     tools: Mapping[str, Any]  # the schema of the parameters of each, by name
     forced: bool = False
+    named: bool = False  # by the client: then it calls that one once, as with OpenAI
 
     @property
     def may_call(self) -> bool:
@@ -95,7 +96,7 @@ def read_tool_choice(raw: Raw, tools: Raw) -> ToolChoice:
     if isinstance(choice, _NamedChoice):
         if choice.function.name not in offered:
             raise FieldError("tool_choice.function.name", "is not the name of one of the tools")
-        return ToolChoice({choice.function.name: offered[choice.function.name]}, forced=True)
+        return ToolChoice({choice.function.name: offered[choice.function.name]}, forced=True, named=True)
     if not offered and choice == "required":
         raise FieldError("tool_choice", "needs tools")
     return ToolChoice({} if choice == "none" else offered, forced=choice == "required")
