@@ -152,6 +152,10 @@ sbom: setup ## List what the images hold, built before, as CycloneDX in build/sb
 	$(BIN)/uv pip install --quiet --python $(VENV)/sbom/bin/python --require-hashes --requirement requirements/sbom.lock
 	$(PYTHON) -m e2e.cluster sbom --tag $(TAG) --generator $(VENV)/sbom/bin/cyclonedx-py
 
+.PHONY: clients
+clients: setup ## Run clients of others against the engine, each in its own environment (CLIENTS="litellm guidellm")
+	$(BIN)/python -m benchmarks.clients $(CLIENTS)
+
 .PHONY: calibrate
 calibrate: setup ## Fit the step-time model again on the published measurements, and write how well it predicts
 	$(BIN)/python -m benchmarks.calibrate

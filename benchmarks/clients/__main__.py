@@ -63,10 +63,15 @@ def script(name: str) -> Callable[[Target], list[str]]:
 
 
 def guidellm(target: Target) -> list[str]:
-    data = "prompt_tokens=24,output_tokens=12,samples=8"
-    limits = ["--max-requests", "8", "--profile", "concurrent", "--rate", "2"]
-    where = ["--target", target.url, "--model", "tiny", "--processor", str(target.model)]
-    return ["benchmark", *where, *limits, "--data", data, "--output-dir", str(target.scratch)]
+    options = {
+        "backend": f"kind=openai_http,target={target.url},model=tiny",
+        "profile": "kind=concurrent,streams=2",
+        "constraint": "kind=max_requests,count=8",
+        "tokenizer": f"kind=hf_auto,model={target.model}",
+        "data": "kind=synthetic_text,prompt_tokens=24,output_tokens=12",
+        "output": f"kind=json,path={target.scratch}/report.json",
+    }
+    return ["run", "--disable-progress", *(f"--{name}={value}" for name, value in options.items())]
 
 
 def aiperf(target: Target) -> list[str]:
@@ -88,12 +93,16 @@ def inference_perf(target: Target) -> list[str]:
     return ["--config_file", str(config)]
 
 
-def lm_eval(target: Target) -> list[str]:
-    data = (HERE / "lm_eval_task" / "task.yaml").read_text().replace("FOLDER", str(HERE / "lm_eval_task"))
-    (target.scratch / "task.yaml").write_text(data)
-    arguments = f"model=tiny,base_url={target.url}/v1/completions,tokenizer={target.model},tokenizer_backend=huggingface"
-    model = ["--model", "local-completions", "--model_args", arguments]
-    return [*model, "--tasks", "tangram_words", "--include_path", str(target.scratch), "--batch_size", "1"]
+def lm_eval(task: str) -> Callable[[Target], list[str]]:
+    def command(target: Target) -> list[str]:
+        data = (HERE / "lm_eval_task" / f"{task}.yaml").read_text()
+        (target.scratch / "task.yaml").write_text(data.replace("FOLDER", str(HERE / "lm_eval_task")))
+        server = f"model=tiny,base_url={target.url}/v1/completions,max_retries=1"
+        model = f"{server},tokenizer={target.model},tokenizer_backend=huggingface"
+        what = ["--tasks", f"tangram_{task}", "--include_path", str(target.scratch), "--batch_size", "1"]
+        return ["--model", "local-completions", "--model_args", model, *what]
+
+    return command
 
 
 CLIENTS: dict[str, Client] = {
@@ -111,10 +120,12 @@ CLIENTS: dict[str, Client] = {
     "litellm": Client(("litellm",), script("use_litellm")),
     "instructor": Client(("instructor",), script("use_instructor")),
     "pydantic-ai": Client(("pydantic-ai-slim[openai,anthropic]",), script("use_pydantic_ai")),
-    "lm-eval": Client(("lm-eval[api]", "transformers"), lm_eval, program="lm_eval"),
+    "lm-eval": Client(("lm-eval[api]", "transformers"), lm_eval("words"), program="lm_eval"),
+    # Likelihoods of texts: it asks for `echo` with `logprobs`.
+    "lm-eval-choices": Client(("lm-eval[api]", "transformers"), lm_eval("choices"), program="lm_eval"),
     "guidellm": Client(("guidellm",), guidellm, program="guidellm"),
     "inference-perf": Client(("inference-perf",), inference_perf, python="3.12", program="inference-perf"),
-    "aiperf": Client(("aiperf",), aiperf, program="aiperf"),
+    "aiperf": Client(("aiperf",), aiperf, program="aiperf", environment={"HF_HUB_OFFLINE": ""}),
 }
 
 
@@ -159,6 +170,11 @@ def versions(binaries: Path, needs: Sequence[str]) -> str:
     return run.stdout.strip()
 
 
+def counted(server: EngineProcess) -> tuple[float, float]:
+    """Answers and refusals so far."""
+    return server.metric("vllm:request_success_total"), server.metric("tangram:requests_rejected_total")
+
+
 def use(name: str, client: Client, server: EngineProcess, model: Path, folder: Path) -> Row:
     with environment(client, folder) as binaries, tempfile.TemporaryDirectory(dir=folder) as scratch:
         target = Target(server.url, model, Path(scratch))
@@ -170,7 +186,7 @@ def use(name: str, client: Client, server: EngineProcess, model: Path, folder: P
         }
         keys = {"OPENAI_API_KEY": "key", "ANTHROPIC_API_KEY": "key"}
         environ = os.environ | offline | keys | {"HF_HOME": scratch, "PYTHONPATH": ""} | client.environment
-        answered, begin = server.metric("vllm:request_success_total"), time.monotonic()
+        before, begin = counted(server), time.monotonic()
         run = subprocess.run(
             [binaries / client.program, *client.command(target)],
             env=environ,
@@ -181,8 +197,7 @@ def use(name: str, client: Client, server: EngineProcess, model: Path, folder: P
             check=False,
         )
         seconds = time.monotonic() - begin
-        served = server.metric("vllm:request_success_total") - answered
-        refused = server.metric("tangram:requests_rejected_total")
+        served, refused = (now - then for now, then in zip(counted(server), before, strict=True))
         (ROOT / "build").mkdir(exist_ok=True)
         (ROOT / "build" / f"client-{name}.log").write_text(run.stdout + run.stderr)
         lines = [
@@ -192,7 +207,7 @@ def use(name: str, client: Client, server: EngineProcess, model: Path, folder: P
         ]
         last = lines[-1][:160] if lines and (run.returncode or client.program == "python") else ""
         works = run.returncode == 0 and served > 0
-        words = f"{served:.0f} answers, {refused:.0f} refused so far. {last}"
+        words = f"{served:.0f} answers, {refused:.0f} refusals. {last}"
         return Row(name, versions(binaries, client.needs), works, seconds, words)
 
 
