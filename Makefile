@@ -107,8 +107,8 @@ first-cut: setup tools ## Cut a GPU for new models under 10,000 requests on a re
 	FIRST_CUT_REQUESTS=$(REQUESTS) $(BIN)/pytest -m cluster --timeout 3600 --capture no e2e/tests/test_first_cut.py
 
 .PHONY: campaign
-campaign: setup ## Packings against other optimisers; orders of repartitioning; mutants of the decisions against the tests
-	$(BIN)/pytest -m campaign --timeout 3600 tests/packing tests/repartition tests/scaling
+campaign: setup ## Packings against other optimisers; answers under grammars; orders of repartitioning; mutants of the decisions against the tests
+	$(BIN)/pytest -m campaign --timeout 3600 tests/packing tests/repartition tests/scaling tests/engine_core
 	$(BIN)/python -m tests.mutation -o build/mutation.json
 
 .PHONY: test-faults
