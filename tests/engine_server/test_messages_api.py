@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tangram_engine.serve.dialects import messages_reply
 from tests.support.dialect_servers import ANSWER, SCHEMA, repeating_server
 from tests.support.engine_process import EngineProcess, eventually
 
@@ -78,10 +79,11 @@ def test_an_answer_has_the_blocks_that_the_fields_ask_for(
     assert answer["stop_reason"] == stop_reason
 
 
-def test_arguments_that_are_no_object_stay_text(server: EngineProcess) -> None:
-    cut = '<think></think><tool_call>\n{"name": "f", "arguments": {"a": 1,}}\n</tool_call>'
-    answer = said(server, messages=[{"role": "user", "content": cut}], tools=TOOLS).json()
-    assert answer["content"][0]["input"] == {"arguments": '{"a": 1,}'}
+@pytest.mark.parametrize(
+    "written", ['{"a": 1,}', '{"a":' * 2000 + "1" + "}" * 2000, '{"a": 1e999}', '{"a": NaN}', "[]", "\ud800"]
+)
+def test_arguments_that_are_no_object_stay_text(written: str) -> None:
+    assert messages_reply._input(written) == {"arguments": written}
 
 
 def test_an_answer_ends_with_the_context_where_max_tokens_reaches_beyond(server: EngineProcess) -> None:

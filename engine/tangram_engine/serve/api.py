@@ -56,6 +56,7 @@ _TOKEN_BYTES = 36  # of an id in a list; in a body it can have 2
 _DECODED_BYTES = 16  # of a character that is decoded: as text, as JSON in pieces, and as JSON
 _LOGPROB_BYTES = 200  # of a token or alternative: as objects, and as JSON without the token itself
 MAX_DETOKENIZED = 4 << 20  # characters of one text of /detokenize
+_ECHOES = 3  # of what a reply repeats of its request: two at the beginning of a stream, one at its end
 _THREAD_FROM = 2000  # tokens and alternatives: as JSON, a few milliseconds that no stream should wait
 
 
@@ -249,7 +250,7 @@ class Endpoints:
         backend = self._backend
         translated = await backend.read(request, route.read, held)
         body = translated.body
-        held.add(len(translated.echo))
+        held.add(_ECHOES * len(translated.echo))
         backend.check_model(body.model)
         if isinstance(body, CompletionRequest):
             held.add(_TOKEN_BYTES * sum(len(ids) for ids in body.prompts if isinstance(ids, list)))

@@ -1,12 +1,13 @@
 """The JSON of answers in Anthropic's Messages API, whole and as events, and that of errors."""
 
-import json
 import uuid
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+import msgspec
+
 from tangram_engine.serve.http.errors import APIError
-from tangram_engine.serve.http.jsonio import dumps, dumps_in_pieces, string
+from tangram_engine.serve.http.jsonio import Malformed, check, decode_value, dumps, dumps_in_pieces, string
 
 from .reply import AnswerBlock, AnswerBlocks, BlockChange, Json, ReplyContext, TokenText, frame
 
@@ -136,12 +137,13 @@ def _block(block: AnswerBlock, arguments: Any) -> Json:
 
 
 def _input(arguments: str) -> Json:
-    """The arguments of a call as the object that this API has; a model may write something else."""
+    """The arguments of a call as the object that this API has; a model may write anything."""
+    raw = arguments.encode("utf-8", "replace")
     try:
-        value = json.loads(arguments)
-    except (ValueError, RecursionError):
-        value = None
-    return value if isinstance(value, dict) else {"arguments": arguments}
+        check(raw)
+        return decode_value(raw, dict[str, Any])
+    except (Malformed, msgspec.ValidationError):
+        return {"arguments": arguments}
 
 
 def _event(kind: str, **values: Any) -> bytes:

@@ -20,7 +20,7 @@ from tangram_engine.serve.http.bounded_values import (
     TopP,
 )
 from tangram_engine.serve.http.fields import FieldError, unsupported
-from tangram_engine.serve.http.jsonio import dumps
+from tangram_engine.serve.http.jsonio import dumps_in_pieces
 from tangram_engine.serve.http.params import (
     MAX_CACHE_SALT,
     MAX_MESSAGES,
@@ -309,7 +309,7 @@ def _echo(body: ResponsesRequest, tools: list[_ResponsesTool]) -> bytes:
     choice = body.tool_choice
     form = body.text.format if body.text is not None else None
     reasoning = body.reasoning or _Reasoning()
-    return dumps(
+    return dumps_in_pieces(
         {
             "background": False,
             "instructions": body.instructions,
