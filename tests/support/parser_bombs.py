@@ -1,7 +1,12 @@
 """Bodies that are made to cost a JSON parser, or what follows it, far more than their bytes."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
+from tangram_engine.serve.dialects.messages_request import read_messages
+from tangram_engine.serve.dialects.responses_request import read_responses
+from tangram_engine.serve.http.body import parse
 from tangram_engine.serve.http.params import (
     ChatRequest,
     CompletionRequest,
@@ -9,11 +14,13 @@ from tangram_engine.serve.http.params import (
     TokenizeRequest,
 )
 
-MODELS = {
-    "/v1/completions": CompletionRequest,
-    "/v1/chat/completions": ChatRequest,
-    "/tokenize": TokenizeRequest,
-    "/detokenize": DetokenizeRequest,
+READERS: dict[str, Callable[[bytes], Any]] = {
+    "/v1/completions": partial(parse, model=CompletionRequest),
+    "/v1/chat/completions": partial(parse, model=ChatRequest),
+    "/v1/responses": read_responses,
+    "/v1/messages": read_messages,
+    "/tokenize": partial(parse, model=TokenizeRequest),
+    "/detokenize": partial(parse, model=DetokenizeRequest),
 }
 PROMPT = b'"model":"tiny","prompt":"the","max_tokens":1'
 CHAT = b'"model":"tiny","messages":[{"role":"user","content":"the"}],"max_tokens":1'
@@ -172,4 +179,72 @@ BOMBS |= {
     "ids to decode": ("/detokenize", repeated(b'{"tokens":[', b"123,", b"5]}")),
     "bad ids to decode": ("/detokenize", repeated(b'{"tokens":[', b"-1,", b"5]}")),
     "texts to decode": ("/detokenize", repeated(b'{"tokens":[', b'"",', b"5]}")),
+}
+MESSAGES = b'{"model":"tiny","max_tokens":1,"messages":['
+BOMBS |= {
+    f"{name} of a dialect": bomb
+    for name, bomb in {
+        "items": (
+            "/v1/responses",
+            repeated(b'{"model":"tiny","input":[', b'{"role":"user","content":""},', b"0]}"),
+        ),
+        "calls": (
+            "/v1/responses",
+            repeated(
+                b'{"model":"tiny","input":[', b'{"type":"function_call","call_id":"%d","name":"f"},', b"0]}"
+            ),
+        ),
+        "parts": (
+            "/v1/responses",
+            repeated(
+                b'{"model":"tiny","input":[{"role":"user","content":[',
+                b'{"type":"input_text","text":""},',
+                b'{"type":"input_text","text":""}]}]}',
+            ),
+        ),
+        "a long tool": (
+            "/v1/responses",
+            repeated(
+                b'{"model":"tiny","input":"x","tools":[{"type":"function","name":"f","parameters":{"enum":[',
+                b"1,",
+                b"1]}}]}",
+            ),
+        ),
+        "tools": (
+            "/v1/messages",
+            repeated(MESSAGES + b'0],"tools":[', b'{"name":"f%d","input_schema":{}},', b"0]}"),
+        ),
+        "messages": ("/v1/messages", repeated(MESSAGES, b'{"role":"user","content":[]},', b"0]}")),
+        "blocks": (
+            "/v1/messages",
+            repeated(
+                MESSAGES + b'{"role":"user","content":[',
+                b'{"type":"text","text":""},',
+                b'{"type":"text","text":""}]}]}',
+            ),
+        ),
+        "blocks of many messages": (
+            "/v1/messages",
+            repeated(
+                MESSAGES,
+                b'{"role":"user","content":['
+                + b'{"type":"text","text":""},' * 9
+                + b'{"type":"text","text":""}]},',
+                b'{"role":"user","content":""}]}',
+            ),
+        ),
+        "a long text": (
+            "/v1/messages",
+            repeated(MESSAGES + b'{"role":"user","content":"', "é".encode(), b'"}]}'),
+        ),
+        "an input": (
+            "/v1/messages",
+            repeated(
+                MESSAGES
+                + b'{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"f","input":{"a":[',
+                b"1,",
+                b'1]}}]},{"role":"user","content":"x"}]}',
+            ),
+        ),
+    }.items()
 }
