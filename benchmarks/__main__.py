@@ -22,6 +22,7 @@ NAMES = (
     "recommend_time",
     "engine.host",
     "engine.api",
+    "engine.grammar_cost",
 )
 
 

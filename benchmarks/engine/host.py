@@ -69,10 +69,6 @@ def sample(logits: torch.Tensor, rows: torch.Tensor, table: DeviceRows) -> torch
     return torch.full((len(rows),), TOKEN, dtype=torch.int32)
 
 
-def no_decode(rows: torch.Tensor) -> tuple[torch.Tensor]:
-    return (torch.zeros(len(rows), VOCABULARY),)
-
-
 def no_sample(rows: torch.Tensor) -> tuple[torch.Tensor]:
     return (torch.full((len(rows),), TOKEN, dtype=torch.int32),)
 
@@ -93,15 +89,20 @@ class Clock:
         return timed
 
 
-def make_engine(batch: int, context: int, steps: int) -> LLMEngine:
+def make_engine(batch: int, context: int, steps: int, vocabulary: int = VOCABULARY) -> LLMEngine:
     longest = context + steps + 2 * BLOCK_SIZE
     num_blocks = batch * -(-longest // BLOCK_SIZE)
     limits = SchedulerLimits(batch, batch * context, longest)  # all prompts in one step
     device = torch.device("cpu")
-    rows = DeviceRows(batch, longest, BLOCK_SIZE, VOCABULARY, device)
+    rows = DeviceRows(batch, longest, BLOCK_SIZE, vocabulary, device)
+    logits = torch.zeros(batch, vocabulary)
+
+    def no_decode(rows: torch.Tensor) -> tuple[torch.Tensor]:
+        return (logits[: len(rows)],)
+
     runner = Runner(NoDecoder(), NoAttention(), rows, sample)  # type: ignore[arg-type]
     runner.use(DecodeGraphs(no_decode, no_sample, rows.padding, (batch,), device))
-    sizes = (BLOCK_SIZE, num_blocks, longest, batch, batch * context, VOCABULARY)
+    sizes = (BLOCK_SIZE, num_blocks, longest, batch, batch * context, vocabulary)
     loaded = Loaded(runner, limits, EngineInfo(*sizes, "float32", "cpu", 0.0, 0.0))
     with mock.patch.object(engine, "load", return_value=loaded):
         return LLMEngine(EngineConfig(Path(), block_size=BLOCK_SIZE, max_num_seqs=batch), lag=1)
