@@ -79,6 +79,28 @@ def test_an_answer_is_valid_by_the_schema_of_response_format(client: openai.Open
     assert finish == ["stop"] * 4
 
 
+def test_grammars_are_those_of_a_chat_in_the_other_apis(client: openai.OpenAI, server: EngineProcess) -> None:
+    form: Any = {"type": "json_schema", "name": "trip", "schema": SCHEMA}
+    function: Any = {"type": "function", "name": "trip", "parameters": SCHEMA, "strict": True}
+    written = client.responses.create(model="tiny", input="x", text={"format": form})
+    called = client.responses.create(
+        model="tiny", input="x", tools=[function], tool_choice="required", parallel_tool_calls=False
+    )
+    tool = {"name": "trip", "input_schema": SCHEMA}
+    body = {"model": "tiny", "max_tokens": 300, "messages": [{"role": "user", "content": "x"}]}
+    choice = {"type": "tool", "name": "trip"}
+    message = server.post("/v1/messages", body | {"tools": [tool], "tool_choice": choice}).json()
+    structured = server.post("/v1/messages", body | {"output_config": {"format": form}}).json()
+    assert (message["stop_reason"], structured["stop_reason"]) == ("tool_use", "end_turn")
+    for trip in (
+        json.loads(written.output_text),
+        json.loads(called.output[0].arguments),  # type: ignore[union-attr]
+        message["content"][0]["input"],
+        json.loads(structured["content"][0]["text"]),
+    ):
+        assert trip["city"] in ("Bern", "Ury")
+
+
 @pytest.mark.parametrize(
     ("structure", "pattern"),
     [
