@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 import anthropic
 import openai
 from anthropic.types import Message, RawMessageStreamEvent
+from anthropic.types.message_create_params import MessageCreateParamsBase
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
@@ -224,7 +225,8 @@ def main() -> None:
             validate(exchange)
             recorded.append({"name": name, **exchange, "answer": without_chance(exchange["answer"])})
     versions = {name: version(name) for name in ("openai", "anthropic")}
-    head = json.dumps({"command": COMMAND, "versions": versions})
+    fields = {"/v1/messages": sorted(MessageCreateParamsBase.__annotations__)}
+    head = json.dumps({"command": COMMAND, "versions": versions, "fields": fields})
     lines = ",\n".join(json.dumps(exchange) for exchange in recorded)
     Path(target).write_text(f'{head[:-1]}, "exchanges": [\n{lines}\n]}}\n')
     print(f"{len(recorded)} exchanges")

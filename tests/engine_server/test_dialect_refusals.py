@@ -43,6 +43,7 @@ RESPONSES: list[tuple[dict[str, Any], str, str]] = [
     ({"previous_response_id": "resp_1"}, "previous_response_id", "not supported"),
     ({"conversation": "conv_1"}, "conversation", "not supported"),
     ({"background": True}, "background", "not supported"),
+    ({"include": ["message.output_text.logprobs"]}, "include", "logprobs"),
     ({"truncation": "auto"}, "truncation", "not supported"),
     (item(type="item_reference", id="rs_1"), "input.1.type", "item_reference"),
     (item(type="web_search_call", id="ws_1"), "input.1.type", "web_search_call"),

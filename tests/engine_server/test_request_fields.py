@@ -1,11 +1,16 @@
 """Each field of OpenAI's and vLLM's requests is done, refused by its name, or ignored as it cannot matter."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from openai.types import completion_create_params
 from openai.types.chat import completion_create_params as chat_create_params
+from openai.types.responses import response_create_params
 
+from tangram_engine.serve.dialects.messages_request import MessagesRequest
+from tangram_engine.serve.dialects.responses_request import ResponsesRequest
 from tangram_engine.serve.http import fields
 from tangram_engine.serve.http.params import (
     ChatRequest,
@@ -24,11 +29,15 @@ BODIES: dict[str, dict[str, Any]] = {
         "messages": [{"role": "user", "content": "the"}],
         "max_tokens": 1,
     },
+    "/v1/responses": {"model": "tiny", "input": "the", "max_output_tokens": 1},
+    "/v1/messages": {"model": "tiny", "messages": [{"role": "user", "content": "the"}], "max_tokens": 1},
     "/tokenize": {"messages": [{"role": "user", "content": "the"}]},
 }
+EXCHANGES = Path(__file__).parent / "sdk_exchanges.json"
 REFUSED = [
     ("/v1/completions", fields.REFUSED | fields.REFUSED_IN_COMPLETIONS),
     ("/v1/chat/completions", fields.REFUSED | fields.REFUSED_IN_CHATS),
+    ("/v1/responses", ResponsesRequest.unsupported),
     ("/tokenize", fields.REFUSED_IN_TOKENIZE),
 ]
 # Documented fields that the engine skips, with the reason why the answer is the same without them.
@@ -56,7 +65,31 @@ IGNORED_IN_CHATS = {
     "prediction": "a guess at the answer that may make it faster",
     "verbosity": "a setting of OpenAI's own models",
 }
-SKIPPED = [("/v1/completions", IGNORED), ("/v1/chat/completions", IGNORED | IGNORED_IN_CHATS)]
+IGNORED_IN_RESPONSES = {
+    **{name: IGNORED[name] for name in IGNORED if name.startswith("prompt_cache")},
+    **{name: IGNORED[name] for name in ("safety_identifier", "service_tier", "store")},
+    "max_tool_calls": "a limit for tools of OpenAI's service, which are refused",
+}
+IGNORED_IN_MESSAGES = {
+    "cache_control": "a hint for what to keep cached",
+    "diagnostics": "asks for what Anthropic's service knows of its cache",
+    "inference_geo": "where Anthropic's service computes",
+    "metadata": IGNORED["metadata"],
+    "service_tier": "a class of service that Anthropic sells",
+    "speed": "a class of service that Anthropic sells",
+    "user_profile_id": "a label of the caller's user",
+    "workspace_id": "a label of the caller's own books",
+}
+MODELS: list[type[Refusing]] = [
+    *(CompletionRequest, ChatRequest, ResponsesRequest, MessagesRequest),
+    *(Message, StreamOptions, TokenizeRequest),
+]
+SKIPPED = [
+    ("/v1/completions", IGNORED),
+    ("/v1/chat/completions", IGNORED | IGNORED_IN_CHATS),
+    ("/v1/responses", IGNORED_IN_RESPONSES),
+    ("/v1/messages", IGNORED_IN_MESSAGES),
+]
 
 
 def _names(text: str) -> set[str]:
@@ -99,6 +132,16 @@ def read_fields(model: type[Refusing]) -> set[str]:
             ChatRequest,
             {*chat_create_params.CompletionCreateParamsBase.__annotations__, *VLLM, *VLLM_CHATS},
             IGNORED.keys() | IGNORED_IN_CHATS.keys(),
+        ),
+        (
+            ResponsesRequest,
+            {*response_create_params.ResponseCreateParamsBase.__annotations__, "stream"},
+            IGNORED_IN_RESPONSES.keys(),
+        ),
+        (
+            MessagesRequest,
+            {*json.loads(EXCHANGES.read_text())["fields"]["/v1/messages"], "stream"},
+            IGNORED_IN_MESSAGES.keys(),
         ),
     ],
 )
@@ -158,7 +201,18 @@ def test_nested_fields_and_near_neutral_values_are_refused_with_their_path(
     assert answer.json()["error"]["param"] == path
 
 
-@pytest.mark.parametrize("model", [CompletionRequest, ChatRequest, Message, StreamOptions, TokenizeRequest])
+@pytest.mark.parametrize(
+    "model",
+    [
+        CompletionRequest,
+        ChatRequest,
+        ResponsesRequest,
+        MessagesRequest,
+        Message,
+        StreamOptions,
+        TokenizeRequest,
+    ],
+)
 def test_no_model_reads_a_field_that_it_refuses(model: type[Refusing]) -> None:
     assert not read_fields(model) & model.unsupported.keys()
 

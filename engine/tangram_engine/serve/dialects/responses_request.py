@@ -48,11 +48,14 @@ MAX_PARTS = 256  # of one content
 _Metadata = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
 ]
+_LOGPROBS = "message.output_text.logprobs"
 _Id = Annotated[str, Meta(min_length=1, max_length=1024)]
 _REFUSED = {
     # Nothing is kept of a request: what refers to an earlier one has no answer.
     "previous_response_id conversation prompt context_management moderation": (),
     "background": (False,),
+    "access_programs image": (),
+    "stream_options": ({}, {"include_obfuscation": False}),
     "truncation": ("disabled",),
     "top_logprobs": (0,),
 }
@@ -136,6 +139,7 @@ class ResponsesRequest(Refusing, kw_only=True):
     parallel_tool_calls: bool | None = None
     text: _TextOptions | None = None
     reasoning: _Reasoning | None = None
+    include: Annotated[list[str], Meta(max_length=64)] | None = None
     metadata: Raw = NULL
     user: Annotated[str, Meta(max_length=1024)] | None = None
     top_k: TopK | None = None
@@ -145,6 +149,11 @@ class ResponsesRequest(Refusing, kw_only=True):
     ignore_eos: bool | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
     chat_template_kwargs: Raw = NULL
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if _LOGPROBS in (self.include or ()):  # the other values are about what only OpenAI's service has
+            raise unsupported("include", f'"{_LOGPROBS}"')
 
 
 def read_responses(raw: bytes) -> TranslatedRequest[ChatRequest]:
