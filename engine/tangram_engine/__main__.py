@@ -114,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     serve.add_argument(
         "--tool-call-parser",
-        choices=("auto", "none", "hermes", "llama3_json", "mistral", "qwen3_coder"),
+        choices=("auto", "none", "deepseek", "harmony", "hermes", "llama3_json", "mistral", "qwen3_coder"),
         default="auto",
         help="the format of the model's tool calls; auto: by its chat template",
     )

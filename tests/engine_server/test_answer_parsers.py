@@ -1,12 +1,15 @@
 """Content, reasoning and tool calls of an answer, which do not depend on how its text was cut into tokens."""
 
+import re
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tangram_engine.__main__ import main
 from tangram_engine.serve.answers.answer_parser import AnswerFormat, AnswerParser
+from tangram_engine.serve.answers.formats import PARSERS
 from tangram_engine.serve.answers.parts import ELEMENT_LIMIT
 
 TOOLS = {
@@ -78,7 +81,74 @@ ANSWERS: list[tuple[str, str, str, list[tuple[str, str]]]] = [
         [("f", f'{{"n": "{LONG}y"}}')],
     ),
     ("qwen3_coder", '<tool_call> {"x"} </tool_call>', '<tool_call> {"x"} </tool_call>', []),
+    ("deepseek", "Only <｜tool", "Only <｜tool", []),
+    (  # V3.1
+        "deepseek",
+        'Ok\n\n<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{"a": "}\\""}<｜tool▁call▁end｜>'
+        "<｜tool▁call▁begin｜>function<｜tool▁sep｜> {}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        "Ok",
+        [("f", '{"a": "}\\""}'), ("function", "{}")],
+    ),
+    (  # V3
+        "deepseek",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n"
+        '{"a": "```"}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>g\n```json\n{}\n```'
+        "<｜tool▁call▁end｜><｜tool▁calls▁end｜> Done.",
+        "Done.",
+        [("f", '{"a": "```"}'), ("g", "{}")],
+    ),
+    ("deepseek", '<｜tool▁call▁begin｜>f<｜tool▁sep｜>{"a": "cut', "", [("f", '{"a": "cut')]),
+    ("deepseek", "<｜tool▁call▁begin｜>f<｜tool▁sep｜>[1]<｜tool▁call▁end｜>", "", [("f", "[1]")]),
+    (
+        "deepseek",
+        "<｜tool▁call▁begin｜>no <b> name<｜tool▁sep｜>{}",
+        "<｜tool▁call▁begin｜>no <b> name<｜tool▁sep｜>{}",
+        [],
+    ),
+    (
+        "deepseek",
+        f"<｜tool▁call▁begin｜>{LONG}<｜tool▁sep｜>{{}}",
+        f"<｜tool▁call▁begin｜>{LONG}<｜tool▁sep｜>{{}}",
+        [],
+    ),
+    ("harmony", "No channel at all.\n", "No channel at all.\n", []),
+    (
+        "harmony",
+        "<|channel|>commentary<|message|>I look. <|end|><|start|>assistant<|channel|>commentary to=functions"
+        '.f <|constrain|>json<|message|>{"a": "<b>"}<|call|><|start|>assistant to=functions.g'
+        "<|channel|>commentary json<|message|>{}<|call|>",
+        "I look.",
+        [("f", '{"a": "<b>"}'), ("g", "{}")],
+    ),
+    (
+        "harmony",
+        "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant<|channel|>final<|message|>Yes."
+        "<|return|>",
+        "I look.\n\nYes.",
+        [],
+    ),
+    ("harmony", "<|channel|>final<|message|>a<|start|>assistant<|chan", "a", []),
+    ("harmony", "<|channel|>commentary to=browser.open<|message|>x", "x", []),
+    ("harmony", f"<|channel|>{LONG}", f"<|channel|>{LONG}", []),
 ]
+# What the text of an answer may begin with; more of it is drawn.
+OPENINGS = {
+    "hermes": ("", "<tool_call>"),
+    "llama3_json": ("", '{"name": "f", "parameters": {'),
+    "mistral": ("", "[TOOL_CALLS]"),
+    "qwen3_coder": ("", "<tool_call>", "<function=f>"),
+    "deepseek": (
+        "<｜tool▁calls▁begin｜>",
+        "<｜tool▁call▁begin｜>function",
+        "<｜tool▁call▁begin｜>f<｜tool▁sep｜>",
+    ),
+    "harmony": (
+        "<|channel|>analysis<|message|>",
+        "<|start|>",
+        "<|channel|>commentary to=functions.f<|message|>",
+    ),
+}
+TAGS = re.findall(r"<[|｜][^>]*>", "".join(text for _, text, _, _ in ANSWERS if len(text) < 1000))
 NAMES = [f"{form}-{text[:30]}" for form, text, _, _ in ANSWERS]
 
 
@@ -137,13 +207,51 @@ def test_reasoning_is_the_same_for_every_cut(
             assert parsed(form, pieces) == (content, reasoning, [])
 
 
+CHANNELS = (
+    "<|channel|>analysis<|message|>So <b>.\n<|end|><|start|>assistant<|channel|>analysis<|message|>"
+    "Then.<|end|><|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>"
+    '{"a": 1}<|call|>'
+)
+
+
+@pytest.mark.parametrize(
+    ("tools", "content", "calls"), [(TOOLS, "", [("f", '{"a": 1}')]), ({}, '{"a": 1}', [])], ids=["tools", ""]
+)
+@given(places=st.sets(st.integers(0, len(CHANNELS)), max_size=12))
+def test_the_channel_of_analysis_is_reasoning_however_it_is_cut(
+    tools: dict[str, Any], content: str, calls: list[tuple[str, str]], places: set[int]
+) -> None:
+    form = AnswerFormat("harmony", tools)
+    for pieces in ([CHANNELS], cut(CHANNELS, places), list(CHANNELS)):
+        assert parsed(form, pieces) == (content, "So <b>.\n\nThen.", calls)
+    hidden = AnswerFormat("harmony", tools, shows_reasoning=False)
+    assert parsed(hidden, cut(CHANNELS, places)) == (content, "", calls)
+
+
+def test_the_command_line_offers_each_format(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", "--tool-call-parser", "x"])
+    offered = capsys.readouterr().err.rpartition("choose from")[2]
+    assert {*re.findall(r"\w+", offered)} == {*PARSERS, "auto", "none"}
+
+
+def test_tokens_of_the_analysis_are_counted_as_reasoning() -> None:
+    parser = AnswerParser(AnswerFormat("harmony"))
+    tokens = ["<|channel|>", "analysis", "<|message|>", "So", ".", "<|end|>", "<|start|>", "assistant"]
+    for token in [*tokens, "<|channel|>", "final", "<|message|>", "Yes", "."]:
+        parser.push(token, last=False)
+    assert parser.reasoning_tokens == 4  # from the end of the header to the end of the message
+
+
 @given(
     places=st.sets(st.integers(0, 200), max_size=12),
-    text=st.text("<tol_ca{}\"'[]:,nameTrgus \\\n>=/", max_size=200),
+    text=st.lists(st.sampled_from([*"<tol_ca{}\"'[]:,nameTrgus \\\n>=/", *TAGS]).map(str), max_size=100).map(
+        "".join
+    ),
 )
 def test_no_text_is_read_otherwise_for_its_cuts(places: set[int], text: str) -> None:
-    for call_format in ("hermes", "llama3_json", "mistral", "qwen3_coder"):
-        for opening in ("", "<tool_call>", '{"name": "f", "parameters": {', "[TOOL_CALLS]", "<function=f>"):
+    for call_format in PARSERS:
+        for opening in OPENINGS[call_format]:
             whole: Any = AnswerFormat(call_format, TOOLS, thinks=True)
             assert parsed(whole, cut(opening + text, places)) == parsed(whole, [opening + text])
 

@@ -12,6 +12,7 @@ from tangram_engine.sample.params import SamplingParams
 from tangram_engine.sample.vocabulary import Vocabulary
 from tangram_engine.schedule.request import Request
 from tangram_engine.serve.answers.answer_parser import AnswerFormat
+from tangram_engine.serve.answers.formats import HARMONY
 from tangram_engine.serve.answers.reasoning import CLOSE, OPEN
 from tangram_engine.serve.http.defaults import SamplingDefaults
 from tangram_engine.serve.http.errors import (
@@ -37,6 +38,10 @@ from tangram_engine.serve.text.template import RESERVED, TemplateError
 from tangram_engine.serve.text.tokenizer import PromptTooLong, TextTools, TokenizerError
 
 _LAST_TOKENS = 16  # of a prompt: a tag and blanks
+_THINKING = (
+    "enable_thinking",
+    "thinking",
+)  # the switch of a template: Qwen3's name, that of DeepSeek and Granite
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +94,12 @@ class RequestPreparer:
                 param="tools",
                 code="unsupported_parameter",
             )
+        channels = call_format == HARMONY
         return AnswerFormat(
-            call_format=call_format if choice.may_call else None,
-            tools=read_tools(body.tools),
+            call_format=call_format if choice.may_call or channels else None,
+            tools=read_tools(body.tools) if choice.may_call else {},
             parallel=body.parallel_tool_calls is not False,
-            thinks=self.thinks,
+            thinks=self.thinks and not channels,
             opened=self._reasoning(prompt) == "begun",
             shows_reasoning=body.include_reasoning is not False,
         )
@@ -179,7 +185,7 @@ class RequestPreparer:
         """Let a template know how much to reason, by the names that it reads. Raises APIError."""
         if effort is None:
             return
-        values = {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+        values = {"reasoning_effort": effort} | dict.fromkeys(_THINKING, effort != "none")
         read = values.keys() & self.text.features.variables
         if not read and effort != "none":
             raise _not_read("reasoning_effort")

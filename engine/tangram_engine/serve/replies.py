@@ -161,7 +161,7 @@ class Chat(Dialect):
         self._parsers: dict[int, AnswerParser] = {}  # by index; none where all text is content
 
     def _total(self, counts: Json) -> Json:
-        if not self._form.thinks:
+        if not self._form.reasons:
             return counts
         reasoning = sum(parser.reasoning_tokens for parser in self._parsers.values())
         return counts | {"completion_tokens_details": {"reasoning_tokens": reasoning}}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .formats import PARSERS
+from .formats import HARMONY, PARSERS
 from .parts import AnswerParts, CallParser
 from .reasoning import ReasoningSplitter
 
@@ -26,6 +26,11 @@ class AnswerFormat:
     def keeps_special_tokens(self) -> bool:
         """Whether tags of calls are tokens that decoding would skip."""
         return self.call_format is not None and PARSERS[self.call_format].keeps_special_tokens
+
+    @property
+    def reasons(self) -> bool:
+        """Whether tokens of reasoning are counted."""
+        return self.thinks or self.call_format == HARMONY
 
     @property
     def plain(self) -> bool:
@@ -66,8 +71,12 @@ class AnswerParser:
             if not self._form.shows_reasoning:
                 parts.reasoning = ""
         if self._calls is not None:
+            inside = self._calls.inside_reasoning
             rest = self._calls.push(parts.content, last=last)
             parts.content = rest.content
+            if rest.reasoning or inside or self._calls.inside_reasoning:
+                self.reasoning_tokens += 1
+                parts.reasoning = rest.reasoning if self._form.shows_reasoning else ""
             parts.calls = [call for call in rest.calls if self._form.parallel or call.index == 0]
         return parts
 

@@ -2,12 +2,17 @@
 
 from collections.abc import Mapping
 
+from .deepseek_calls import MARKS, DeepSeekCalls
+from .harmony import CHANNEL, HarmonyAnswer
 from .json_calls import HermesCalls, Llama3Calls, MistralCalls
 from .parts import CallParser
 from .reasoning import CLOSE
 from .xml_calls import Qwen3CoderCalls
 
+HARMONY = "harmony"  # all of its answers are in this format, whether there are tools or not
 PARSERS: Mapping[str, type[CallParser]] = {
+    "deepseek": DeepSeekCalls,
+    HARMONY: HarmonyAnswer,
     "hermes": HermesCalls,
     "llama3_json": Llama3Calls,
     "mistral": MistralCalls,
@@ -15,6 +20,8 @@ PARSERS: Mapping[str, type[CallParser]] = {
 }
 # Text of which a template has at least one, in the order in which they are looked for.
 _MARKS = (
+    (HARMONY, (CHANNEL,)),
+    ("deepseek", MARKS),
     ("qwen3_coder", ("<function=",)),
     ("mistral", ("[TOOL_CALLS]",)),
     ("hermes", ("<tool_call>",)),

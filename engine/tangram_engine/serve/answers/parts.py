@@ -130,6 +130,11 @@ class CallParser:
         """How many there were so far."""
         return self._calls
 
+    @property
+    def inside_reasoning(self) -> bool:
+        """Whether the next text is reasoning, in a format that has it beside calls."""
+        return False
+
     def push(self, text: str, *, last: bool = False) -> AnswerParts:
         """What is certain with this text. With `last` nothing follows it."""
         self._buffer += text

@@ -30,7 +30,7 @@ class ContentFormat(Enum):
 
 def content_format(template: nodes.Template) -> ContentFormat:
     """What a template expects, judged by every expression in it that may be the content of a message."""
-    found = list(_descendants(template))
+    found = list(descendants(template))
     contents = _Contents(found)
     if not any(_reads_parts(node, contents) for node in found):
         return ContentFormat.STRING
@@ -128,7 +128,7 @@ def _is_element(node: nodes.Node, contents: _Contents) -> bool:
     return False
 
 
-def _descendants(template: nodes.Template) -> Iterator[nodes.Node]:
+def descendants(template: nodes.Template) -> Iterator[nodes.Node]:
     """Every node, without recursion, which a deep template could exhaust."""
     waiting: list[nodes.Node] = [template]
     while waiting:

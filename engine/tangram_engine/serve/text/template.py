@@ -21,6 +21,7 @@ from jinja2.utils import Namespace
 
 from tangram_engine.serve.answers.formats import call_format, thinks
 
+from .call_arguments import joins_arguments, with_arguments
 from .declared_tokens import TEMPLATE_TOKENS
 from .message_content import content_format, with_content
 
@@ -34,7 +35,7 @@ RESERVED = frozenset(
 
 
 # Variables of a template that decide what a request may ask for.
-READ_VARIABLES = frozenset({"tools", "documents", "enable_thinking", "reasoning_effort"})
+READ_VARIABLES = frozenset({"tools", "documents", "enable_thinking", "thinking", "reasoning_effort"})
 
 
 class TemplateError(Exception):
@@ -107,6 +108,7 @@ class ChatTemplate:
         try:
             tree = environment.parse(source)
             self.content_format = content_format(tree)
+            self._joins_arguments = joins_arguments(tree)
             variables = frozenset(meta.find_undeclared_variables(tree))
             self._template = environment.from_string(tree)
         except MemoryError:
@@ -130,7 +132,7 @@ class ChatTemplate:
         variables = {
             **options,
             **self._special_tokens,
-            "messages": [*map(_with_arguments, with_content(messages, self.content_format))],
+            "messages": self._shaped(messages),
             "tools": None,
             "documents": None,
             **(inputs or {}),
@@ -144,6 +146,14 @@ class ChatTemplate:
                 f"the chat template failed: {type(error).__name__}: {str(error)[:300]}"
             ) from None
 
+    def _shaped(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The messages as this template takes them. Raises TemplateError."""
+        try:
+            shaped = with_content(messages, self.content_format)
+            return [with_arguments(message, joined=self._joins_arguments) for message in shaped]
+        except ValueError as error:
+            raise TemplateError(str(error)) from None
+
     def _collect(self, variables: dict[str, Any]) -> str:
         pieces: list[str] = []
         size = 0
@@ -153,29 +163,6 @@ class ChatTemplate:
                 raise TemplateError(f"the chat template writes more than {OUTPUT_LIMIT} characters")
             pieces.append(piece)
         return "".join(pieces)
-
-
-def _with_arguments(message: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of calls as objects: OpenAI's API has them as JSON in a string, templates do not."""
-    if not message.get("tool_calls"):
-        return message
-    calls = []
-    for call in message["tool_calls"]:
-        function = call["function"]
-        if isinstance(arguments := function.get("arguments"), str):
-            function = function | {"arguments": _parsed(arguments)}
-        calls.append(call | {"function": function})
-    return message | {"tool_calls": calls}
-
-
-def _parsed(arguments: str) -> dict[str, Any]:
-    try:
-        value = json.loads(arguments or "{}")
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise TemplateError("the arguments of a tool call are no JSON object")
-    return value
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
