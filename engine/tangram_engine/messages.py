@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from tangram_engine.frames import frame
+from tangram_engine.sample.prompt_logprobs import PromptLogprobs
 from tangram_engine.sample.vocabulary import Vocabulary
 from tangram_engine.schedule.request import Request
 
@@ -31,6 +32,7 @@ class TokenOutput(NamedTuple):
     cached_tokens: int  # prompt tokens whose keys and values came from the prefix cache
     scheduled: float  # time.monotonic() of the step that first had the request in it; all processes share it
     preemptions: int  # how often it has been preempted so far
+    prompt_logprobs: PromptLogprobs | None = None  # with the first token, where they were asked for
 
 
 @dataclass(frozen=True, slots=True)

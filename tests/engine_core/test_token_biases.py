@@ -46,3 +46,17 @@ def test_no_token_ends_an_answer_before_min_tokens(one, run, greedy):
         one, [greedy("only", PROMPT, count=9, allowed_token_ids=(7,), stop_token_ids=(7,), min_tokens=3)]
     )
     assert [output.finish for output in only["only"]] == ["stop"]  # nothing else is allowed
+
+
+def test_the_last_token_of_a_bad_word_does_not_follow_the_others(one, run, greedy):
+    plain = [output.token for output in run(one, [greedy("plain", PROMPT)])["plain"]]
+    words = {"single": (plain[2],), "pair": tuple(plain[2:4]), "never begun": (198, plain[1])}
+    got = run(one, [greedy(name, PROMPT, bad_words=(word,)) for name, word in words.items()])
+    tokens = {name: [output.token for output in outputs] for name, outputs in got.items()}
+    assert plain[2] not in tokens["single"]
+    assert tokens["pair"][:3] == plain[:3]
+    assert tokens["pair"][3] != plain[3]
+    assert tokens["never begun"] == plain
+    behind = greedy("behind the prompt", PROMPT, bad_words=((PROMPT[-1], plain[0]),))
+    assert [o.token for o in run(one, [behind])["behind the prompt"]] == plain  # as in vLLM
+    assert not one._biases

@@ -9,8 +9,9 @@ import pytest
 from tangram_engine.messages import EngineInfo, TokenOutput
 from tangram_engine.sample.params import SamplingParams
 from tangram_engine.schedule.request import Request
+from tangram_engine.serve.answers.deltas import Delta
 from tangram_engine.serve.client import EngineDied
-from tangram_engine.serve.generation import Delta, Generation, Hold
+from tangram_engine.serve.generation import Generation, Hold
 from tangram_engine.serve.http.errors import APIError
 from tangram_engine.serve.metrics import EngineMetrics
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from tangram_engine.checkpoint import CheckpointError
+from tangram_engine.serve.answers.deltas import Delta
 from tangram_engine.serve.api import MAX_DETOKENIZED
-from tangram_engine.serve.generation import Delta, TokenLogprob
+from tangram_engine.serve.generation import TokenLogprob
 from tangram_engine.serve.http import jsonio
 from tangram_engine.serve.replies import Chat, Completion
 from tangram_engine.serve.text.tokenizer import TextTools, load_tokenizer

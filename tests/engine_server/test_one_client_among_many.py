@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tangram_engine.serve.generation import Delta, TokenLogprob
+from tangram_engine.serve.answers.deltas import Delta
+from tangram_engine.serve.generation import TokenLogprob
 from tangram_engine.serve.http import jsonio
 from tangram_engine.serve.replies import Chat, Completion
 from tangram_engine.serve.text.tokenizer import TextTools, load_tokenizer

@@ -185,7 +185,7 @@ def test_fields_that_cannot_matter_and_unknown_ones_are_ignored(
         ({"messages": [{"role": "user", "content": "x", "audio": {"id": "1"}}]}, "messages.0.audio"),
         ({"stream": True, "stream_options": {"include_obfuscation": True}},
          "stream_options.include_obfuscation"),
-        ({"prompt_logprobs": 0}, "prompt_logprobs"),
+        ({"return_token_offsets": 0}, "return_token_offsets"),
         ({"priority": False}, "priority"),
         ({"add_generation_prompt": 1}, "add_generation_prompt"),
         ({"add_special_tokens": "no"}, "add_special_tokens"),

@@ -232,6 +232,40 @@ def test_biased_tokens_come_and_no_others_where_they_alone_are_allowed(
     assert allowed.choices[0].text == " dog" * 4
 
 
+def test_bad_words_do_not_come_whether_of_one_token_or_of_several(client: openai.OpenAI) -> None:
+    def said(**fields: Any) -> str:
+        answer = client.completions.create(
+            model="tiny", prompt="the", max_tokens=30, temperature=0, extra_body=fields
+        )
+        return answer.choices[0].text
+
+    assert "Lthe" in said()
+    assert "L" in said(bad_words=["Lthe"])
+    assert "Lthe" not in said(bad_words=["Lthe"])
+    assert "L" not in said(bad_words=["L"])
+
+
+def test_an_echo_scores_an_answer_as_it_was_scored_when_it_was_made(client: openai.OpenAI) -> None:
+    made = client.completions.create(
+        model="tiny",
+        prompt="the quick",
+        max_tokens=12,
+        temperature=0,
+        logprobs=0,
+        extra_body={"return_token_ids": True},
+    ).choices[0]
+    ids = [*made.prompt_token_ids, *made.token_ids]  # type: ignore[attr-defined]
+    read = client.completions.create(model="tiny", prompt=ids, max_tokens=0, logprobs=1, echo=True).choices[0]
+    assert made.logprobs is not None
+    assert read.logprobs is not None
+    assert made.logprobs.token_logprobs is not None
+    scored = read.logprobs.token_logprobs
+    assert scored is not None
+    assert scored[-12:] == pytest.approx(made.logprobs.token_logprobs, abs=1e-4)
+    greedy = zip(scored[-12:], read.logprobs.top_logprobs[-12:], strict=True)  # type: ignore[index]
+    assert all(own == max(top.values()) for own, top in greedy)
+
+
 def test_a_recursive_schema_is_served(client: openai.OpenAI) -> None:
     node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}, "additionalProperties": False}
     schema = {"$defs": {"node": node}, "$ref": "#/$defs/node"}

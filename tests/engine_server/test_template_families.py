@@ -35,9 +35,16 @@ class RenderingText:
         self.features = self.template.features
 
     def chat(
-        self, messages: Messages, options: dict[str, Any], limit: int, *, inputs: Any = None, **_: Any
+        self,
+        messages: Messages,
+        options: dict[str, Any],
+        limit: int,
+        *,
+        inputs: Any = None,
+        continued: bool = False,
+        **_: Any,
     ) -> tuple[int, ...]:
-        return tuple(map(ord, self.template.render(messages, options, inputs)))
+        return tuple(map(ord, self.template.render(messages, options, inputs, continued=continued)))
 
 
 def engine(template: str, messages: Messages, kwargs: dict[str, Any], **fields: Any) -> str:
@@ -134,6 +141,24 @@ def test_a_prompt_with_tools_is_that_of_transformers(
             given, tools=tools, chat_template=template, tokenize=False, add_generation_prompt=True
         )
         assert engine(template, as_sent(messages), {}, tools=tools) == expected
+
+
+@pytest.mark.parametrize("text", ["It is", "It is \n", [{"type": "text", "text": "It "}]], ids=str)
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family["family"])
+def test_a_message_is_continued_as_in_transformers(
+    family: dict[str, Any], text: Any, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    template = family["template"]
+    messages: Messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": text}]
+    options: Any = {"chat_template": template, "tokenize": False, "continue_final_message": True}
+    try:
+        expected = tokenizer.apply_chat_template(shaped(messages, family["content"]), **options)
+    except (ValueError, jinja2.TemplateError):  # the template does not write it
+        with pytest.raises(APIError):
+            engine(template, messages, {}, continue_final_message=True)
+        return
+    expected = str(expected).replace("CONTINUE_FINAL_MESSAGE_TAG ", "")  # where it is written twice
+    assert engine(template, messages, {}, continue_final_message=True) == expected
 
 
 def test_documents_reach_the_template_as_in_transformers(tokenizer: PreTrainedTokenizerFast) -> None:

@@ -5,12 +5,14 @@ must never have. The answer to a prompt is known in advance: token i is prompt[i
 """
 
 import time
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tangram_engine.checkpoint import CheckpointError, RefusalReason
 from tangram_engine.config import EngineConfig
 from tangram_engine.messages import EngineInfo, StepStats, TokenOutput
+from tangram_engine.sample.prompt_logprobs import PromptLogprobs
 from tangram_engine.sample.vocabulary import Vocabulary
 from tangram_engine.schedule.request import Request
 from tangram_engine.start_error import StartError
@@ -151,7 +153,18 @@ class FakeEngine:
         if params.logprobs is not None:
             logprob = -0.25
             top = tuple(((token + i) % self.behaviour.vocab_size, -0.25 - i) for i in range(params.logprobs))
-        return TokenOutput(request.id, token, logprob, top, finish, state.cached, state.scheduled, 0)
+        scores = _prompt_logprobs(request) if state.tokens == 1 else None
+        return TokenOutput(request.id, token, logprob, top, finish, state.cached, state.scheduled, 0, scores)
+
+
+def _prompt_logprobs(request: Request) -> PromptLogprobs | None:
+    """Of the token at position p: -p, with the rank 2; the most likely ones are the ids from 0, with -1."""
+    most, behind = request.params.prompt_logprobs, range(1, len(request.prompt))
+    if most is None or not behind:
+        return None
+    values, ranks = array("f", [-position for position in behind]), array("i", [2] * len(behind))
+    ids, likely = array("i", [*range(most)] * len(behind)), array("f", [-1.0] * (most * len(behind)))
+    return PromptLogprobs(*(column.tobytes() for column in (values, ranks, ids, likely)))
 
 
 def build(config: EngineConfig, behaviour: Behaviour) -> FakeEngine:

@@ -22,6 +22,7 @@ from tangram_engine.run.runner import Launched
 from tangram_engine.sample.biases import RequestBiases, joined
 from tangram_engine.sample.grammar import Grammars
 from tangram_engine.sample.masks import AllowedTokens, LogitEdits
+from tangram_engine.sample.prompt_logprobs import PromptLogprobs
 from tangram_engine.sample.sampler import Sampled
 from tangram_engine.sample.vocabulary import Vocabulary
 from tangram_engine.schedule import BatchRow, Request, ScheduledBatch, Scheduler, Sequence
@@ -54,6 +55,7 @@ class LLMEngine:
         self._rejected: list[TokenOutput] = []
         self._grammars = Grammars(self.info.vocab_size)
         self._biases: dict[str, RequestBiases] = {}  # of requests that have some
+        self._prompt_logprobs: dict[str, PromptLogprobs] = {}  # that the first token will carry
         self._compiling: dict[str, tuple[Request, Future[Any]]] = {}
         self._end_tokens = loaded.limits.eos_token_ids
         self._late_kernels = LateKernels()
@@ -128,21 +130,24 @@ class LLMEngine:
             self._scheduler.add(request)
 
     def _constrain(self, outputs: list[TokenOutput], rows: list[BatchRow]) -> LogitEdits | None:
-        """How the logits of these rows change. For one with a grammar all its ids must be known by then.
+        """How the logits of these rows change. Grammars, and words of several tokens, need all ids by then.
 
         The device computes the forward pass of these rows meanwhile.
         """
-        if self._grammars.constrained([row.sequence.id for row in rows]):
+        ids = [row.sequence.id for row in rows]
+        looks_back = any(self._biases[name].recent for name in ids if name in self._biases)
+        if looks_back or self._grammars.constrained(ids):
             while self._in_flight:
                 outputs += self._collect(*self._in_flight.popleft())
-        ids = [row.sequence.id for row in rows]
         indices = self._grammars.constrained(ids)
         masks = [self._grammars.bits([ids[index] for index in indices])] if indices else []
         biased = []
         for index, row in enumerate(rows):
             if (biases := self._biases.get(row.sequence.id)) is not None:
                 sequence = row.sequence  # the token of this step is one of the unknown ones
-                biased.append((index, biases, sequence.generated + sequence.unknown - 1))
+                begin = max(sequence.prompt_length, len(sequence.tokens) - biases.recent)
+                last = sequence.tokens[begin:] if biases.recent else ()
+                biased.append((index, biases, sequence.generated + sequence.unknown - 1, last))
                 if biases.bits is not None:
                     indices.append(index)
                     masks.append(biases.bits[None])
@@ -154,17 +159,26 @@ class LLMEngine:
         with self._failing(batch):
             results = launched.result()
         sampled = list(zip((row.sequence for row in launched.sampling), results, strict=True))
+        for chunk in launched.scored:
+            if (whole := chunk.keep()) is not None and chunk.sequence.id in self._scheduler:
+                self._prompt_logprobs[chunk.sequence.id] = whole
         finish = self._scheduler.commit(
             batch, {sequence.id: result.token for sequence, result in sampled if result is not None}
         )
         if self._grammars or self._biases:
             self._advance(finish, sampled)
         # Requests that were aborted meanwhile have no outcome: what was computed for them is dropped.
-        return [
+        outputs = [
             _output(sequence, result, finish[sequence.id])
             for sequence, result in sampled
             if sequence.id in finish
         ]
+        return [*map(self._with_prompt_logprobs, outputs)] if self._prompt_logprobs else outputs
+
+    def _with_prompt_logprobs(self, output: TokenOutput) -> TokenOutput:
+        """The first token of an answer carries them, where they are known by now."""
+        whole = self._prompt_logprobs.pop(output.request_id, None)
+        return output if whole is None else output._replace(prompt_logprobs=whole)
 
     def _advance(self, finish: dict[str, str | None], sampled: list[tuple[Sequence, Sampled | None]]) -> None:
         """Give the new tokens to the matchers, and forget those of answers that have ended."""
@@ -182,6 +196,7 @@ class LLMEngine:
         """Forget what constrains the answer of a request that has ended."""
         self._grammars.end(request_id)
         self._biases.pop(request_id, None)
+        self._prompt_logprobs.pop(request_id, None)
 
     @contextmanager
     def _failing(self, batch: ScheduledBatch) -> Iterator[None]:

@@ -10,6 +10,7 @@ from tangram_engine.models import Decoder
 from tangram_engine.run.attention.paged_prefill import upload
 from tangram_engine.run.attention.reference import AttentionBackend, Span, decode_first
 from tangram_engine.run.graphs import DecodeGraphs
+from tangram_engine.run.prompt_scores import ScoredChunk, score
 from tangram_engine.run.rows import DeviceRows
 from tangram_engine.sample.masks import LogitEdits, edit
 from tangram_engine.sample.sampler import Sampled, TokenSampler, logprobs
@@ -37,6 +38,7 @@ class Launched:
     sampling: list[BatchRow]  # the rows that get a token
     _ids: Tensor  # int32, on the host
     _logprobs: _Logprobs | None
+    scored: list[ScoredChunk]  # complete once `result` has returned
     _done: torch.cuda.Event | None  # None on a CPU: there it is done already
 
     def result(self) -> list[Sampled | None]:
@@ -60,6 +62,8 @@ class Runner:
         self.rows = rows
         self.device = rows.device
         self._sample = sample
+        # With the hidden states, less than what the largest step needs elsewhere (`BufferSizes.step`).
+        self._scored_at_once = max(1, rows.padding // 4)
         self._graphs: DecodeGraphs | None = None
 
     def allocate(self, num_blocks: int) -> int:
@@ -109,15 +113,16 @@ class Runner:
             fed, positions = self.rows.fed.index_select(1, slots)
             self.attention.plan([spans[index] for index in order], positions)
             logits, drawn = self.decoder.logits(self.decoder.forward(fed, self.attention.attend)), slots
+            scored: list[ScoredChunk] = []
         else:
             sampling = [row for row in ordered if row.samples]
-            logits, drawn = self._mixed(ordered, [spans[index] for index in order], slots)
+            logits, drawn, scored = self._mixed(ordered, [spans[index] for index in order], slots)
         edited = _EditedLogits(sampling, constrain)
         edited(logits)
-        return self._launched(edited, self._sample(logits, drawn, self.rows) if len(drawn) else drawn)
+        return self._launched(edited, self._sample(logits, drawn, self.rows) if len(drawn) else drawn, scored)
 
-    def _launched(self, edited: "_EditedLogits", ids: Tensor) -> Launched:
-        return Launched(edited.rows, *self._to_host(ids, edited.logprobs(ids)))
+    def _launched(self, edited: "_EditedLogits", ids: Tensor, scored: Sequence[ScoredChunk] = ()) -> Launched:
+        return Launched(edited.rows, *self._to_host(ids, edited.logprobs(ids), scored))
 
     def _decode_rows(self, rows: Tensor, logits: Tensor) -> Tensor:
         """One token of each of the device rows int32 [B] -> `logits` [B, vocabulary], float32, written there.
@@ -129,8 +134,10 @@ class Runner:
         self.attention.plan_decodes(rows, positions)
         return self.decoder.logits(self.decoder.forward(fed, self.attention.attend), logits)
 
-    def _mixed(self, rows: Sequence[BatchRow], spans: Sequence[Span], slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits, and the device rows that they are of.
+    def _mixed(
+        self, rows: Sequence[BatchRow], spans: Sequence[Span], slots: Tensor
+    ) -> tuple[Tensor, Tensor, list[ScoredChunk]]:
+        """Logits, the device rows that they are of, and what is scored of prompts.
 
         Single tokens, whose ids the device has, stand before chunks, whose ids the host has.
         """
@@ -154,23 +161,29 @@ class Runner:
         ids, at = torch.cat((singles, chunks.view(2, -1)), 1)
         self.attention.plan(spans, at)
         hidden = self.decoder.forward(ids, self.attention.attend)
+        scored = list(score(rows[decodes:], hidden[decodes:], self.decoder.logits, self._scored_at_once))
         if len(sampling) < len(hidden):
             hidden = hidden.index_select(0, ends)
-        return self.decoder.logits(hidden), slots.index_select(0, chosen)
+        return self.decoder.logits(hidden), slots.index_select(0, chosen), scored
 
     def _to_host(
-        self, ids: Tensor, logprobs: _Logprobs | None
-    ) -> tuple[Tensor, _Logprobs | None, torch.cuda.Event | None]:
+        self, ids: Tensor, logprobs: _Logprobs | None, scored: Sequence[ScoredChunk]
+    ) -> tuple[Tensor, _Logprobs | None, list[ScoredChunk], torch.cuda.Event | None]:
         if self.device.type == "cpu":
-            return ids.clone(), logprobs, None  # the next replay overwrites what a recorded step has computed
+            return (
+                ids.clone(),
+                logprobs,
+                [*scored],
+                None,
+            )  # the next replay overwrites what a recorded step has computed
         if logprobs is not None:
             tensors = map(_enqueue_copy, (logprobs.chosen, logprobs.top_ids, logprobs.top_values))
             logprobs = _Logprobs(logprobs.indices, logprobs.counts, *tensors)
-        host_ids = _enqueue_copy(ids)
+        host_ids, host_scored = _enqueue_copy(ids), [chunk.moved(_enqueue_copy) for chunk in scored]
         # `blocking`: `synchronize` sleeps. By default it spins, and takes a core for the whole of every step.
         done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         done.record()
-        return host_ids, logprobs, done
+        return host_ids, logprobs, host_scored, done
 
 
 class _EditedLogits:

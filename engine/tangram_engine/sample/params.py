@@ -22,6 +22,7 @@ class SamplingParams:
     min_p: float = 0.0
     seed: int | None = None  # None: derived from the engine's seed and the request's id
     logprobs: int | None = None  # None: off; 0: the chosen token only; at most MAX_LOGPROBS
+    prompt_logprobs: int | None = None  # likewise, of the prompt's tokens
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     presence_penalty: float = 0.0
@@ -29,6 +30,7 @@ class SamplingParams:
     repetition_penalty: float = 1.0
     logit_bias: tuple[tuple[int, float], ...] = ()  # token, what is added to its logit
     allowed_token_ids: tuple[int, ...] = ()  # empty: all
+    bad_words: tuple[tuple[int, ...], ...] = ()  # the last token of one may not follow the others
     min_tokens: int = 0  # before which no token ends the answer
     grammar: str | None = None  # of llguidance, which the whole answer matches; None: any text
 
@@ -40,7 +42,7 @@ class SamplingParams:
     @property
     def biased(self) -> bool:
         """Whether single tokens are favoured or excluded."""
-        return bool(self.logit_bias or self.allowed_token_ids or self.min_tokens)
+        return bool(self.logit_bias or self.allowed_token_ids or self.min_tokens or self.bad_words)
 
     @property
     def penalised(self) -> bool:

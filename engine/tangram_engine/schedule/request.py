@@ -30,6 +30,7 @@ def defect(request: Request, vocab_size: int, max_model_len: int) -> str | None:
     if min(prompt) < 0 or max(prompt) >= vocab_size:
         return f"the prompt holds a token id outside 0..{vocab_size - 1}"
     named = [*request.params.allowed_token_ids, *(token for token, _ in request.params.logit_bias)]
+    named += [token for word in request.params.bad_words for token in word]
     if named and (min(named) < 0 or max(named) >= vocab_size):
         return f"a sampling parameter names a token id outside 0..{vocab_size - 1}"
     return _sampling_defect(request.params)
@@ -38,8 +39,9 @@ def defect(request: Request, vocab_size: int, max_model_len: int) -> str | None:
 def _sampling_defect(params: SamplingParams) -> str | None:
     if params.max_tokens < 1:
         return "max_tokens is less than 1"
-    if params.logprobs is not None and not 0 <= params.logprobs <= MAX_LOGPROBS:
-        return f"logprobs is not between 0 and {MAX_LOGPROBS}"
+    for name, count in (("logprobs", params.logprobs), ("prompt_logprobs", params.prompt_logprobs)):
+        if count is not None and not 0 <= count <= MAX_LOGPROBS:
+            return f"{name} is not between 0 and {MAX_LOGPROBS}"
     not_negative = (params.temperature, params.top_p, params.min_p, params.repetition_penalty)
     numbers = (*not_negative, params.presence_penalty, params.frequency_penalty)
     if not all(map(math.isfinite, numbers)) or min(not_negative) < 0 or params.repetition_penalty == 0:

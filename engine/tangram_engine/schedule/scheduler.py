@@ -191,8 +191,7 @@ class Scheduler:
             if sequence.launched:
                 break  # preempted; a token of it is on its way
             self._extend_keys(sequence)
-            # The last token is always computed, because its logits are what the request is about.
-            keys = sequence.keys[: (len(sequence.tokens) - 1) // self.blocks.block_size]
+            keys = sequence.keys[: sequence.skippable // self.blocks.block_size]
             if self._is_being_computed(keys, len(self.blocks.matched(keys))):
                 break
             # Blocks for the whole prompt at once, and one left for each running sequence to grow into:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Set
+from typing import Any
 
 from tangram_engine.schedule.request import Request
 
@@ -29,6 +30,8 @@ class Sequence:
         "registered",
         "request",
         "scheduled",
+        "scored",
+        "scores",
         "slot",
         "stop_ids",
         "table",
@@ -59,12 +62,25 @@ class Sequence:
         self.slot = NO_SLOT  # number of the device row and owner of the blocks
         self.launched = 0  # steps with the sequence in them that were launched and not committed yet
         self.registered = 0  # full blocks that have been found or computed by committed steps
+        # Positions of the prompt whose next token has its log-probability in `scores`; None: not asked for.
+        self.scored: int | None = None if params.prompt_logprobs is None else 0
+        self.scores: list[Any] = []
         self.table: list[int] = []  # the block manager's own list: it grows in place
 
     @property
     def generated(self) -> int:
         """Tokens produced so far whose ids are known."""
         return len(self.tokens) - self.prompt_length
+
+    @property
+    def skippable(self) -> int:
+        """Tokens that need not be computed if their keys and values are found in the prefix cache.
+
+        The last token is always computed, because its logits are what the request is about, and so is each
+        prompt token that has yet to be scored.
+        """
+        last = len(self.tokens) - 1
+        return last if self.scored is None else min(last, self.scored)
 
     def finish_reason(self, token: int) -> str | None:
         """Why the request ends with `token`, which has just been appended; None if it goes on."""

@@ -14,6 +14,8 @@ from aiohttp import web
 
 from tangram_engine.schedule.request import Request
 from tangram_engine.serve.answers.answer_parser import AnswerFormat
+from tangram_engine.serve.answers.deltas import Delta
+from tangram_engine.serve.answers.prompt_details import PromptDetails
 from tangram_engine.serve.dialects import messages_reply, responses_reply
 from tangram_engine.serve.dialects.messages_request import read_counted_messages, read_messages
 from tangram_engine.serve.dialects.reply import AnyRequest, GenerationRoute, Reply, ReplyContext
@@ -42,7 +44,7 @@ from tangram_engine.serve.text.tokenizer import TextTools, TokenizerError
 from tangram_http.connections import Connections
 
 from .client import EngineClient
-from .generation import Delta, Generation, Hold
+from .generation import Generation, Hold
 from .lifecycle import Lifecycle
 from .metrics import CountedRequest, EngineMetrics
 from .prepare_requests import RequestPreparer
@@ -260,7 +262,9 @@ class Endpoints:
             places = backend.lifecycle.sequences(count)
             with places:
                 with _errors_named(translated):
-                    requests, form = await backend.in_text_thread(lambda: _prepared(preparer, body, arrival))
+                    requests, form, echo = await backend.in_text_thread(
+                        lambda: _prepared(preparer, body, arrival)
+                    )
                 counted.accepted()
                 if (grammar := requests[0].params.grammar) is not None:
                     held.add(len(grammar) * len(requests))
@@ -274,13 +278,20 @@ class Endpoints:
                     stops=body.stops,
                     skip_special_tokens=body.skip_special_tokens and not form.keeps_special_tokens,
                     include_stop=body.include_stop_str_in_output,
+                    prompt_alone=body.prompt_alone,
+                    keep_ids=bool(body.return_token_ids),
                 )
                 tools, limit = preparer.tools, preparer.info.max_model_len
-                reply = route.reply(ReplyContext(backend.served_name, translated, form, tools, limit))
+                details = _details(body, generation, tools, echo)
+                if details is not None:
+                    _book_details(held, details)
+                context = ReplyContext(backend.served_name, translated, form, tools, limit, details)
+                reply = route.reply(context)
                 if body.stream:
                     return await _stream(generation, reply, events, body)
                 book = partial(_book_logprobs, held, preparer.tools)
-                return await _whole(generation, reply, body, backend.executor, book)
+                entries = details.entries if details is not None else 0
+                return await _whole(generation, reply, body, backend.executor, book, entries)
         except APIError as error:
             if error.code == "queue_full":
                 backend.metrics.refused("max_num_queued_reqs")
@@ -298,9 +309,40 @@ def _errors_named(translated: AnyRequest) -> Iterator[None]:
 
 def _prepared(
     preparer: RequestPreparer, body: CompletionRequest | ChatRequest, arrival: float
-) -> tuple[list[Request], AnswerFormat]:
+) -> tuple[list[Request], AnswerFormat, list[str] | None]:
+    """The requests, how to read the answers, and the texts that these are to begin with."""
     requests = preparer.requests(body, arrival)
-    return requests, preparer.answer_format(body, requests[0].prompt)
+    return requests, preparer.answer_format(body, requests[0].prompt), preparer.echo(body)
+
+
+def _details(
+    body: CompletionRequest | ChatRequest, generation: Generation, tools: TextTools, echo: list[str] | None
+) -> PromptDetails | None:
+    """What a request wants to see of its prompt and of token ids; None: nothing."""
+    if echo is None and body.prompt_logprobs is None and not body.return_token_ids:
+        return None
+    return PromptDetails(
+        generation.answers,
+        tools,
+        body.choices,
+        echo,
+        body.wanted_logprobs() if echo is not None else None,
+        body.prompt_logprobs,
+        bool(body.return_token_ids),
+    )
+
+
+def _book_details(held: HeldBytes, details: PromptDetails) -> None:
+    """Book what is kept of prompts until the answer is whole. Raises APIError."""
+    tokens = sum(len(answer.request.prompt) for answer in details.answers)
+    size = _TOKEN_BYTES * tokens + _LOGPROB_BYTES * details.entries
+    size += _DECODED_BYTES * sum(map(len, details.echo or ()))
+    if size > held.most:
+        raise bad_request(
+            f"prompt_logprobs: those of {tokens} tokens take {size} bytes; at most {held.most} are possible",
+            param="prompt_logprobs",
+        )
+    held.add(size)
 
 
 @asynccontextmanager
@@ -359,6 +401,7 @@ async def _whole(
     body: CompletionRequest | ChatRequest,
     executor: Executor,
     book: Callable[[list[Delta]], None],
+    prompt_entries: int,
 ) -> web.Response:
     parts: list[list[Delta]] = [[] for _ in generation.answers]
 
@@ -369,7 +412,8 @@ async def _whole(
 
     await generation.run(put)
     counts = usage(generation.answers, body.choices)
-    if sum(map(len, parts)) * (1 + (body.wanted_logprobs() or 0)) < _THREAD_FROM:
+    entries = sum(map(len, parts)) * (1 + (body.wanted_logprobs() or 0))
+    if entries + prompt_entries < _THREAD_FROM:
         raw = reply.whole(parts, counts)
     else:
         raw = await asyncio.get_running_loop().run_in_executor(executor, reply.whole, parts, counts)
@@ -382,13 +426,18 @@ def _as_sent(model: type[CompletionRequest | ChatRequest]) -> Callable[[bytes], 
 
 
 def _completion(context: ReplyContext) -> Completion:
-    usage_in_chunks = context.request.body.include_usage
-    return Completion(context.served_name, context.tools, usage_in_chunks=usage_in_chunks)
+    usage_in_chunks, details = context.request.body.include_usage, context.details
+    return Completion(context.served_name, context.tools, usage_in_chunks=usage_in_chunks, details=details)
 
 
 def _chat(context: ReplyContext) -> Chat:
-    usage_in_chunks = context.request.body.include_usage
-    return Chat(context.served_name, context.tools, usage_in_chunks=usage_in_chunks, form=context.form)
+    return Chat(
+        context.served_name,
+        context.tools,
+        usage_in_chunks=context.request.body.include_usage,
+        details=context.details,
+        form=context.form,
+    )
 
 
 def _failure(error: APIError, events: int) -> bytes:

@@ -7,37 +7,15 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from tangram_engine.messages import TokenOutput
+from tangram_engine.sample.prompt_logprobs import PromptLogprobs
 from tangram_engine.schedule.request import Request
+from tangram_engine.serve.answers.deltas import Delta, TokenLogprob
 from tangram_engine.serve.http.errors import APIError, unavailable
 from tangram_engine.serve.text.detokenize import Detokenizer, StopScanner, StopStrings
 from tangram_engine.serve.text.tokenizer import TextTools, TokenizerError
 
 from .client import EngineClient, EngineDied
 from .metrics import EngineMetrics
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
-    """One token of an answer with its alternatives; `offset` is where its text begins in the answer."""
-
-    token: int
-    logprob: float
-    top: tuple[tuple[int, float], ...]
-    offset: int
-
-
-@dataclass(slots=True)  # not frozen: building one takes half the time, and every token builds one
-class Delta:
-    """What one token added to one answer. `finish` is set on the last: "stop" or "length".
-
-    `stop` is the stop string that ended the answer, if one did.
-    """
-
-    index: int
-    text: str
-    logprobs: tuple[TokenLogprob, ...] = ()
-    finish: str | None = None
-    stop: str | None = None
 
 
 @dataclass(slots=True)
@@ -56,6 +34,8 @@ class GeneratedSequence:
     first: float = 0.0  # of the first token's arrival here, likewise of the last
     last: float = 0.0
     done: bool = False
+    prompt_logprobs: PromptLogprobs | None = None
+    token_ids: list[int] | None = None  # of the answer; None: not kept
     _decoded: int = 0  # characters out of the detokenizer
     _shown: int = 0  # of these, shown
     _unplaced: list[TokenOutput] = field(default_factory=list)  # tokens whose text is not known yet
@@ -64,6 +44,8 @@ class GeneratedSequence:
     def accept(self, output: TokenOutput) -> Delta:
         """Take one token. Nothing of a stop string, nor a token that reaches into one, gets out."""
         text = ""
+        if self.token_ids is not None:
+            self.token_ids.append(output.token)
         # The token that ended it is an end-of-sequence token: text only where that was asked for.
         if output.finish != "stop" or self.include_stop:
             self._unplaced.append(output)
@@ -104,6 +86,17 @@ class GeneratedSequence:
         return tuple(released)
 
 
+@dataclass(slots=True)
+class PromptAlone(GeneratedSequence):
+    """The prompt of a request for no token: the one that the engine made is nothing of the answer."""
+
+    def accept(self, output: TokenOutput) -> Delta:
+        """See GeneratedSequence."""
+        del output
+        self.tokens, self.done = 0, True
+        return Delta(self.index, "", (), "length")
+
+
 # What to await before more is put; None: nothing.
 Hold = Callable[[], Awaitable[None]] | None
 
@@ -127,6 +120,8 @@ class Generation:
         stops: Sequence[str],
         skip_special_tokens: bool,
         include_stop: bool = False,
+        prompt_alone: bool = False,
+        keep_ids: bool = False,
     ) -> None:
         self._engine = engine
         self._metrics = metrics
@@ -140,13 +135,15 @@ class Generation:
         decode = partial(tools.decode, skip_special_tokens=skip_special_tokens)
         drops = partial(tools.drops, skip_special_tokens=skip_special_tokens)
         stop_strings = StopStrings(stops)
+        kind = PromptAlone if prompt_alone else GeneratedSequence
         self.answers = [
-            GeneratedSequence(
+            kind(
                 index,
                 request,
                 Detokenizer(decode, request.prompt, drops),
                 StopScanner(stop_strings, include=include_stop),
                 include_stop=include_stop,
+                token_ids=[] if keep_ids else None,
             )
             for index, request in enumerate(requests)
         ]
@@ -230,6 +227,7 @@ class Generation:
         if answer.tokens == 1:
             answer.first = now
             answer.cached = output.cached_tokens
+            answer.prompt_logprobs = output.prompt_logprobs
             answer.scheduled = output.scheduled
             self._metrics.ttft.observe(now - answer.request.arrival)
             self._metrics.prefilled(len(answer.request.prompt), output.cached_tokens)

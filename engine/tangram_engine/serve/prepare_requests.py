@@ -69,17 +69,39 @@ class RequestPreparer:
         root = ROOT if body.cache_salt is None else salted_root(body.cache_salt)
         lengths = [self._answer_length(prompt, body, field) for prompt in prompts]
         grammar = self._grammar(body, prompts[0])
+        banned = self._bad_words(body.bad_words or ())
         return [
             Request(
                 id=uuid.uuid4().hex,
                 prompt=prompt,
-                params=self._params(body, length, index, grammar),
+                params=self._params(body, length, index, grammar, banned),
                 arrival=arrival,
                 cache_root=root,
             )
             for prompt, length in zip(prompts, lengths, strict=True)
             for index in range(body.choices)
         ]
+
+    def echo(self, body: CompletionRequest | ChatRequest) -> list[str] | None:
+        """The texts that answers begin with, one for each prompt. Raises APIError."""
+        if not isinstance(body, CompletionRequest) or not body.echo:
+            return None
+        with self._errors("prompt"):
+            return [
+                prompt
+                if isinstance(prompt, str)
+                else self.tools.decode(prompt, skip_special_tokens=body.skip_special_tokens)
+                for prompt in body.prompts
+            ]
+
+    def _bad_words(self, words: Collection[str]) -> tuple[tuple[int, ...], ...]:
+        """The tokens of each word, alone and behind a blank. Raises APIError."""
+        limit = self.info.max_model_len
+        texts = [text for word in words for text in (word, " " + word.lstrip())]
+        with self._errors("bad_words"):
+            tokens = [self.text.encode(text, limit, add_special_tokens=False) for text in texts]
+        self._check_tokens("bad_words", [token for ids in tokens for token in ids])
+        return tuple(dict.fromkeys(ids for ids in tokens if ids))
 
     def answer_format(self, body: CompletionRequest | ChatRequest, prompt: tuple[int, ...]) -> AnswerFormat:
         """How the text of an answer is to be read. Raises APIError."""
@@ -141,9 +163,18 @@ class RequestPreparer:
         ends = () if self.tools.end_token is None else (self.tools.end_token,)
         return Vocabulary(tuple(tokens), tuple(special), ends)
 
-    def _params(self, body: Sampling, length: int, index: int, grammar: str | None) -> SamplingParams:
+    def _params(
+        self,
+        body: Sampling,
+        length: int,
+        index: int,
+        grammar: str | None,
+        bad_words: tuple[tuple[int, ...], ...],
+    ) -> SamplingParams:
         """The end token of the tokenizer ends an answer, as those of config.json do, which the engine has."""
         params = body.sampling(length, index, self.defaults)
+        if bad_words:
+            params = replace(params, bad_words=bad_words)
         if grammar is not None:  # it says where the answer ends
             params = replace(params, grammar=grammar, ignore_eos=False, min_tokens=0)
         if params.ignore_eos or self.tools.end_token is None:
@@ -158,8 +189,9 @@ class RequestPreparer:
                 param="messages",
                 code="no_chat_template",
             )
+        continued = bool(body.continue_final_message)
         options: dict[str, Any] = {
-            "add_generation_prompt": True,
+            "add_generation_prompt": not continued,
             **template_options(body.chat_template_kwargs),
         }
         if body.add_generation_prompt is not None:
@@ -178,7 +210,12 @@ class RequestPreparer:
         with self._errors("messages"):
             messages = [template_message(raw) for raw in body.messages or ()]
             return self.text.chat(
-                messages, options, self.info.max_model_len, inputs=inputs, add_special_tokens=special
+                messages,
+                options,
+                self.info.max_model_len,
+                inputs=inputs,
+                add_special_tokens=special,
+                continued=continued,
             )
 
     def _add_reasoning(self, options: dict[str, Any], effort: str | None) -> None:
@@ -243,6 +280,8 @@ class RequestPreparer:
         if tokens_left < 1:
             raise self._too_long(str(len(prompt)), field)
         field_of_length, requested_tokens = body.length_limit()
+        if body.prompt_alone:
+            requested_tokens = 1  # which is not shown
         if requested_tokens is not None and requested_tokens > tokens_left and not body.cut_at_context:
             raise context_length_exceeded(
                 f"This model's maximum context length is {self.info.max_model_len} tokens. The prompt has "

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from tangram_engine.serve.answers.answer_parser import AnswerFormat, AnswerParser
+from tangram_engine.serve.answers.deltas import Delta, TokenLogprob
 from tangram_engine.serve.answers.parts import AnswerParts, CallPart
-from tangram_engine.serve.generation import Delta, GeneratedSequence, TokenLogprob
+from tangram_engine.serve.answers.prompt_details import PromptDetails
+from tangram_engine.serve.generation import GeneratedSequence
 from tangram_engine.serve.http.jsonio import dumps, dumps_in_pieces, string
 from tangram_engine.serve.text.tokenizer import TextTools
 
@@ -45,10 +47,13 @@ class Dialect:
     kind: ClassVar[str]
     chunk_kind: ClassVar[str]
 
-    def __init__(self, model: str, tools: TextTools, *, usage_in_chunks: bool) -> None:
+    def __init__(
+        self, model: str, tools: TextTools, *, usage_in_chunks: bool, details: PromptDetails | None = None
+    ) -> None:
         self._ends_with_usage = usage_in_chunks
         self._head = {"id": f"{self.prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
         self._tools = tools
+        self._details = details
         # OpenAI: when the usage is asked for, every chunk before the last has it as null.
         self._chunk_usage: Json = {"usage": None} if usage_in_chunks else {}
         self._around: dict[int, list[bytes]] = {}  # by index: a chunk before and after its text
@@ -76,7 +81,7 @@ class Dialect:
         """
         if not (delta.text or delta.logprobs or delta.finish):
             return b""
-        if counts or delta.logprobs or delta.finish or not delta.text:
+        if counts or delta.logprobs or delta.finish or not delta.text or self._details:
             return dumps_in_pieces(self._chunk(delta, counts))
         around = self._around.get(delta.index)
         if around is None:
@@ -92,12 +97,22 @@ class Dialect:
     def whole(self, deltas: Sequence[Sequence[Delta]], counts: Json) -> bytes:
         """The answer without streaming, from the deltas of each index, as JSON."""
         choices = b",".join(dumps_in_pieces(self._choice(parts, streamed=False)) for parts in deltas)
-        head = dumps({**self._head, "object": self.kind, "usage": self._total(counts)})
+        fields = {**self._head, "object": self.kind, "usage": self._total(counts)}
+        head = dumps_in_pieces(fields | self._beside_choices())
         return head[:-1] + b',"choices":[' + choices + b"]}"
 
     def _total(self, counts: Json) -> Json:
         """The usage of all answers, once they are written."""
         return counts
+
+    def _beside_choices(self) -> Json:
+        """More fields of a whole answer."""
+        return {}
+
+    def _beside_text(self, index: int, *, streamed: bool) -> Json:
+        """More fields of a choice."""
+        del streamed
+        return {} if self._details is None else self._details.of_answer(index)
 
     def _chunk(self, delta: Delta, counts: Json | None = None) -> Json:
         return self._envelope([self._choice([delta], streamed=True)], self._usage(counts))
@@ -115,6 +130,7 @@ class Dialect:
             **self._text("".join(part.text for part in parts), streamed=streamed),
             "logprobs": self._logprobs(logprobs) if logprobs else None,
             "finish_reason": parts[-1].finish,
+            **self._beside_text(parts[0].index, streamed=streamed),
         }
 
     def _text(self, text: str, *, streamed: bool) -> Json:
@@ -130,6 +146,25 @@ class Completion(Dialect):
 
     prefix, kind, chunk_kind = "cmpl", "text_completion", "text_completion"
 
+    def opening(self, index: int, counts: Json | None = None) -> list[bytes]:
+        """The prompt, where the answer begins with it."""
+        if self._details is None:
+            return []
+        chunk = self._chunk(Delta(index, self._details.text(index)), counts)
+        if index % self._details.n == 0:  # once for each prompt
+            chunk["choices"][0] |= self._details.of_prompt(index)
+        return [dumps_in_pieces(chunk)]
+
+    def whole(self, deltas: Sequence[Sequence[Delta]], counts: Json) -> bytes:
+        """See Dialect."""
+        if self._details is not None and self._details.echo is not None:
+            deltas = [self._details.echoed(parts) for parts in deltas]
+        return super().whole(deltas, counts)
+
+    def _beside_text(self, index: int, *, streamed: bool) -> Json:
+        fields = super()._beside_text(index, streamed=streamed)
+        return fields if streamed or self._details is None else fields | self._details.of_prompt(index)
+
     def _text(self, text: str, *, streamed: bool) -> Json:
         del streamed
         return {"text": text}
@@ -141,7 +176,9 @@ class Completion(Dialect):
             "token_logprobs": [entry.logprob for entry in entries],
             # The chosen token is always there, so there may be one more than asked for: as with OpenAI.
             "top_logprobs": (
-                {name(token): value for token, value in (*entry.top, (entry.token, entry.logprob))}
+                None
+                if entry.logprob is None
+                else {name(token): value for token, value in (*entry.top, (entry.token, entry.logprob))}
                 for entry in entries
             ),
             "text_offset": [entry.offset for entry in entries],
@@ -154,9 +191,15 @@ class Chat(Dialect):
     prefix, kind, chunk_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     def __init__(
-        self, model: str, tools: TextTools, *, usage_in_chunks: bool, form: AnswerFormat | None = None
+        self,
+        model: str,
+        tools: TextTools,
+        *,
+        usage_in_chunks: bool,
+        details: PromptDetails | None = None,
+        form: AnswerFormat | None = None,
     ) -> None:
-        super().__init__(model, tools, usage_in_chunks=usage_in_chunks)
+        super().__init__(model, tools, usage_in_chunks=usage_in_chunks, details=details)
         self._form = form or AnswerFormat()
         self._parsers: dict[int, AnswerParser] = {}  # by index; none where all text is content
 
@@ -170,7 +213,11 @@ class Chat(Dialect):
         """The role of the answer."""
         delta = {"role": "assistant", "content": ""}
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
-        return [dumps(self._envelope([choice], self._usage(counts)))]
+        prompt = self._details.of_prompt(index) if self._details is not None and index == 0 else {}
+        return [dumps_in_pieces(self._envelope([choice], self._usage(counts) | prompt))]
+
+    def _beside_choices(self) -> Json:
+        return {} if self._details is None else self._details.of_prompt(0)
 
     def chunk(self, delta: Delta, counts: Json | None = None) -> bytes:
         """See Dialect."""
@@ -192,6 +239,7 @@ class Chat(Dialect):
             "delta": {name: value for name, value in changes.items() if value},
             "logprobs": self._logprobs(delta.logprobs) if delta.logprobs else None,
             "finish_reason": self._finish(parser, delta.finish),
+            **self._beside_text(delta.index, streamed=True),
         }
         return dumps_in_pieces(self._envelope([choice], self._usage(counts)))
 
@@ -242,7 +290,7 @@ class Chat(Dialect):
             "refusal": None,
         }
 
-    def _token(self, token: int, logprob: float) -> Json:
+    def _token(self, token: int, logprob: float | None) -> Json:
         return {
             "token": self._tools.token_text(token),
             "logprob": logprob,

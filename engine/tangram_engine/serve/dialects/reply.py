@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
 from tangram_engine.serve.answers.answer_parser import AnswerFormat, AnswerParser
+from tangram_engine.serve.answers.prompt_details import PromptDetails
 from tangram_engine.serve.http.errors import APIError
 from tangram_engine.serve.http.params import ChatRequest, CompletionRequest
 from tangram_engine.serve.text.tokenizer import TextTools
@@ -51,6 +52,7 @@ class ReplyContext:
     form: AnswerFormat
     tools: TextTools
     max_model_len: int
+    details: PromptDetails | None = None  # of the prompt, where some are shown
 
 
 @dataclass(frozen=True, slots=True)

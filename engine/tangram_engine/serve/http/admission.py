@@ -16,7 +16,7 @@ class BodyBytes:
     """Bytes of request bodies in flight, from their arrival to the end of their request."""
 
     def __init__(self, limit: int, refused: Callable[[str], None]) -> None:
-        self._limit = limit
+        self.limit = limit
         self._refused = refused
         self.in_flight = 0  # bytes beyond the free part of each body
 
@@ -31,10 +31,10 @@ class BodyBytes:
 
     def charge(self, count: int) -> None:
         """Take more bytes. Raises APIError (503) when there is no room."""
-        if self.in_flight + count > self._limit:
+        if self.in_flight + count > self.limit:
             self._refused("max_body_bytes")
             raise unavailable(
-                f"The server holds {self._limit} bytes of large bodies, which is its limit. Please retry.",
+                f"The server holds {self.limit} bytes of large bodies, which is its limit. Please retry.",
                 "too_many_body_bytes",
                 close=True,
             )
@@ -48,6 +48,11 @@ class HeldBytes:
         self._bodies = bodies
         self._size = 0
         self.charged = 0
+
+    @property
+    def most(self) -> int:
+        """Bytes that all bodies together may hold."""
+        return self._bodies.limit
 
     def add(self, count: int) -> None:
         """Book bytes that arrived. Raises APIError (503) when there is no room for them."""

@@ -13,6 +13,7 @@ INT64 = (1 << 63) - 1
 Int64 = Annotated[int, Meta(ge=-INT64 - 1, le=INT64)]
 TokenId = Annotated[int, Meta(ge=0, le=_INT32)]
 TokenCount = Annotated[int, Meta(ge=1, le=_INT32)]
+MaxTokens = Annotated[int, Meta(ge=0, le=_INT32)]  # 0: the prompt alone
 MinTokens = Annotated[int, Meta(ge=0, le=_INT32)]
 Temperature = Annotated[float, Meta(ge=0, le=2)]
 TopP = Annotated[float, Meta(gt=0, le=1)]

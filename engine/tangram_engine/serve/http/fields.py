@@ -26,7 +26,7 @@ REFUSED = _table(
     ("moderation", _ALWAYS),
     # vLLM: what is drawn
     ("repetition_detection truncate_prompt_tokens", _ALWAYS),
-    ("bad_words logits_processors", _NONE),
+    ("logits_processors", _NONE),
     ("length_penalty", (1,)),
     ("thinking_token_budget", (-1,)),
     ("use_beam_search watermarking", _OFF),
@@ -35,25 +35,24 @@ REFUSED = _table(
     ("guided_json", _ALWAYS),
     ("guided_choice guided_grammar guided_regex structural_tag", _EMPTY),
     # vLLM: what is returned
-    ("prompt_logprobs", _ALWAYS),
     ("logprob_token_ids", _NONE),
-    ("return_token_ids return_token_offsets return_tokens_as_token_ids", _OFF),
+    ("return_token_offsets return_tokens_as_token_ids", _OFF),
     ("routed_experts_prompt_start", (0,)),
     # vLLM: how it is computed
     ("ec_transfer_params kv_transfer_params", ({},)),
     ("priority", (0,)),
 )
-REFUSED_IN_COMPLETIONS = _table(("echo", _OFF), ("prompt_embeds", _ALWAYS), ("suffix", ("",)))
+REFUSED_IN_COMPLETIONS = _table(("prompt_embeds", _ALWAYS), ("suffix", ("",)))
 REFUSED_IN_CHATS = _table(
     ("audio chat_template web_search_options", _ALWAYS),
-    ("continue_final_message echo return_prompt_text", _OFF),
+    ("echo return_prompt_text", _OFF),
     ("functions", _NONE),
     ("function_call", ("none", "auto")),  # without functions, both ask for text
     ("modalities", (["text"],)),
 )
 REFUSED_IN_MESSAGES = _table(("audio", _ALWAYS), ("function_call", ({},)))
 REFUSED_IN_STREAM_OPTIONS = _table(("include_obfuscation", _OFF))
-REFUSED_IN_TOKENIZE = _table(("chat_template", _ALWAYS), ("continue_final_message return_token_strs", _OFF))
+REFUSED_IN_TOKENIZE = _table(("chat_template", _ALWAYS), ("return_token_strs", _OFF))
 
 
 class FieldError(ValueError):

@@ -17,6 +17,7 @@ from . import fields
 from .bounded_values import (
     INT64,
     Int64,
+    MaxTokens,
     MinP,
     MinTokens,
     Penalty,
@@ -40,6 +41,7 @@ MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 256
 MAX_PROMPTS = 64
 MAX_BIASES = 1024  # tokens of logit_bias
+MAX_BAD_WORDS = 64
 MAX_ALLOWED = 16384  # tokens of allowed_token_ids
 MAX_SEQUENCES = 64  # prompts * n of one HTTP request
 MAX_MESSAGES = 4096
@@ -54,6 +56,7 @@ DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's, for /v1/completions
 T = TypeVar("T")
 R = TypeVar("R", bound="Refusing")
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+BadWord = Annotated[str, Meta(min_length=1, max_length=256)]
 Stop = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 
 # Each is checked, and built where it is rendered: a template sees fields that no model here has.
@@ -145,8 +148,11 @@ class Sampling(Refusing, kw_only=True):
     cache_salt: Annotated[str, Meta(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
     logit_bias: Annotated[dict[TokenId, TokenBias], Meta(max_length=MAX_BIASES)] | None = None
     allowed_token_ids: Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_ALLOWED)] | None = None
+    bad_words: Annotated[list[BadWord], Meta(max_length=MAX_BAD_WORDS)] | None = None
     response_format: Raw = _NULL
     structured_outputs: Raw = _NULL
+    prompt_logprobs: TopLogprobs | None = None
+    return_token_ids: bool | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -157,6 +163,8 @@ class Sampling(Refusing, kw_only=True):
             raise unsupported("best_of", "other than n")
         if self.stream_options is not None and not self.stream:
             raise FieldError("stream_options", "is only allowed when stream is true")
+        if self.stream and self.prompt_logprobs is not None:
+            raise FieldError("prompt_logprobs", "is only there when stream is false")
 
     @property
     def stops(self) -> list[str]:
@@ -185,6 +193,11 @@ class Sampling(Refusing, kw_only=True):
         )
 
     @property
+    def prompt_alone(self) -> bool:
+        """Whether no token is wanted but those of the prompt."""
+        return False
+
+    @property
     def structure(self) -> AnswerStructure | None:
         """What the answer has to look like; None for any text."""
         return read_structure(self.response_format, self.structured_outputs)
@@ -197,6 +210,10 @@ class Sampling(Refusing, kw_only=True):
         """How many alternatives per token, 0 for the chosen one alone, None for no logprobs."""
         raise NotImplementedError
 
+    def scored_alternatives(self) -> int | None:
+        """The same for the tokens of the prompt."""
+        return self.prompt_logprobs
+
     def sampling(self, max_tokens: int, index: int, defaults: SamplingDefaults) -> SamplingParams:
         """Engine parameters of the answer with this index; each gets its own seed from the given one."""
         return SamplingParams(
@@ -207,6 +224,7 @@ class Sampling(Refusing, kw_only=True):
             min_p=_first(self.min_p, defaults.min_p, 0.0),
             seed=None if self.seed is None else (self.seed + index) & INT64,
             logprobs=self.wanted_logprobs(),
+            prompt_logprobs=self.scored_alternatives(),
             stop_token_ids=tuple(self.stop_token_ids or ()),
             ignore_eos=bool(self.ignore_eos),
             presence_penalty=self.presence_penalty or 0.0,
@@ -230,9 +248,15 @@ class CompletionRequest(Sampling, kw_only=True):
 
     prompt: str | list[str | TokenId | list[TokenId]]
     logprobs: TopLogprobs | None = None
+    max_tokens: MaxTokens | None = None
+    echo: bool | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.echo and self.stream and self.logprobs is not None:
+            raise FieldError("echo", "beside logprobs is only there when stream is false")
+        if self.prompt_alone and not self.echo and self.prompt_logprobs is None:
+            raise FieldError("max_tokens", "must be at least 1 unless the prompt is asked for, by echo")
         if isinstance(self.prompt, list) and len(set(map(type, self.prompt))) != 1:
             raise FieldError("prompt", PROMPT_KINDS)
         if not isinstance(self.prompt, str) and not all(prompt != [] for prompt in self.prompt):
@@ -248,9 +272,19 @@ class CompletionRequest(Sampling, kw_only=True):
         single = isinstance(self.prompt, str) or isinstance(self.prompt[0], int)
         return [self.prompt] if single else list(self.prompt)
 
+    @property
+    def prompt_alone(self) -> bool:
+        """See Sampling."""
+        return self.max_tokens == 0
+
     def wanted_logprobs(self) -> int | None:
         """See Sampling."""
         return self.logprobs
+
+    def scored_alternatives(self) -> int | None:
+        """See Sampling."""
+        counts = (self.prompt_logprobs, self.logprobs if self.echo else None)
+        return max((count for count in counts if count is not None), default=None)
 
 
 class TextPart(msgspec.Struct):
@@ -373,6 +407,12 @@ def template_options(raw: Raw) -> dict[str, bool | int | str | None]:
     return options
 
 
+def check_continued(body: "ChatRequest | TokenizeRequest") -> None:
+    """Raise FieldError where a message is to be continued and another one to be begun."""
+    if body.continue_final_message and body.add_generation_prompt:
+        raise FieldError("continue_final_message", "does not go together with add_generation_prompt")
+
+
 @refuses(fields.REFUSED, fields.REFUSED_IN_CHATS)
 class ChatRequest(Sampling, kw_only=True):
     """POST /v1/chat/completions."""
@@ -383,6 +423,7 @@ class ChatRequest(Sampling, kw_only=True):
     top_logprobs: TopLogprobs | None = None
     chat_template_kwargs: Raw = _NULL
     add_generation_prompt: bool | None = None  # null: what chat_template_kwargs say, else true
+    continue_final_message: bool | None = None
     tools: Raw = _NULL
     tool_choice: Raw = _NULL
     parallel_tool_calls: bool | None = None
@@ -394,6 +435,7 @@ class ChatRequest(Sampling, kw_only=True):
         super().__post_init__()
         check_messages(self.messages)
         template_options(self.chat_template_kwargs)
+        check_continued(self)
         choice = read_tool_choice(self.tool_choice, self.tools)
         template_inputs(self.tools, self.documents)
         if self.structure is not None and choice.may_call:
@@ -423,6 +465,7 @@ class TokenizeRequest(Refusing, kw_only=True):
     messages: Messages | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     chat_template_kwargs: Raw = _NULL
     tools: Raw = _NULL
     documents: Raw = _NULL
@@ -432,6 +475,7 @@ class TokenizeRequest(Refusing, kw_only=True):
         super().__post_init__()
         check_messages(self.messages or [])
         template_options(self.chat_template_kwargs)
+        check_continued(self)
         template_inputs(self.tools, self.documents)
         if self.prompt is None and self.messages is None:
             raise ValueError("either prompt or messages must be given")

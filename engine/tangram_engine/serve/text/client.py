@@ -117,12 +117,13 @@ class TextClient:
         *,
         inputs: dict[str, Any] | None = None,
         add_special_tokens: bool = False,
+        continued: bool = False,
     ) -> tuple[int, ...]:
         """Render the chat template and tokenize; far more than `limit` tokens are refused.
 
-        `inputs` are tools and documents.
+        `inputs` are tools and documents. `continued`: the answer goes on with the last message.
         """
-        return self._ids(("chat", limit, messages, options, inputs, add_special_tokens))
+        return self._ids(("chat", limit, messages, options, inputs, add_special_tokens, continued))
 
     def encode(self, text: str, limit: int, *, add_special_tokens: bool) -> tuple[int, ...]:
         """Token ids of a text; far more than `limit` of them are refused."""

@@ -6,7 +6,7 @@ under limits of memory and CPU time; at a limit the kernel ends it. The parent t
 forks the next worker, which takes some milliseconds, because nothing is loaded again.
 
 The body of a frame is a msgpack array. On a channel, no frame is sent before the one before it is answered.
-Requests: ("chat", limit, messages, options, inputs, add_special_tokens), ("encode", limit, text,
+Requests: ("chat", limit, messages, options, inputs, add_special_tokens, continued), ("encode", limit, text,
 add_special_tokens), ("grammar", kind, value, reasoning), ("vocabulary", size).
 Replies: ("ids", native uint32 bytes), ("long", count in words), ("template", message), ("template-limit",
 message), ("tokenizer", message), ("grammar", text), ("no-grammar", message), ("vocabulary", [bytes of each
@@ -98,11 +98,11 @@ class _Text:
     def ids(self, request: Any, phase: mmap.mmap) -> list[int]:
         kind, limit, *arguments = request
         if kind == "chat":
-            messages, options, inputs, special = arguments
+            messages, options, inputs, special, continued = arguments
             if self.template is None:
                 raise TemplateError("the checkpoint has no chat template")
             _begin(phase, _RENDER, self.render_cpu_s)
-            text = self.template.render(messages, options, inputs)
+            text = self.template.render(messages, options, inputs, continued=continued)
         else:
             text, special = arguments
         _begin(phase, _ENCODE, ENCODE_CPU_S * (1 + len(text) / (512 << 10)))

@@ -22,6 +22,7 @@ from jinja2.utils import Namespace
 from tangram_engine.serve.answers.formats import call_format, thinks
 
 from .call_arguments import joins_arguments, with_arguments
+from .continued_message import cut, marked
 from .declared_tokens import TEMPLATE_TOKENS
 from .message_content import content_format, with_content
 
@@ -123,22 +124,26 @@ class ChatTemplate:
         messages: list[dict[str, Any]],
         options: Mapping[str, Any],
         inputs: Mapping[str, Any] | None = None,
+        *,
+        continued: bool = False,
     ) -> str:
         """The prompt for these messages. Raises TemplateError, and MemoryError at the process's limit.
 
         Clients choose the names in `options`: a mapping, because keywords of a call have names of their own.
-        `inputs` are tools and documents, where there are any.
+        `inputs` are tools and documents, where there are any. `continued`: the answer goes on with the last
+        message.
         """
         variables = {
             **options,
             **self._special_tokens,
-            "messages": self._shaped(messages),
+            "messages": self._shaped(messages, continued=continued),
             "tools": None,
             "documents": None,
             **(inputs or {}),
         }
         try:
-            return self._collect(variables)
+            text = self._collect(variables)
+            return cut(text) if continued else text
         except (TemplateError, MemoryError):
             raise
         except Exception as error:  # noqa: BLE001  (a template can raise anything: TypeError, KeyError, …)
@@ -146,10 +151,11 @@ class ChatTemplate:
                 f"the chat template failed: {type(error).__name__}: {str(error)[:300]}"
             ) from None
 
-    def _shaped(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _shaped(self, messages: list[dict[str, Any]], *, continued: bool) -> list[dict[str, Any]]:
         """The messages as this template takes them. Raises TemplateError."""
         try:
             shaped = with_content(messages, self.content_format)
+            shaped = marked(shaped) if continued else shaped
             return [with_arguments(message, joined=self._joins_arguments) for message in shaped]
         except ValueError as error:
             raise TemplateError(str(error)) from None
