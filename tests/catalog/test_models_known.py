@@ -245,6 +245,12 @@ VARIANTS = {
         "Qwen2MoeForCausalLM",
         {**EXPERTS, "shared_expert_intermediate_size": 72, "decoder_sparse_step": 2},
     ),
+    "seed-oss": ("SeedOssForCausalLM", {}),
+    "seed-oss without biases": ("SeedOssForCausalLM", {"attention_bias": False}),
+    "seed-oss with all biases": (
+        "SeedOssForCausalLM",
+        {"attention_out_bias": True, "mlp_bias": True, "head_dim": 24},
+    ),
     "qwen3 with biases": ("Qwen3ForCausalLM", {"attention_bias": True}),
     "qwen3-moe with dense layers": (
         "Qwen3MoeForCausalLM",

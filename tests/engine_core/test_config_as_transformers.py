@@ -112,10 +112,10 @@ FLOATS = {
 
 @pytest.fixture
 def changed(checkpoint, tmp_path):
-    """A copy of the tiny Qwen2 with other keys in config.json."""
+    """A copy of a tiny checkpoint with other keys in config.json."""
 
-    def change(changes):
-        directory = shutil.copytree(checkpoint("qwen2")[0], tmp_path / "model")
+    def change(changes, variant="qwen2"):
+        directory = shutil.copytree(checkpoint(variant)[0], tmp_path / "model")
         path = directory / "config.json"
         config = json.loads(path.read_text()) | changes
         path.write_text(json.dumps({key: value for key, value in config.items() if value is not DROP}))
@@ -149,6 +149,30 @@ def test_whole_numbers_may_be_written_as_floats(changed):
     spec = read_checkpoint(directory).spec
     assert (spec.layers, spec.vocab_size, spec.heads, spec.eos_token_ids) == (3, 199, 4, (2, 3, 7))
     assert all(type(number) is int for number in (spec.layers, spec.vocab_size, *spec.eos_token_ids))
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"sliding_window": None}, None),
+        ({"sliding_window": DROP}, None),  # 4096 then, which is longer than the context
+        ({"sliding_window": 256}, None),
+        ({"sliding_window": 24}, "sliding_window"),
+        (
+            {"sliding_window": 24, "layer_types": ["full_attention"] * 2},
+            "sliding_window",
+        ),  # not read
+        ({"max_position_embeddings": 8192, "sliding_window": DROP}, "sliding_window"),
+    ],
+    ids=str,
+)
+def test_mistral_is_served_where_no_window_is_shorter_than_the_context(changes, key, changed):
+    directory = changed(changes, "mistral")
+    if key is None:
+        assert read_checkpoint(directory).spec.family == "mistral"
+        return
+    with pytest.raises(CheckpointError, match=f"config.json: {key}: "):
+        read_checkpoint(directory)
 
 
 @pytest.mark.parametrize("value", [-1, "2", True, 1.5, [2, None, "3"]])

@@ -74,7 +74,7 @@ COMPLETION_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"stream": "yes"}, "stream"),
     ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
     ({"stream_options": {"include_usage": True}}, "stream_options"),
-    ({"echo": True}, "echo"),
+    ({"echo": 1}, "echo"),
     ({"suffix": "x"}, "suffix"),
     ({"best_of": 3}, "best_of"),
     ({"best_of": 2, "n": 1}, "best_of"),

@@ -102,7 +102,9 @@ def _simulated() -> Iterator[_LiveBytes]:
         for name, module in list(sys.modules.items()):
             if name.startswith("tangram_engine.kernels.") and hasattr(module, "launch"):
                 stack.enter_context(patch.object(module, "launch", lambda *_, **__: None))
-        stack.enter_context(patch.object(Runner, "_to_host", lambda _, ids, asked: (ids, asked, None)))
+        stack.enter_context(
+            patch.object(Runner, "_to_host", lambda _, ids, asked, scored: (ids, asked, [*scored], None))
+        )
         stack.enter_context(patch.object(Launched, "result", lambda _: []))
         stack.enter_context(patch.object(torch, "tensor", _without_data))
         stack.enter_context(patch.object(torch, "from_numpy", _without_data))

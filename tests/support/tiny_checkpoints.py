@@ -31,6 +31,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-linear-rope-mha": ("Llama", {"num_key_value_heads": 4, "rope_parameters": LINEAR_ROPE}),
     "qwen2-tied": ("Qwen2", {"tie_word_embeddings": True, "num_key_value_heads": 1}),
     "qwen2": ("Qwen2", {"tie_word_embeddings": False, "num_hidden_layers": 3}),
+    "mistral": ("Mistral", {"sliding_window": None, "head_dim": 32}),
+    "seed-oss": ("SeedOss", {"head_dim": 32, "tie_word_embeddings": False}),
     "qwen3": ("Qwen3", {"tie_word_embeddings": False, "head_dim": 32}),
     "qwen3-tied": ("Qwen3", {"tie_word_embeddings": True, "head_dim": 16}),
 }

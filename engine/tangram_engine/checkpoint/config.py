@@ -28,7 +28,7 @@ _OTHER_BLOCKS = {
     "language_config": "nested configurations are not supported",
 }
 _ACTIVATIONS = ("silu", "swish")  # two names of one function
-_DEFAULT_WINDOW = 4096  # tokens; transformers' defaults for Qwen2 and Qwen3
+_DEFAULT_WINDOW = 4096  # tokens; transformers' defaults for Qwen2, Qwen3 and Mistral
 _DEFAULT_MAX_WINDOW_LAYERS = 28
 
 
@@ -51,7 +51,8 @@ class _Config(_EndTokens, kw_only=True):
     max_position_embeddings: _Size
     rms_norm_eps: Annotated[float, Meta(ge=1e-12, le=1)] = 1e-6
     tie_word_embeddings: bool = False
-    attention_bias: bool = False
+    attention_bias: bool | None = None
+    attention_out_bias: bool = False
     mlp_bias: bool = False
     use_sliding_window: bool = False
     max_window_layers: Annotated[int, Meta(ge=0, le=1 << 31)] = _DEFAULT_MAX_WINDOW_LAYERS
@@ -64,10 +65,19 @@ class _Family:
     attention_bias: bool
     qk_norm: bool
     head_dim: int | None  # transformers' default where config.json omits it; None: hidden_size / heads
+    kv_heads: int | None = None  # likewise, where the key is absent; None: as many as heads
+    bias_by_flag: bool = False  # config.json may switch the biases of q, k and v off
+    windowed: bool = False  # every layer is, unless config.json has null as the window
 
 
 FAMILIES = {
     "LlamaForCausalLM": _Family("llama", attention_bias=False, qk_norm=False, head_dim=None),
+    "MistralForCausalLM": _Family(
+        "mistral", attention_bias=False, qk_norm=False, head_dim=None, kv_heads=8, windowed=True
+    ),
+    "SeedOssForCausalLM": _Family(
+        "seed_oss", attention_bias=True, qk_norm=False, head_dim=128, kv_heads=8, bias_by_flag=True
+    ),
     "Qwen2ForCausalLM": _Family("qwen2", attention_bias=True, qk_norm=False, head_dim=None),
     "Qwen3ForCausalLM": _Family("qwen3", attention_bias=False, qk_norm=True, head_dim=128),
 }
@@ -79,7 +89,9 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any], dtype: str)
     family = FAMILIES[architecture]
     sizes = read_values(config, _Config, CONFIG)
     _refuse_unimplemented(config, sizes, family)
-    heads, kv_heads = sizes.num_attention_heads, sizes.num_key_value_heads or sizes.num_attention_heads
+    heads = sizes.num_attention_heads
+    default = None if "num_key_value_heads" in config else family.kv_heads  # null: as many as heads
+    kv_heads = sizes.num_key_value_heads or default or heads
     if heads % kv_heads:
         raise bad_value("num_key_value_heads", f"{kv_heads} does not divide num_attention_heads ({heads})")
     head_dim = sizes.head_dim or family.head_dim or sizes.hidden_size // heads
@@ -102,7 +114,7 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any], dtype: str)
         rope_theta=rope_theta,
         rope_scaling=rope_scaling,
         tied_embeddings=sizes.tie_word_embeddings,
-        attention_bias=family.attention_bias,
+        attention_bias=family.attention_bias and not (family.bias_by_flag and sizes.attention_bias is False),
         qk_norm=family.qk_norm,
         # Chat models name their end-of-turn token only in generation_config.json.
         eos_token_ids=_token_ids(sizes.eos_token_id, end_tokens),
@@ -134,18 +146,24 @@ def _refuse_unimplemented(config: dict[str, Any], sizes: _Config, family: _Famil
         raise bad_value("hidden_act", f"only 'silu' is implemented, not {str(config['hidden_act'])[:50]!r}")
     if sizes.attention_bias and not family.attention_bias:
         raise bad_value("attention_bias", "biases on all four attention projections are not implemented")
+    if sizes.attention_out_bias:
+        raise bad_value("attention_out_bias", "is not implemented")
     if sizes.mlp_bias:
         raise bad_value("mlp_bias", "is not implemented")
-    _refuse_sliding(config, sizes)
+    _refuse_sliding(config, sizes, family)
 
 
-def _refuse_sliding(config: dict[str, Any], sizes: _Config) -> None:
+def _refuse_sliding(config: dict[str, Any], sizes: _Config, family: _Family) -> None:
     """Refuse a layer whose window is shorter than the context; the switch alone changes nothing.
 
-    Source: `Qwen2Config.__post_init__`. A token sees itself and the window's other tokens before it.
+    Source: `Qwen2Config.__post_init__`, `MistralModel.forward`. A token sees itself and the window's other
+    tokens before it.
     """
     layer_types = config.get("layer_types")
-    if layer_types is None:
+    if family.windowed:
+        key, window = "sliding_window", config.get("sliding_window", _DEFAULT_WINDOW)
+        slides = window is not None
+    elif layer_types is None:
         key, window = "use_sliding_window", config.get("sliding_window", _DEFAULT_WINDOW)
         reaches = sizes.max_window_layers < sizes.num_hidden_layers
         slides = sizes.use_sliding_window and window is not None and reaches

@@ -19,7 +19,7 @@ class RopeScaling:
 class DecoderSpec:
     """One decoder-only model, enough to build it and to plan its memory."""
 
-    family: str  # llama | qwen2 | qwen3
+    family: str  # llama | mistral | qwen2 | qwen3 | seed_oss
     architecture: str  # as config.json says: LlamaForCausalLM
     layers: int
     hidden_size: int

@@ -1,4 +1,4 @@
-"""The decoder of Llama, Qwen2 and Qwen3, from token ids to logits.
+"""The decoder of Llama, Mistral, Qwen2, Qwen3 and Seed-OSS, from token ids to logits.
 
 T tokens of any number of sequences go through together, without padding; only attention needs to know
 which token belongs to whom. D is the size of a head.

@@ -28,10 +28,9 @@ from tangram_engine.serve.http.params import (
     Sampling,
     TokenizeRequest,
     template_message,
-    template_options,
 )
 from tangram_engine.serve.http.structure import AnswerStructure
-from tangram_engine.serve.http.tools import read_tool_choice, read_tools, template_inputs
+from tangram_engine.serve.http.tools import read_tool_choice, read_tools, template_inputs, template_options
 from tangram_engine.serve.text.client import TextClient, TextUnavailable
 from tangram_engine.serve.text.grammar import FORCED_FORMATS, GrammarError
 from tangram_engine.serve.text.template import RESERVED, TemplateError

@@ -4,7 +4,6 @@ Fields that neither API has are skipped, as vLLM does. Those that are known and 
 `fields`. Types and bounds stand in the annotations; `__post_init__` holds what they cannot say.
 """
 
-from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
@@ -33,8 +32,9 @@ from .bounded_values import (
 from .defaults import SamplingDefaults
 from .fields import FieldError, unsupported
 from .jsonio import decode_value
+from .refusals import Refusing, refuses
 from .structure import AnswerStructure, read_structure
-from .tools import read_calls, read_tool_choice, template_inputs
+from .tools import read_calls, read_tool_choice, template_inputs, template_options
 
 MAX_N = 16
 MAX_STOPS = 16
@@ -48,13 +48,11 @@ MAX_MESSAGES = 4096
 MAX_TOKEN_IDS = 1 << 18  # as many as values of a body: see jsonio
 MAX_TOKENIZED = 1 << 18  # tokens of one text that /tokenize counts
 MAX_CACHE_SALT = 1024  # characters; 43 of base64 are 256 bits
-SMALL_VALUE = 16 << 10  # bytes of an object that is built as it comes
 MAX_UNKNOWN_FIELD = 1 << 20  # bytes of one field of a message; decoding it holds the interpreter's lock
 ROLES = ("system", "developer", "user", "assistant", "tool")
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's, for /v1/completions
 
 T = TypeVar("T")
-R = TypeVar("R", bound="Refusing")
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 BadWord = Annotated[str, Meta(min_length=1, max_length=256)]
 Stop = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
@@ -63,48 +61,12 @@ Stop = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 Messages = Annotated[list[Raw], Meta(min_length=1, max_length=MAX_MESSAGES)]
 
 _NULL = Raw(b"null")
-_TemplateOption = bool | Int64 | str | None
-_TemplateOptions: Any = Annotated[dict[str, Any], Meta(max_length=16)] | None
 
 
 PROMPT_KINDS = "must be a string, a list of strings, a list of token ids or a list of such lists"
 CONTENT_KINDS = (
     'must be a string or a list of parts {"type": "text", "text": "..."}; images and audio are not supported'
 )
-
-
-class Refusing(msgspec.Struct, kw_only=True):
-    """A part of a request, some of whose known fields are refused by name: see `refuses`."""
-
-    unsupported: ClassVar[Mapping[str, fields.Neutral]] = {}
-
-    def __post_init__(self) -> None:
-        for name, neutral in self.unsupported.items():
-            value = getattr(self, name)
-            if value is not _NULL and _asks(value, neutral):
-                raise unsupported(name)
-
-
-def _asks(raw: Raw, neutral: fields.Neutral) -> bool:
-    if len(memoryview(raw)) > SMALL_VALUE:
-        return True  # equal to none of the values that ask for nothing
-    return fields.asks(decode_value(raw, object), neutral)
-
-
-def refuses(*tables: Mapping[str, fields.Neutral]) -> Callable[[type[R]], type[R]]:
-    """Add the fields of the tables to a model, whose values stay as they were written."""
-    names = {name: neutral for table in tables for name, neutral in table.items()}
-
-    def extended(model: type[R]) -> type[R]:
-        return msgspec.defstruct(  # type: ignore[return-value]
-            model.__name__,
-            [(name, Raw, _NULL) for name in names],
-            bases=(model,),
-            namespace={"unsupported": names},
-            kw_only=True,
-        )
-
-    return extended
 
 
 @refuses(fields.REFUSED_IN_STREAM_OPTIONS)
@@ -390,21 +352,6 @@ def template_message(raw: Raw) -> dict[str, Any]:
     values = unknown | decode_value(raw, Message).plain()
     ordered = {name: values.get(name) for name in ("thinking", *written, *values)}
     return {name: value for name, value in ordered.items() if value is not None}
-
-
-def template_options(raw: Raw) -> dict[str, bool | int | str | None]:
-    """The value of chat_template_kwargs. Raises FieldError for what the text process cannot be sent."""
-    path = "chat_template_kwargs"
-    if len(memoryview(raw)) > SMALL_VALUE:
-        raise FieldError(path, f"at most {SMALL_VALUE} bytes are accepted")
-    try:
-        options: dict[str, Any] = decode_value(raw, _TemplateOptions) or {}
-        for name, value in options.items():
-            path = f"chat_template_kwargs.{name}"
-            msgspec.convert(value, _TemplateOption)
-    except msgspec.ValidationError as error:
-        raise FieldError(path, str(error)) from None
-    return options
 
 
 def check_continued(body: "ChatRequest | TokenizeRequest") -> None:

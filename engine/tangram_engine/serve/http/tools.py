@@ -1,4 +1,4 @@
-"""Tools that a chat request offers, and calls of them in its history."""
+"""What a chat template gets beside the messages: tools, documents and options; calls in the history."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,13 +9,17 @@ from msgspec import Meta, Raw
 
 from tangram_engine.validation import locate
 
+from .bounded_values import Int64
 from .fields import FieldError
 from .jsonio import decode_value
+from .refusals import SMALL_VALUE
 
 MAX_TOOLS = 512
 MAX_TOOLS_BYTES = 1 << 20  # decoding them holds the interpreter's lock
 MAX_CALLS = 256  # of one message
 _NULL = Raw(b"null")
+_TemplateOption = bool | Int64 | str | None
+_TemplateOptions: Any = Annotated[dict[str, Any], Meta(max_length=16)] | None
 ToolName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
 
 
@@ -115,6 +119,21 @@ def template_inputs(tools: Raw, documents: Raw) -> dict[str, Any]:
         "documents": _as_written(documents, list[dict[str, Any]] | None, "documents"),
     }
     return {name: value for name, value in inputs.items() if value}
+
+
+def template_options(raw: Raw) -> dict[str, bool | int | str | None]:
+    """The value of chat_template_kwargs. Raises FieldError for what the text process cannot be sent."""
+    path = "chat_template_kwargs"
+    if len(memoryview(raw)) > SMALL_VALUE:
+        raise FieldError(path, f"at most {SMALL_VALUE} bytes are accepted")
+    try:
+        options: dict[str, Any] = decode_value(raw, _TemplateOptions) or {}
+        for name, value in options.items():
+            path = f"chat_template_kwargs.{name}"
+            msgspec.convert(value, _TemplateOption)
+    except msgspec.ValidationError as error:
+        raise FieldError(path, str(error)) from None
+    return options
 
 
 def _as_written(raw: Raw, kind: Any, field: str) -> Any:

@@ -102,6 +102,11 @@ def _biased_by_flag(fields: Fields) -> Attention:
     return replace(_grouped(fields), bias=bias, output_bias=bias)
 
 
+def _biased_inputs_by_flag(fields: Fields) -> Attention:
+    biases = fields.flag("attention_bias"), fields.flag("attention_out_bias")
+    return replace(_grouped(fields), bias=biases[0], output_bias=biases[1])
+
+
 def _biased_inputs(fields: Fields) -> Attention:
     return replace(_grouped(fields), bias=True)
 
@@ -200,6 +205,7 @@ _GEMMA3 = {
 }
 _GEMMA2 = {"head_dim": 256, "num_key_value_heads": 4, "sliding_window": 4096}
 _GPT_OSS = {"attention_bias": True, "head_dim": 64, "num_key_value_heads": 8, "sliding_window": 128}
+_SEED_OSS = {"attention_bias": True, "head_dim": 128, "num_key_value_heads": 8}
 _MISTRAL_FAMILY = Family(
     _grouped, _dense, _always, defaults={"num_key_value_heads": 8, "sliding_window": 4096}
 )
@@ -221,6 +227,7 @@ FAMILIES: Mapping[str, Family] = {
     "GptOssForCausalLM": Family(
         _with_sinks, _gpt_oss, _even, defaults=_GPT_OSS, unquantised=(TensorKind.ATTENTION,)
     ),
+    "SeedOssForCausalLM": Family(_biased_inputs_by_flag, _dense, _never, defaults=_SEED_OSS),
     "Phi3ForCausalLM": Family(_grouped, _dense, _always),
     "DeepseekV2ForCausalLM": Family(_latent, _deepseek, _never),
     "DeepseekV3ForCausalLM": Family(_latent, _deepseek_v3, _never),
