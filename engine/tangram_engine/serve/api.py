@@ -15,13 +15,19 @@ from aiohttp import web
 from tangram_engine.schedule.request import Request
 from tangram_engine.serve.answers.answer_parser import AnswerFormat
 from tangram_engine.serve.answers.deltas import Delta
-from tangram_engine.serve.answers.prompt_details import PromptDetails
+from tangram_engine.serve.answers.prompt_details import details_asked_for
 from tangram_engine.serve.dialects import messages_reply, responses_reply
 from tangram_engine.serve.dialects.messages_request import read_counted_messages, read_messages
 from tangram_engine.serve.dialects.reply import AnyRequest, GenerationRoute, Reply, ReplyContext
 from tangram_engine.serve.dialects.responses_request import read_responses
 from tangram_engine.serve.dialects.translation import TranslatedRequest
-from tangram_engine.serve.http.admission import BodyBytes, HeldBytes
+from tangram_engine.serve.http.admission import (
+    DECODED_BYTES,
+    LOGPROB_BYTES,
+    TOKEN_BYTES,
+    BodyBytes,
+    HeldBytes,
+)
 from tangram_engine.serve.http.body import parse, read_body
 from tangram_engine.serve.http.errors import (
     APIError,
@@ -54,9 +60,6 @@ logger = logging.getLogger(__name__)
 M = TypeVar("M")
 _T = TypeVar("_T")
 _TEXT_WAIT_S = 10.0  # for a text worker; beyond it the client had better ask another replica
-_TOKEN_BYTES = 36  # of an id in a list; in a body it can have 2
-_DECODED_BYTES = 16  # of a character that is decoded: as text, as JSON in pieces, and as JSON
-_LOGPROB_BYTES = 200  # of a token or alternative: as objects, and as JSON without the token itself
 MAX_DETOKENIZED = 4 << 20  # characters of one text of /detokenize
 _ECHOES = 3  # of what a reply repeats of its request: two at the beginning of a stream, one at its end
 _THREAD_FROM = 2000  # tokens and alternatives: as JSON, a few milliseconds that no stream should wait
@@ -155,7 +158,7 @@ class Endpoints:
             _, preparer = backend.parts()
             ids = await backend.in_text_thread(lambda: preparer.tokens(body))
             answer = {"count": len(ids), "max_model_len": preparer.info.max_model_len, "tokens": list(ids)}
-            held.add(_TOKEN_BYTES * len(ids))
+            held.add(TOKEN_BYTES * len(ids))
             return await self._send(request, answer)
 
     async def detokenize(self, request: web.Request) -> web.StreamResponse:
@@ -164,7 +167,7 @@ class Endpoints:
         with backend.lifecycle.request(), backend.bodies.hold() as held:
             body = await backend.read(request, partial(parse, model=DetokenizeRequest), held)
             backend.check_model(body.model)
-            held.add(_TOKEN_BYTES * len(body.tokens))
+            held.add(TOKEN_BYTES * len(body.tokens))
             _, preparer = backend.parts()
             return await self._send(request, {"prompt": await self._decoded(preparer, body.tokens, held)})
 
@@ -177,14 +180,12 @@ class Endpoints:
                 f"tokens: they may stand for {characters} characters; at most {MAX_DETOKENIZED} are accepted",
                 param="tokens",
             )
-        held.add(_DECODED_BYTES * characters)
+        held.add(DECODED_BYTES * characters)
         try:
             text = await loop.run_in_executor(executor, partial(tools.decode, ids, skip_special_tokens=False))
         except TokenizerError as error:
             raise bad_request(f"tokens: {error}", param="tokens", code="tokenizer_error") from None
-        held.add(
-            _DECODED_BYTES * (len(text) - characters)
-        )  # less, where the text is shorter than it might be
+        held.add(DECODED_BYTES * (len(text) - characters))  # less, where the text is shorter than it might be
         return text
 
     async def _send(self, request: web.Request, answer: dict[str, Any]) -> web.Response:
@@ -255,7 +256,7 @@ class Endpoints:
         held.add(_ECHOES * len(translated.echo))
         backend.check_model(body.model)
         if isinstance(body, CompletionRequest):
-            held.add(_TOKEN_BYTES * sum(len(ids) for ids in body.prompts if isinstance(ids, list)))
+            held.add(TOKEN_BYTES * sum(len(ids) for ids in body.prompts if isinstance(ids, list)))
         engine, preparer = backend.parts()
         count = body.choices * (len(body.prompts) if isinstance(body, CompletionRequest) else 1)
         try:
@@ -282,9 +283,9 @@ class Endpoints:
                     keep_ids=bool(body.return_token_ids),
                 )
                 tools, limit = preparer.tools, preparer.info.max_model_len
-                details = _details(body, generation, tools, echo)
+                details = details_asked_for(body, generation.answers, tools, echo)
                 if details is not None:
-                    _book_details(held, details)
+                    details.book(held)
                 context = ReplyContext(backend.served_name, translated, form, tools, limit, details)
                 reply = route.reply(context)
                 if body.stream:
@@ -313,36 +314,6 @@ def _prepared(
     """The requests, how to read the answers, and the texts that these are to begin with."""
     requests = preparer.requests(body, arrival)
     return requests, preparer.answer_format(body, requests[0].prompt), preparer.echo(body)
-
-
-def _details(
-    body: CompletionRequest | ChatRequest, generation: Generation, tools: TextTools, echo: list[str] | None
-) -> PromptDetails | None:
-    """What a request wants to see of its prompt and of token ids; None: nothing."""
-    if echo is None and body.prompt_logprobs is None and not body.return_token_ids:
-        return None
-    return PromptDetails(
-        generation.answers,
-        tools,
-        body.choices,
-        echo,
-        body.wanted_logprobs() if echo is not None else None,
-        body.prompt_logprobs,
-        bool(body.return_token_ids),
-    )
-
-
-def _book_details(held: HeldBytes, details: PromptDetails) -> None:
-    """Book what is kept of prompts until the answer is whole. Raises APIError."""
-    tokens = sum(len(answer.request.prompt) for answer in details.answers)
-    size = _TOKEN_BYTES * tokens + _LOGPROB_BYTES * details.entries
-    size += _DECODED_BYTES * sum(map(len, details.echo or ()))
-    if size > held.most:
-        raise bad_request(
-            f"prompt_logprobs: those of {tokens} tokens take {size} bytes; at most {held.most} are possible",
-            param="prompt_logprobs",
-        )
-    held.add(size)
 
 
 @asynccontextmanager
@@ -392,7 +363,7 @@ def _book_logprobs(held: HeldBytes, tools: TextTools, deltas: list[Delta]) -> No
     for delta in deltas:
         for entry in delta.logprobs:
             tokens = [entry.token, *(token for token, _ in entry.top)]
-            held.add(_LOGPROB_BYTES * len(tokens) + _DECODED_BYTES * tools.most_characters(tokens))
+            held.add(LOGPROB_BYTES * len(tokens) + DECODED_BYTES * tools.most_characters(tokens))
 
 
 async def _whole(

@@ -8,11 +8,23 @@ from typing import Any, Protocol
 
 from tangram_engine.sample.prompt_logprobs import PromptLogprobs, PromptToken
 from tangram_engine.schedule.request import Request
-from tangram_engine.serve.text.tokenizer import TextTools
+from tangram_engine.serve.http.admission import DECODED_BYTES, LOGPROB_BYTES, TOKEN_BYTES, HeldBytes
+from tangram_engine.serve.http.errors import bad_request
+from tangram_engine.serve.http.params import ChatRequest, CompletionRequest
 
 from .deltas import Delta, TokenLogprob
 
 _FIRST = PromptToken(math.nan, 0, ())  # nothing predicts it
+
+
+class _TokenTexts(Protocol):
+    """Of `TextTools`."""
+
+    def token_bytes(self, token: int) -> bytes:
+        """See there."""
+
+    def token_text(self, token: int) -> str:
+        """See there."""
 
 
 class _Answer(Protocol):
@@ -28,7 +40,7 @@ class PromptDetails:
     """Of the answers of one request, by their index."""
 
     answers: Sequence[_Answer]
-    tools: TextTools
+    tools: _TokenTexts
     n: int  # answers of each prompt
     echo: Sequence[str] | None = None  # texts of the prompts, which the answers begin with
     echoed_logprobs: int | None = None  # alternatives of each token of these
@@ -40,6 +52,18 @@ class PromptDetails:
         """How many tokens and alternatives are written of prompts."""
         most = [count for count in (self.echoed_logprobs, self.prompt_logprobs) if count is not None]
         return sum(1 + count for count in most) * sum(len(answer.request.prompt) for answer in self.answers)
+
+    def book(self, held: HeldBytes) -> None:
+        """Book what is kept of prompts until the answer is whole. Raises APIError."""
+        tokens = sum(len(answer.request.prompt) for answer in self.answers)
+        size = TOKEN_BYTES * tokens + LOGPROB_BYTES * self.entries
+        size += DECODED_BYTES * sum(map(len, self.echo or ()))
+        if size > held.most:
+            raise bad_request(
+                f"prompt_logprobs: those of {tokens} tokens take {size} bytes; at most {held.most} can be",
+                param="prompt_logprobs",
+            )
+        held.add(size)
 
     def text(self, index: int) -> str:
         """What the answer begins with."""
@@ -108,6 +132,26 @@ class PromptDetails:
                     for name, (value, rank) in every.items()
                 }
             )
+
+
+def details_asked_for(
+    body: CompletionRequest | ChatRequest,
+    answers: Sequence[_Answer],
+    tools: _TokenTexts,
+    echo: list[str] | None,
+) -> PromptDetails | None:
+    """What a request wants to see of its prompt and of token ids; None: nothing."""
+    if echo is None and body.prompt_logprobs is None and not body.return_token_ids:
+        return None
+    return PromptDetails(
+        answers,
+        tools,
+        body.choices,
+        echo,
+        body.wanted_logprobs() if echo is not None else None,
+        body.prompt_logprobs,
+        bool(body.return_token_ids),
+    )
 
 
 def _number(logprob: float) -> float | None:

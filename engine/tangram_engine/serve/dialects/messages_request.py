@@ -19,10 +19,9 @@ from tangram_engine.serve.http.params import (
     MAX_STOPS,
     ChatRequest,
     Messages,
-    Refusing,
     Stop,
-    refuses,
 )
+from tangram_engine.serve.http.refusals import Refusing, refuses
 from tangram_engine.serve.http.tools import MAX_TOOLS
 
 from .translation import (

@@ -26,9 +26,8 @@ from tangram_engine.serve.http.params import (
     MAX_MESSAGES,
     ChatRequest,
     ReasoningEffort,
-    Refusing,
-    refuses,
 )
+from tangram_engine.serve.http.refusals import Refusing, refuses
 from tangram_engine.serve.http.tools import MAX_TOOLS, MAX_TOOLS_BYTES
 
 from .translation import (

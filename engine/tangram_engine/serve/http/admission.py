@@ -9,6 +9,9 @@ from contextlib import contextmanager
 
 from .errors import unavailable
 
+TOKEN_BYTES = 36  # of an id in a list; in a body it can have 2
+DECODED_BYTES = 16  # of a character that is decoded: as text, as JSON in pieces, and as JSON
+LOGPROB_BYTES = 200  # of a token or alternative: as objects, and as JSON without the token itself
 FREE_BODY_BYTES = 64 << 10  # of each body: small requests are served while large ones fill the limit
 
 
