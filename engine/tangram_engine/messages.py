@@ -20,15 +20,16 @@ FRAME_LIMIT = 256 << 20  # bytes; far above the largest step, so a longer frame 
 class TokenOutput(NamedTuple):
     """One generated token of one request; `finish` says that it was the last.
 
-    With finish "abort" or "error" no token was made, and only `request_id` means anything beside it. A tuple,
-    because a step has hundreds: it is built in a third of a dataclass's time, and msgpack takes it as it is.
+    With finish "abort", "error" or "grammar" (nothing could follow) no token was made, and only `request_id`
+    means anything beside it. A tuple, because a step has hundreds: it is built in a third of a dataclass's
+    time, and msgpack takes it as it is.
     """
 
     request_id: str
     token: int
     logprob: float | None
     top_logprobs: tuple[tuple[int, float], ...]
-    finish: str | None  # None | "stop" | "length" | "abort" | "error"
+    finish: str | None  # None | "stop" | "length" | "abort" | "error" | "grammar"
     cached_tokens: int  # prompt tokens whose keys and values came from the prefix cache
     scheduled: float  # time.monotonic() of the step that first had the request in it; all processes share it
     preemptions: int  # how often it has been preempted so far

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -215,3 +216,29 @@ def test_a_grammar_that_cannot_be_honoured_is_refused_by_what_is_wrong(
 ) -> None:
     with pytest.raises(GrammarError, match=re.escape(words)):
         build(kind, value, "none")
+
+
+def test_a_grammar_that_becomes_too_complex_ends_its_answer_alone(engine, tools) -> None:
+    """`build` refuses it; another one may become so on the way."""
+    many = json.dumps({"type": "object", "properties": {f"p{n}": {} for n in range(1_000)}})
+    with pytest.raises(GrammarError, match="too complex"):
+        build("json", many, "none")
+    alone = answers(engine, tools, [*asked(None, 1, max_tokens=9)])
+    [complex_one] = asked(f"start: body\nbody: %json {many}", 1)
+    given = answers(engine, tools, [*asked(None, 1, max_tokens=9), replace(complex_one, id="complex")])
+    assert given["complex"][1] == "grammar"
+    assert given["0"] == alone["0"]
+
+
+def test_an_answer_ends_whose_grammar_takes_too_long_for_a_token(engine, tools, monkeypatch) -> None:
+    grammar = build("regex", "[ab]{100}", "none")
+    assert answers(engine, tools, asked(grammar, 1, max_tokens=9))["0"][1] == "length"
+    monkeypatch.setattr("tangram_engine.sample.grammar.ADVANCE_CPU_S", 0.0)
+    assert answers(engine, tools, asked(grammar, 1, max_tokens=9))["0"][1] == "grammar"
+
+
+def test_an_end_token_that_follows_a_failed_mask_ends_no_answer_well(engine, tools, monkeypatch) -> None:
+    grammar = build("regex", "[ab]{2}", "none")
+    assert answers(engine, tools, asked(grammar, 1))["0"][1] == "stop"
+    monkeypatch.setattr(type(engine._grammars), "failed", lambda *_: True)
+    assert answers(engine, tools, asked(grammar, 1))["0"][1] == "grammar"

@@ -125,6 +125,15 @@ async def test_a_failure_ends_the_request_and_not_its_caller(parts: Parts) -> No
     assert sink.texts == []
 
 
+async def test_a_grammar_in_which_nothing_can_follow_is_the_clients_error(parts: Parts) -> None:
+    client, _, generation, task = parts
+    generation.receive([token("a", "x", "grammar")], 1.0)
+    with pytest.raises(APIError) as failed:
+        await task
+    assert (failed.value.status, failed.value.code) == (400, "grammar_error")
+    assert client.waiting == {"a"}  # which the engine has ended
+
+
 async def test_leaving_aborts_what_still_runs(parts: Parts) -> None:
     client, _, generation, task = parts
     generation.receive([token("a", "x", "length")], 1.0)

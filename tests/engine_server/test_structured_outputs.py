@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -162,12 +163,11 @@ ONE_OF_SIX: Any = [
 ]
 # Schema, and what is said of it: the first takes a second of CPU time, the second has 46,656 forms.
 EXPLODING: list[tuple[Any, str]] = [
-    (
-        {"type": "object", "properties": {f"p{n}": {} for n in range(18_000)}},
-        "takes longer than 1 s of CPU time",
-    ),
+    ({"type": "integer", "multipleOf": 99_999_999}, "takes longer than 1 s of CPU time"),
     ({"type": "object", "properties": {f"property {n}": {} for n in range(18_000)}}, "at most 262144 bytes"),
     ({"allOf": ONE_OF_SIX}, "too large"),
+    ({"type": "object", "properties": {f"p{n}": {} for n in range(1_000)}}, "too complex"),
+    ({"$ref": "#"}, "too complex"),
 ]
 
 
@@ -182,6 +182,7 @@ EXPLODING: list[tuple[Any, str]] = [
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "missing"),
         ({"response_format": {"type": "xml"}}, "response_format.type", "xml"),
         ({"structured_outputs": {"regex": "(?=a)"}}, "structured_outputs", "look-around"),
+        ({"structured_outputs": {"regex": "(a?){3000}a{3000}"}}, "structured_outputs", "too complex"),
         ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs", "exactly one"),
         ({"structured_outputs": {}}, "structured_outputs", "exactly one"),
         ({"structured_outputs": {"choice": []}}, "structured_outputs.choice", ""),
@@ -273,6 +274,31 @@ def test_a_recursive_schema_is_served(client: openai.OpenAI) -> None:
         client, response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
     )
     assert answer.choices[0].message.content.startswith("{")
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"regex": "(((a+)+)+)+(b|c)"},
+        {"regex": "(a|b)*a(a|b){20}"},
+        {"grammar": 'start: s\ns: s s | "a" | s s s | ""'},
+        {"json": {"type": "object", "patternProperties": {"^(a+)+$": {"type": "string"}}}},
+        {"json": {"type": "array", "items": {"type": "integer"}, "minItems": 100_000}},
+        {"json": {"enum": [f"v{n}" for n in range(9_000)]}},
+    ],
+    ids=lambda asked: json.dumps(asked)[:40],
+)
+def test_an_answer_with_an_expensive_structure_ends_and_another_client_is_served_meanwhile(
+    asked: Any, client: openai.OpenAI, server: EngineProcess
+) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(
+            server.chat, "x", max_tokens=300, temperature=1.5, seed=1, structured_outputs=asked
+        )
+        assert server.complete("the", max_tokens=4).status_code == 200
+    error = answer.result().json().get("error", {"code": "grammar_error"})
+    assert (answer.result().status_code, error["code"]) in [(200, "grammar_error"), (400, "grammar_error")]
+    eventually(server.quiet, "no KV block is lost")
 
 
 def test_a_client_that_leaves_in_the_middle_of_a_call_leaves_nothing_behind(

@@ -187,8 +187,12 @@ class LLMEngine:
                 continue
             running = finish[sequence.id] is None
             if running and result is not None and not self._grammars.advance(sequence.id, result.token):
-                finish[sequence.id] = "error"
+                finish[sequence.id] = "grammar"
                 self._scheduler.remove(sequence.id)
+            elif not running and self._grammars.failed(
+                sequence.id
+            ):  # then nothing but an end token was allowed
+                finish[sequence.id] = "grammar"
             if finish[sequence.id] is not None:
                 self._end(sequence.id)
 

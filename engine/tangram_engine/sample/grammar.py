@@ -5,6 +5,7 @@ interpreter's lock for it, and for the masks. The API process has had each gramm
 process, under its limits.
 """
 
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from tangram_engine.sample.vocabulary import Vocabulary
 
+ADVANCE_CPU_S = 0.05  # for one token of one answer; masks have limits of the library
 _THREADS = 1  # that compile
 _LONGEST_FORCED = 32  # bytes of a token in a text that a grammar leaves no choice about
 
@@ -81,9 +83,21 @@ class Grammars:
         return bool(self._matchers)
 
     def advance(self, request_id: str, token: int) -> bool:
-        """Take a token of an answer; whether it may go on. Where nothing may follow, an end token may."""
+        """Take a token of an answer; whether it may go on. Where nothing may follow, an end token may.
+
+        An ambiguous grammar takes ever longer: it ends before the other rows of a step wait for long.
+        """
         matcher = self._matchers.get(request_id)
-        return matcher is None or bool(matcher.consume_token(token))
+        if matcher is None:
+            return True
+        begin = time.thread_time()
+        taken = bool(matcher.consume_token(token))
+        return taken and time.thread_time() - begin < ADVANCE_CPU_S
+
+    def failed(self, request_id: str) -> bool:
+        """Whether what may follow could not be computed within llguidance's limits."""
+        matcher = self._matchers.get(request_id)
+        return matcher is not None and bool(matcher.is_error())
 
     def constrained(self, request_ids: Sequence[str]) -> list[int]:
         """The indices of those whose answers are constrained."""
@@ -116,9 +130,10 @@ def _tokenizer(vocabulary: Vocabulary, vocab_size: int) -> Any:
 
 
 def _matcher(tokenizer: Any, grammar: str) -> Any:
-    from llguidance import LLMatcher  # noqa: PLC0415
+    from llguidance import LLMatcher, LLParserLimits  # noqa: PLC0415
 
-    matcher = LLMatcher(tokenizer, grammar, log_level=0)
+    # An error with the grammar in it would reach the log.
+    matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
     if error := matcher.get_error():
         raise ValueError(error)
     return matcher

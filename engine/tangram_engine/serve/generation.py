@@ -10,7 +10,7 @@ from tangram_engine.messages import TokenOutput
 from tangram_engine.sample.prompt_logprobs import PromptLogprobs
 from tangram_engine.schedule.request import Request
 from tangram_engine.serve.answers.deltas import Delta, TokenLogprob
-from tangram_engine.serve.http.errors import APIError, unavailable
+from tangram_engine.serve.http.errors import APIError, bad_request, unavailable
 from tangram_engine.serve.text.detokenize import Detokenizer, StopScanner, StopStrings
 from tangram_engine.serve.text.tokenizer import TextTools, TokenizerError
 
@@ -203,10 +203,15 @@ class Generation:
             self._turn.set()
 
     def _book(self, answer: GeneratedSequence, output: TokenOutput, now: float) -> Delta:
-        if output.finish in {"abort", "error"}:
+        if output.finish in {"abort", "error", "grammar"}:
             answer.done = True
             self._running -= 1
-            self._metrics.ended(output.finish)
+            self._metrics.ended("error" if output.finish == "grammar" else output.finish)
+            if output.finish == "grammar":
+                message = (
+                    "What the answer has to be became too complex on the way; a smaller schema may help."
+                )
+                raise bad_request(message, code="grammar_error")
             raise APIError(
                 500, "The engine could not go on with this request.", kind="server_error", code="engine_error"
             )

@@ -15,6 +15,7 @@ _PLACE = re.compile(r"^at \d+\(\d+\): | \d+ \| start: .*")  # in the grammar, wh
 _MESSAGE_LIMIT = 300  # characters
 # As `json.dumps` writes: where a schema leaves blanks free, a model may write them without end.
 _JSON_OPTIONS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+_TRIED_BYTES, _BYTES = 24, 256
 _MOST_CALLS = 16  # of one answer
 # "Omitting `parameters` defines a function with an empty parameter list" (OpenAI's API reference).
 _NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -39,11 +40,31 @@ def build(kind: str, value: Any, reasoning: str) -> str:
     """
     from llguidance import LLMatcher  # noqa: PLC0415  (the API process needs the names of this module alone)
 
-    grammar = "\n".join([*_REASONING[reasoning], *_RULES[kind](value)])
+    rules = _RULES[kind](value)
+    grammar = "\n".join([*_REASONING[reasoning], *rules])
     if error := LLMatcher.validate_grammar(grammar):
         what = _PLACE.sub("", " ".join(error.split()))
         raise GrammarError(what[:_MESSAGE_LIMIT])
+    _try("\n".join([*_REASONING["none"], *rules]))
     return grammar
+
+
+def _try(grammar: str) -> None:
+    """Follow a grammar for some bytes. Raises GrammarError where it is over llguidance's limits of a step.
+
+    Beyond these bytes, such a grammar ends its answer: see `tangram_engine.sample.grammar`.
+    """
+    from llguidance import LLMatcher, LLParserLimits, LLTokenizer  # noqa: PLC0415
+
+    limits = LLParserLimits(verbose_errors=False)
+    matcher = LLMatcher(LLTokenizer("byte"), grammar, log_level=0, limits=limits)
+    for _ in range(_TRIED_BYTES):
+        bits = int.from_bytes(matcher.compute_bitmask()[: _BYTES // 8], "little")
+        if matcher.is_error() or not bits:
+            break
+        matcher.consume_token((bits & -bits).bit_length() - 1)
+    if matcher.is_error():
+        raise GrammarError(f"it is too complex: {matcher.get_error()[:_MESSAGE_LIMIT]}")
 
 
 _THOUGHT = [f'thought[suffix="{CLOSE}"]: /(.|\\n)*/', "gap: /\\n{0,2}/"]
