@@ -164,7 +164,7 @@ def test_whole_numbers_may_be_written_as_floats(changed):
         ),  # not read
         ({"max_position_embeddings": 8192, "sliding_window": DROP}, "sliding_window"),
     ],
-    ids=str,
+    ids=["none", "the default", "the context", "short", "short, with types", "the default in a long context"],
 )
 def test_mistral_is_served_where_no_window_is_shorter_than_the_context(changes, key, changed):
     directory = changed(changes, "mistral")
