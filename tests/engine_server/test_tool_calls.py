@@ -134,6 +134,52 @@ def test_the_tools_reach_the_template(server: EngineProcess) -> None:
     assert (rendered(), rendered(tools=TOOLS)) == ("x</s>", "x</s>2")
 
 
+@pytest.fixture(scope="module")
+def channels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
+    """A server whose template has the marks of gpt-oss."""
+    folder = tmp_path_factory.mktemp("channels")
+    model = write_model(folder / "model")
+    config = json.loads((model / "tokenizer_config.json").read_text())
+    template = TEMPLATE.replace("<tool_call></think>", "<|channel|>")
+    (model / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": template}))
+    with engine_process(model, folder / "log", fake={}) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("fields", "content", "calls", "finish"),
+    [
+        ({"tools": TOOLS}, "Soon.", [("f", '{"a": 1}')], "tool_calls"),
+        ({"tools": TOOLS, "tool_choice": "none"}, 'Soon.\n\n{"a": 1}', [], "stop"),
+        ({}, 'Soon.\n\n{"a": 1}', [], "stop"),
+        ({"tools": TOOLS, "include_reasoning": False}, "Soon.", [("f", '{"a": 1}')], "tool_calls"),
+    ],
+    ids=["tools", "no call is wanted", "no tools", "no reasoning is wanted"],
+)
+def test_the_channels_of_an_answer_are_its_reasoning_content_and_calls(
+    fields: dict[str, Any], content: str, calls: list[Any], finish: str, channels: EngineProcess
+) -> None:
+    text = (
+        "<|channel|>analysis<|message|>Hm\u00f6?<|end|><|start|>assistant<|channel|>commentary<|message|>Soon."
+        "<|end|><|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>"
+        '{"a": 1}'
+    )
+    whole = channels.chat(text, **fields).json()
+    choice, reasoning = whole["choices"][0], "" if "include_reasoning" in fields else "Hm\u00f6?"
+    message = choice["message"]
+    made = [call["function"] for call in message.get("tool_calls", ())]
+    assert (message["content"], choice["finish_reason"]) == (content, finish)
+    assert [(call["name"], call["arguments"]) for call in made] == calls
+    assert message.get("reasoning_content", "") == reasoning
+    assert whole["usage"]["completion_tokens_details"]["reasoning_tokens"] > 4
+    streamed = channels.chat(text, stream=True, **fields).text.splitlines()
+    deltas = [json.loads(line[6:])["choices"][0]["delta"] for line in streamed if line.startswith("data: {")]
+    assert "".join(delta.get("content") or "" for delta in deltas) == content
+    assert "".join(delta.get("reasoning_content", "") for delta in deltas) == reasoning
+    parts = [call["function"] for delta in deltas for call in delta.get("tool_calls", ())]
+    assert "".join(part.get("arguments", "") for part in parts) == "".join(made for _, made in calls)
+
+
 def test_a_result_of_a_megabyte_is_a_named_error(client: openai.OpenAI) -> None:
     messages: Any = [{"role": "user", "content": "x"}, {"role": "tool", "content": "result " * (150 << 10)}]
     with pytest.raises(openai.BadRequestError) as refused:
