@@ -95,6 +95,17 @@ def test_an_answer_ends_with_the_context_where_max_tokens_reaches_beyond(server:
     assert said(server, messages=[words], max_tokens=5).json()["stop_reason"] == "max_tokens"
 
 
+def test_an_answer_goes_on_with_the_assistants_message_at_the_end(server: EngineProcess) -> None:
+    prefill = {"role": "assistant", "content": [{"type": "text", "text": "<think></think>the"}]}
+    fields: Any = {"messages": [USER, prefill]}
+    answer = said(server, max_tokens=40, **fields).json()
+    # The engine repeats its prompt, which ends with the message, and not behind it.
+    assert answer["content"][0]["text"].startswith("x<think></think>thex")
+    counted = said(server, "/v1/messages/count_tokens", **fields).json()
+    usage = answer["usage"]
+    assert counted["input_tokens"] == usage["input_tokens"] + usage["cache_read_input_tokens"]
+
+
 def test_tokens_are_counted_as_the_answer_counts_them(server: EngineProcess) -> None:
     fields: Any = {"messages": [{"role": "user", "content": "the dog"}], "tools": TOOLS, "system": "be"}
     counted = server.post(

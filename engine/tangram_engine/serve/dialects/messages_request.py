@@ -161,6 +161,7 @@ def _draft(body: MessagesRequest) -> ChatDraft:
             "model": body.model,
             "messages": history.messages,
             "max_tokens": body.max_tokens,
+            "continue_final_message": history.continues or None,
             "stream": body.stream,
             "stop": body.stop_sequences,
             "temperature": body.temperature,
@@ -189,6 +190,7 @@ class _MessagesHistory:
     body: InitVar[MessagesRequest]
     messages: list[Raw] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)  # of each: what it was made of
+    continues: bool = False  # whether the answer goes on with the last message
     _calls: CallIds = field(default_factory=CallIds)
 
     def __post_init__(self, body: MessagesRequest) -> None:
@@ -205,8 +207,9 @@ class _MessagesHistory:
                 case "system":
                     content = _texts(message.content, f"{path}.content")
                     self._add(path, {"role": "system", "content": content})
-        if message.role == "assistant":
-            raise unsupported(path, "(an assistant's message at the end, whose text the answer goes on with)")
+        self.continues = message.role == "assistant"
+        if self.continues and not _is_text(message.content):
+            raise FieldError(f"{path}.content", "must be text: the answer goes on with it")
 
     def _add(self, path: str, message: dict[str, Any]) -> None:
         self.messages.append(encoded(message))
@@ -262,6 +265,10 @@ class _MessagesHistory:
             "arguments": bytes(block.input).decode("utf-8"),
         }
         return {"id": call_id, "type": "function", "function": function}
+
+
+def _is_text(content: str | list[_ContentBlock]) -> bool:
+    return isinstance(content, str) or {block.type for block in content} == {"text"}
 
 
 def _texts(content: str | list[_ContentBlock], path: str) -> Any:
