@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from aiohttp import web
 
@@ -257,46 +257,56 @@ class Endpoints:
         backend.check_model(body.model)
         if isinstance(body, CompletionRequest):
             held.add(TOKEN_BYTES * sum(len(ids) for ids in body.prompts if isinstance(ids, list)))
-        engine, preparer = backend.parts()
+        _, preparer = backend.parts()
         count = body.choices * (len(body.prompts) if isinstance(body, CompletionRequest) else 1)
         try:
             places = backend.lifecycle.sequences(count)
             with places:
                 with _errors_named(translated):
-                    requests, form, echo = await backend.in_text_thread(
-                        lambda: _prepared(preparer, body, arrival)
-                    )
+                    prepared = await backend.in_text_thread(lambda: _prepared(preparer, body, arrival))
                 counted.accepted()
-                if (grammar := requests[0].params.grammar) is not None:
-                    held.add(len(grammar) * len(requests))
+                if (grammar := prepared.requests[0].params.grammar) is not None:
+                    held.add(len(grammar) * len(prepared.requests))
                     await backend.send_vocabulary()
-                generation = Generation(
-                    engine,
-                    backend.metrics,
-                    preparer.tools,
-                    requests,
-                    n=body.choices,
-                    stops=body.stops,
-                    skip_special_tokens=body.skip_special_tokens and not form.keeps_special_tokens,
-                    include_stop=body.include_stop_str_in_output,
-                    prompt_alone=body.prompt_alone,
-                    keep_ids=bool(body.return_token_ids),
-                )
-                tools, limit = preparer.tools, preparer.info.max_model_len
-                details = details_asked_for(body, generation.answers, tools, echo)
-                if details is not None:
-                    details.book(held)
-                context = ReplyContext(backend.served_name, translated, form, tools, limit, details)
-                reply = route.reply(context)
-                if body.stream:
-                    return await _stream(generation, reply, events, body)
-                book = partial(_book_logprobs, held, preparer.tools)
-                entries = details.entries if details is not None else 0
-                return await _whole(generation, reply, body, backend.executor, book, entries)
+                return await self._generate(route, translated, prepared, events, held)
         except APIError as error:
             if error.code == "queue_full":
                 backend.metrics.refused("max_num_queued_reqs")
             raise
+
+    async def _generate(
+        self,
+        route: GenerationRoute,
+        translated: AnyRequest,
+        prepared: "_Prepared",
+        events: EventStream,
+        held: HeldBytes,
+    ) -> web.StreamResponse:
+        """Run the sequences of one request, and write their tokens as the reply of its route."""
+        backend, body, form = self._backend, translated.body, prepared.form
+        engine, preparer = backend.parts()
+        generation = Generation(
+            engine,
+            backend.metrics,
+            preparer.tools,
+            prepared.requests,
+            n=body.choices,
+            stops=body.stops,
+            skip_special_tokens=body.skip_special_tokens and not form.keeps_special_tokens,
+            include_stop=body.include_stop_str_in_output,
+            prompt_alone=body.prompt_alone,
+            keep_ids=bool(body.return_token_ids),
+        )
+        tools, limit = preparer.tools, preparer.info.max_model_len
+        details = details_asked_for(body, generation.answers, tools, prepared.echo)
+        if details is not None:
+            details.book(held)
+        reply = route.reply(ReplyContext(backend.served_name, translated, form, tools, limit, details))
+        if body.stream:
+            return await _stream(generation, reply, events, body)
+        book = partial(_book_logprobs, held, tools)
+        entries = details.entries if details is not None else 0
+        return await _whole(generation, reply, body, backend.executor, book, entries)
 
 
 @contextmanager
@@ -308,12 +318,17 @@ def _errors_named(translated: AnyRequest) -> Iterator[None]:
         raise translated.names.renamed(error) from None
 
 
-def _prepared(
-    preparer: RequestPreparer, body: CompletionRequest | ChatRequest, arrival: float
-) -> tuple[list[Request], AnswerFormat, list[str] | None]:
-    """The requests, how to read the answers, and the texts that these are to begin with."""
+class _Prepared(NamedTuple):
+    """The requests of a body, how to read the answers, and the texts that these are to begin with."""
+
+    requests: list[Request]
+    form: AnswerFormat
+    echo: list[str] | None
+
+
+def _prepared(preparer: RequestPreparer, body: CompletionRequest | ChatRequest, arrival: float) -> _Prepared:
     requests = preparer.requests(body, arrival)
-    return requests, preparer.answer_format(body, requests[0].prompt), preparer.echo(body)
+    return _Prepared(requests, preparer.answer_format(body, requests[0].prompt), preparer.echo(body))
 
 
 @asynccontextmanager
