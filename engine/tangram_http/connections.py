@@ -144,6 +144,11 @@ class Connections:
         if not held.unanswered and (held.is_surplus or not held.transport.get_write_buffer_size()):
             self._wait(key, held)
 
+    def abort(self) -> None:
+        """Close every connection at once: with TLS, a close waits for the client."""
+        for held in list(self._open.values()):
+            held.transport.abort()
+
     def sweep(self) -> None:
         """Close slow heads, slow answers, clients that take nothing, and connections without a request."""
         now = self._clock()

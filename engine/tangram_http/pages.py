@@ -5,11 +5,13 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from aiohttp import web
 
 from .connections import ConnectionLimits, Connections
 from .listener import Listener
+from .tls_listener import TLSContext, TLSListener
 
 # A kubelet and a few scrapers; each of them is answered in milliseconds.
 PAGE_LIMITS = ConnectionLimits(
@@ -73,27 +75,37 @@ class PageServer:
         """Accept no more, and end what is open."""
         await self.listener.close()
         await self.runner.cleanup()
+        self.connections.abort()
+        while self.connections:  # noqa: ASYNC110 - until the loop has called back
+            await asyncio.sleep(0)
 
 
 async def serve_pages(
-    app: web.Application, listening: socket.socket, limits: ConnectionLimits = PAGE_LIMITS
+    app: web.Application,
+    listening: socket.socket,
+    limits: ConnectionLimits = PAGE_LIMITS,
+    tls: TLSContext | None = None,
 ) -> PageServer:
-    """Serve the pages of `app` until `close` of what this returns."""
+    """Serve the pages of `app` until `close` of what this returns. Without TLS each page is a probe: it is
+    answered beyond the limit of connections, too.
+    """
     runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=_LINGER_S)
     await runner.setup()
     if runner.server is None:
         raise RuntimeError("aiohttp's runner has no server after its setup")
     connections = Connections(limits)
-    paths = {resource.canonical for resource in app.router.resources()}
-    listener = Listener(
-        runner.server,
-        connections,
-        probes=paths,
-        access_log=None,
-        keepalive_timeout=limits.idle_seconds,
-        lingering_time=_LINGER_S,
-        max_headers=MAX_HEADERS,
-        read_bufsize=limits.head_bytes,
-    )
+    options: dict[str, Any] = {
+        "access_log": None,
+        "keepalive_timeout": limits.idle_seconds,
+        "lingering_time": _LINGER_S,
+        "max_headers": MAX_HEADERS,
+        "read_bufsize": limits.head_bytes,
+    }
+    listener: Listener
+    if tls is None:
+        paths = {resource.canonical for resource in app.router.resources()}
+        listener = Listener(runner.server, connections, probes=paths, **options)
+    else:
+        listener = TLSListener(runner.server, connections, tls=tls, **options)
     await listener.start(listening)
     return PageServer(runner, listener, connections)

@@ -16,7 +16,7 @@ from tangram.kube.response_body import MAX_BODY_BYTES
 from tangram.shell.intake import handlers, mirror, session, supervision
 from tangram.shell.intake.mirror import IntakeMirror
 from tangram.shell.intake.session import MOST_UNHANDLED, BoundedContent, WatchBacklog, kopf_session
-from tangram.shell.intake.supervision import KopfSupervisor
+from tangram.shell.intake.supervision import KopfSupervisor, intake_of
 from tangram.shell.watch import kept_fields
 from tangram.shell.watch.mirror import MirrorSource
 from tests.kube.test_client_calls import served
@@ -89,7 +89,7 @@ async def intake(api: KopfApi, tick_s: float = NEVER_S, **more: float) -> AsyncI
             ),
         )
         supervisor = KopfSupervisor(
-            credentials,
+            intake_of(credentials, made.mirrors),
             made.mirrors,
             check_s=more.get("check_s", 0.05),
             clock=clock,

@@ -7,7 +7,7 @@ import pytest
 from tangram.kube.kinds import LLM_DEPLOYMENTS
 from tangram.kube.kubeconfig import load_kubeconfig
 from tangram.shell.intake.mirror import IntakeMirror
-from tangram.shell.intake.supervision import KopfSupervisor
+from tangram.shell.intake.supervision import KopfSupervisor, intake_of
 from tangram.shell.watch import kept_fields
 from tangram.shell.watch.mirror import MirrorSource
 from tests.support.apiserver import LiveCluster, llm
@@ -22,7 +22,7 @@ async def test_kopf_delivers_many_objects_at_once_and_a_list_what_it_loses(
     source = MirrorSource(LLM_DEPLOYMENTS, kept_fields.custom_resource, cluster.namespace)
     mirror = IntakeMirror(cluster.client, source, changed=lambda: None, clock=clock, relist_s=3600.0)
     supervisor = KopfSupervisor(
-        load_kubeconfig(str(cluster.kubeconfig)),
+        intake_of(load_kubeconfig(str(cluster.kubeconfig)), [mirror]),
         [mirror],
         check_s=1.0,
         clock=clock,

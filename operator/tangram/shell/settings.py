@@ -355,6 +355,17 @@ class ProcessSettings(_Section):
     """Format of log lines."""
 
 
+class AdmissionSettings(_Section):
+    """The webhook that answers at `kubectl apply`."""
+
+    certificate_folder: Path
+    """Folder with tls.crt, tls.key and path, the secret last part of the webhook's URL."""
+    port: Port = 9443
+    """Port of the webhook."""
+    predictions: StrictBool = True
+    """Whether it says where an LLMDeployment will run, which a process of its own computes."""
+
+
 class Settings(_Section):
     """All settings of the operator. The chart's values have the sections of the same names."""
 
@@ -386,12 +397,14 @@ class Settings(_Section):
     """Whether and how fast MIG layouts change."""
     leader_election: LeaderElectionSettings = LeaderElectionSettings()
     """The Lease that makes one of several operators the writer."""
+    admission: AdmissionSettings | None = None
+    """The webhook that answers at `kubectl apply`; null: there is none."""
     metrics_port: Port = 9090
     """Port of the operator's own metrics."""
     probe_port: Port = 8080
     """Port of /livez and /readyz."""
     listen_host: str = ""
-    """Address on which both ports listen; empty: every address, of IPv6 and of IPv4."""
+    """Address on which all ports listen; empty: every address, of IPv6 and of IPv4."""
     advice: AdviceSettings = AdviceSettings()
     """When recommendations for the whole fleet are computed."""
 

@@ -6,7 +6,7 @@ Lease), and no posting of Events (the operator deduplicates its own).
 """
 
 import asyncio
-from collections.abc import Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from typing import Any
 
 import kopf
@@ -65,14 +65,11 @@ def kopf_settings() -> kopf.OperatorSettings:
     return settings
 
 
-def registry(
-    credentials: Credentials,
-    kinds: Collection[Kind],
-    mirrors: Collection[IntakeMirror],
-    mirrors_loop: asyncio.AbstractEventLoop,
-) -> kopf.OperatorRegistry:
-    """Return the handlers of these kinds; `mirrors_loop` is the event loop that the mirrors belong to."""
-    handlers, backlog, delays = kopf.OperatorRegistry(), WatchBacklog(), RetryDelays(max_s=30.0)
+def log_in(
+    credentials: Credentials, backlog: WatchBacklog | None = None
+) -> Callable[..., Awaitable[kopf.AiohttpSession]]:
+    """Return the handler that gives kopf a session which only reads."""
+    delays, backlog = RetryDelays(max_s=30.0), backlog or WatchBacklog()
 
     async def login(**_: Any) -> kopf.AiohttpSession:
         if delays.failures:  # kopf logs in again at once after each 401
@@ -81,6 +78,18 @@ def registry(
         credentials.token(fresh=True)
         session = kopf_session(credentials, backlog)
         return kopf.AiohttpSession(server=credentials.server, aiohttp_session=session)
+
+    return login
+
+
+def registry(
+    credentials: Credentials,
+    kinds: Collection[Kind],
+    mirrors: Collection[IntakeMirror],
+    mirrors_loop: asyncio.AbstractEventLoop,
+) -> kopf.OperatorRegistry:
+    """Return the handlers of these kinds; `mirrors_loop` is the event loop that the mirrors belong to."""
+    handlers, backlog = kopf.OperatorRegistry(), WatchBacklog()
 
     async def changed(resource: kopf.Resource, namespace: str | None, event: kopf.RawEvent, **_: Any) -> None:
         try:
@@ -103,7 +112,7 @@ def registry(
         if watches:
             await asyncio.wait(watches)
 
-    kopf.on.login(registry=handlers)(login)
+    kopf.on.login(registry=handlers)(log_in(credentials, backlog))
     kopf.on.cleanup(registry=handlers)(end_watches)
     for kind in kinds:
         kopf.on.event(kind.group, kind.version, kind.plural, registry=handlers)(changed)

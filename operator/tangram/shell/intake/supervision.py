@@ -26,17 +26,31 @@ STOP_S = 5.0  # for kopf to end; then its thread ends with the process
 KopfStart = Callable[[], Coroutine[Any, Any, None]]
 """Runs kopf until it fails or is cancelled."""
 
+KopfRun = Callable[[frozenset[Kind], asyncio.AbstractEventLoop], Coroutine[Any, Any, None]]
+"""The same for these kinds, beside this event loop of the operator."""
+
+
+def intake_of(credentials: Credentials, mirrors: Collection[IntakeMirror]) -> KopfRun:
+    """Return what runs the kopf that feeds these mirrors."""
+
+    async def run(kinds: frozenset[Kind], mirrors_loop: asyncio.AbstractEventLoop) -> None:
+        from tangram.shell.intake.handlers import run_kopf  # noqa: PLC0415 - kopf loads slowly
+
+        await run_kopf(credentials, kinds, mirrors, mirrors_loop)
+
+    return run
+
 
 class KopfThread:
     """One run of kopf. `ended` has its fault as text, empty where it was stopped."""
 
-    def __init__(self, start: KopfStart) -> None:
+    def __init__(self, start: KopfStart, name: str = "kopf") -> None:
         self.ended = concurrent.futures.Future[str]()
         self._start, self._stopping = start, threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         # A daemon: the end of the process does not wait for it.
-        threading.Thread(target=self._run, name="kopf", daemon=True).start()
+        threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def stop(self) -> None:
         """Request the end, from any thread."""
@@ -67,15 +81,17 @@ class KopfSupervisor:
 
     def __init__(
         self,
-        credentials: Credentials,
+        kopf: KopfRun,
         mirrors: Collection[IntakeMirror],
         *,
         check_s: float,
         clock: Callable[[], float],
         restarted: Callable[[], None],
+        name: str = "kopf",
     ) -> None:
-        self._credentials, self._mirrors, self._check_s = credentials, mirrors, check_s
-        self._clock, self._restarted = clock, restarted
+        """`mirrors` are of the kinds that kopf serves. `name` is that of its thread."""
+        self._kopf, self._mirrors, self._check_s = kopf, mirrors, check_s
+        self._clock, self._restarted, self._name = clock, restarted, name
         self._thread: KopfThread | None = None
 
     async def run(self) -> None:
@@ -91,7 +107,7 @@ class KopfSupervisor:
                     delays.reset()
                 if fault:
                     delay = delays.next_s()
-                    log.error("kopf ended: %s; starting it again in %.1f s", fault[:1000], delay)
+                    log.error("%s ended: %s; starting it again in %.1f s", self._name, fault[:1000], delay)
                     self._restarted()
                     await asyncio.sleep(delay)
         finally:
@@ -114,12 +130,13 @@ class KopfSupervisor:
         if not kinds:
             await asyncio.sleep(self._check_s)
             return ""
-        self._thread = thread = KopfThread(self._kopf_of(kinds))
+        loop = asyncio.get_running_loop()
+        self._thread = thread = KopfThread(lambda: self._kopf(kinds, loop), self._name)
         ended = asyncio.wrap_future(thread.ended)
         while not ended.done() and self._available() == kinds:
             await asyncio.wait({ended}, timeout=self._check_s)
         if not ended.done():
-            log.info("kopf starts again: other kinds are available")
+            log.info("%s starts again: other kinds are available", self._name)
             thread.stop()
             await self.end()
             return ""
@@ -128,13 +145,3 @@ class KopfSupervisor:
     def _available(self) -> frozenset[Kind]:
         """Return the kinds that the API server serves, and that the operator may list."""
         return frozenset(mirror.source.kind for mirror in self._mirrors if not mirror.unavailable)
-
-    def _kopf_of(self, kinds: frozenset[Kind]) -> KopfStart:
-        mirrors_loop = asyncio.get_running_loop()
-
-        async def start() -> None:
-            from tangram.shell.intake.handlers import run_kopf  # noqa: PLC0415 - kopf loads slowly
-
-            await run_kopf(self._credentials, kinds, self._mirrors, mirrors_loop)
-
-        return start

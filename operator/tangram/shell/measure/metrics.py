@@ -59,6 +59,19 @@ class OperatorMetrics:
             "tangram_intake_restarts_total",
             "Restarts of kopf after a fault, for example of one of its watches.",
         )
+        self.admission_restarts = counter(
+            "tangram_admission_restarts_total", "Restarts of the webhook's kopf after a fault."
+        )
+        self.admission_reviews = counter(
+            "tangram_admission_reviews_total",
+            "Objects reviewed at `kubectl apply`: admitted, refused, late (admitted without a prediction), "
+            "busy or invalid (not reviewed), failed (a bug of the operator).",
+            ("outcome",),
+        )
+        self.admission_certificate = gauge(
+            "tangram_admission_certificate_expires_seconds",
+            "When the webhook's certificate expires, in seconds since the epoch; NaN without one.",
+        )
         self.overdue = counter(
             "tangram_expectations_overdue_total",
             "Writes of the operator that its watches did not show in time.",

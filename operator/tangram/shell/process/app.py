@@ -19,11 +19,16 @@ from tangram.kube.kinds import FLEET_PLANS, GPU_NODES, GPU_POOLS, LLM_DEPLOYMENT
 from tangram.kube.retry_delays import RetrySchedule
 from tangram.partition.mig_manager.decision import MIGManagerTimes
 from tangram.repartition import RepartitionLimits
+from tangram.shell.admission.certificate import WebhookCertificate
+from tangram.shell.admission.placements import Placements
+from tangram.shell.admission.reviewed_cluster import ReviewedCluster
+from tangram.shell.admission.webhook import admission_of
+from tangram.shell.decide.placement_worker import PlacementWorker
 from tangram.shell.decide.plan_worker import PlanWorker
 from tangram.shell.decide.recommendation_worker import RecommendationWorker
 from tangram.shell.decide.worker import LONGEST_START_S
 from tangram.shell.intake.mirror import IntakeMirror
-from tangram.shell.intake.supervision import KopfSupervisor
+from tangram.shell.intake.supervision import KopfSupervisor, intake_of
 from tangram.shell.lead.lease import Elector, LeaseTimes, TermGuard
 from tangram.shell.measure.engine_scraper import EngineScraper, FleetPods
 from tangram.shell.measure.fault_log import FaultLog
@@ -34,6 +39,7 @@ from tangram.shell.mig_manager.managed_layouts import ManagedLayouts
 from tangram.shell.process.observation import Observer
 from tangram.shell.process.recommendation_loop import Debounce, RecommendationLoop
 from tangram.shell.process.reconcile_loop import LoopHeartbeat, Reconciler
+from tangram.shell.process.reviewed_fleets import ReviewedFleets
 from tangram.shell.process.round_report import RoundReporter
 from tangram.shell.repartition.executor import Executor
 from tangram.shell.report import http_endpoints
@@ -57,6 +63,7 @@ WATCH_DEAD_S = 600.0  # a restart cures a stuck mirror, but not an API server th
 SLOWEST_WRITE_S = 45.0  # a request, and the wait until the mirrors show the own writes
 FIRST_ELECTION_S = 2.0  # how long the mirrors wait for the first try to take the Lease
 INTAKE_KINDS = (LLM_DEPLOYMENTS, GPU_POOLS, GPU_NODES, FLEET_PLANS)  # whose events kopf delivers
+REVIEWED_KINDS = (LLM_DEPLOYMENTS, GPU_POOLS, FLEET_PLANS)  # that people write
 
 
 def loop_dead_s(settings: Settings) -> float:
@@ -113,14 +120,18 @@ class Operator:
             new_mirror(source, changed=self._rules_changed)
             for source in rule_sources(settings.watch_namespaces, settings.prometheus_rule)
         )
+        of_kopf = [m for m in (*self.mirrors.all, self.fleet_plan_mirror) if isinstance(m, IntakeMirror)]
         self.intake = KopfSupervisor(
-            credentials,
-            [m for m in (*self.mirrors.all, self.fleet_plan_mirror) if isinstance(m, IntakeMirror)],
+            intake_of(credentials, of_kopf),
+            of_kopf,
             check_s=settings.operator.tick_seconds,
             clock=boot_time,
             restarted=self.metrics.intake_restarts.inc,
         )
         self.loop = self._make_loop()
+        self.placement_worker = PlacementWorker()
+        self.placements = self._make_placements()
+        self.admission = self._make_admission(credentials, of_kopf)
 
     async def start(self) -> None:
         """Start all tasks and HTTP endpoints."""
@@ -137,6 +148,10 @@ class Operator:
         self._spawn("mirror of fleetplans", self.fleet_plan_mirror.run())
         self._spawn("intake", self.intake.run())
         self._spawn("recommendations", self.loop.recommendations.run())
+        if self.admission is not None:
+            self._spawn("admission", self.admission.run())
+        if self.placements is not None:
+            self._spawn("placements", self.placements.run())
         if self.loop.alert_rules is not None:
             self._spawn("alert rules", self.loop.alert_rules.run())
         if isinstance(self.reader, MetricsReader):
@@ -157,10 +172,13 @@ class Operator:
             await server.close()
         await asyncio.to_thread(self.plan_worker.stop)
         await asyncio.to_thread(self.recommendation_worker.stop)
+        await asyncio.to_thread(self.placement_worker.stop)
         if self.reader is not None:
             await self.reader.close()
         await self.client.close()
         await self.intake.end()
+        if self.admission is not None:
+            await self.admission.end()
 
     def live(self) -> str:
         """Return the problem that a restart would cure, empty if there is none."""
@@ -360,6 +378,38 @@ class Operator:
                 nodes=partition.nodes,
                 stopped=partition.stopped,
             ),
+        )
+
+    def _make_placements(self) -> Placements | None:
+        admission = self.settings.admission
+        if admission is None or not admission.predictions:
+            return None
+        fleets = ReviewedFleets(
+            self.settings, self.mirrors, self.elector, lambda: self.loop.observation, time.time
+        )
+        return Placements(self.placement_worker, fleets.newest)
+
+    def _make_admission(self, credentials: Credentials, of_kopf: list[IntakeMirror]) -> KopfSupervisor | None:
+        """Return the webhook. Its kopf is not the intake's, so that it stays up where a watch fails."""
+        admission, metrics = self.settings.admission, self.metrics
+        if admission is None:
+            return None
+        certificate = WebhookCertificate(
+            admission.certificate_folder, time.time, metrics.admission_certificate.set
+        )
+        return KopfSupervisor(
+            admission_of(
+                credentials,
+                ReviewedCluster(self.mirrors, self.settings, self.client, self.placements),
+                certificate,
+                (self.settings.listen_host, admission.port),
+                lambda outcome: metrics.admission_reviews.labels(outcome).inc(),
+            ),
+            [mirror for mirror in of_kopf if mirror.source.kind in REVIEWED_KINDS],
+            check_s=self.settings.operator.tick_seconds,
+            clock=boot_time,
+            restarted=metrics.admission_restarts.inc,
+            name="kopf of admission",
         )
 
     def _make_recommendation_loop(self, events: EventRecorder) -> RecommendationLoop:

@@ -1,0 +1,64 @@
+"""The port with TLS: handshakes are bounded in number and time, and the certificate may change meanwhile."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Any
+
+from .http_connection import HTTPConnection
+from .listener import Listener
+
+MOST_HANDSHAKES = 32  # at once: each holds buffers of 256 KiB, and is in no count of connections yet
+HANDSHAKE_S = 3.0
+SHUTDOWN_S = 1.0  # until a client has acknowledged the end of a connection
+
+TLSContext = Callable[[], ssl.SSLContext]
+"""Returns the context of the next connection."""
+
+
+class TLSListener(Listener):
+    """Accepts like `Listener`. A client that does not finish its handshake holds up no other: where there are
+    too many, the oldest handshake ends.
+    """
+
+    def __init__(self, *arguments: Any, tls: TLSContext, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._tls = tls
+        self._handshakes: dict[asyncio.Task[None], socket.socket] = {}  # the oldest first
+
+    async def close(self) -> None:
+        """Accept no more, and end the handshakes; what is open goes on."""
+        await super().close()
+        for handshake in self._handshakes:
+            handshake.cancel()
+        await asyncio.gather(*self._handshakes, return_exceptions=True)
+
+    async def _accept(self) -> None:
+        while True:
+            client = await self._client()
+            if len(self._handshakes) >= MOST_HANDSHAKES:
+                next(iter(self._handshakes)).cancel()
+                await asyncio.sleep(0)
+            await self._room(client, 0)
+            handshake = asyncio.create_task(self._open(client))
+            self._handshakes[handshake] = client
+            handshake.add_done_callback(self._end_of)
+
+    def _end_of(self, handshake: asyncio.Task[None]) -> None:
+        client = self._handshakes.pop(handshake)
+        if handshake.cancelled():
+            client.close()
+
+    async def _open(self, client: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.connect_accepted_socket(
+                lambda: HTTPConnection(self._connections, self._server, loop=loop, **self._options),
+                client,
+                ssl=self._tls(),
+                ssl_handshake_timeout=HANDSHAKE_S,
+                ssl_shutdown_timeout=SHUTDOWN_S,
+            )
+        except OSError:  # also what is no TLS, and a handshake that is too slow
+            client.close()

@@ -1,0 +1,97 @@
+"""Answers one review within a second, in kopf's thread: a refusal, or warnings.
+
+The mirrors and the placements belong to the operator's event loop: they are asked there.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from tangram.admission import (
+    LONGEST_WARNING,
+    NO_ANSWER,
+    ObjectKey,
+    RefusedField,
+    Review,
+    ReviewedObjects,
+    object_warnings,
+    refusal,
+)
+from tangram.shell.decide.worker import WorkerFailed
+
+log = logging.getLogger(__name__)
+
+ANSWER_S = 1.0  # less than timeoutSeconds of the chart's webhook
+
+T = TypeVar("T")
+
+
+class Cluster(Protocol):
+    """What the operator knows. Its methods run in the operator's event loop."""
+
+    async def objects(self, review: Review) -> ReviewedObjects:
+        """Return the mirrored objects that decide about a review."""
+
+    async def current(self, objects: ReviewedObjects, keys: tuple[ObjectKey, ...]) -> ReviewedObjects:
+        """Return the objects with these as the API server has them now. Raises ApiError."""
+
+    async def placement_warnings(self, review: Review) -> tuple[str, ...]:
+        """Return what one placement says about a review."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What kubectl prints: an error, or warnings."""
+
+    refused: RefusedField | None = None
+    warnings: tuple[str, ...] = ()
+    outcome: str = "admitted"  # admitted, refused, late, failed
+
+
+class Reviewer:
+    """Answers reviews. An error of the operator itself refuses nothing: it is counted and logged."""
+
+    def __init__(
+        self, cluster: Cluster, loop: asyncio.AbstractEventLoop, count: Callable[[str], None]
+    ) -> None:
+        """`loop` is that of `cluster`."""
+        self._cluster, self._loop, self._count = cluster, loop, count
+
+    async def answer(self, review: Review) -> Answer:
+        """Return the answer, after ANSWER_S at the latest."""
+        try:
+            answer = await self._answer(review)
+        except Exception:
+            log.exception("no answer to the review of %s %s", review.plural, review.name)
+            answer = Answer(outcome="failed")
+        self._count(answer.outcome)
+        return answer
+
+    async def _answer(self, review: Review) -> Answer:
+        warnings: tuple[str, ...] = ()
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                objects = await self._ask(self._cluster.objects(review))
+                refused = refusal(review, objects)
+                if refused is not None and refused.rests_on:
+                    objects = await self._ask(self._cluster.current(objects, refused.rests_on))
+                    refused = refusal(review, objects)
+                if refused is not None:
+                    return Answer(refused, outcome="refused")
+                warnings = object_warnings(review, objects)
+                warnings += await self._ask(self._cluster.placement_warnings(review))
+        except TimeoutError:
+            return Answer(None, (*_short(warnings), NO_ANSWER), "late")
+        except WorkerFailed as failure:
+            log.warning("no placement for the review of %s %s: %s", review.plural, review.name, failure)
+            return Answer(None, (*_short(warnings), NO_ANSWER), "late")
+        return Answer(None, _short(warnings))
+
+    async def _ask(self, question: Coroutine[Any, Any, T]) -> T:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(question, self._loop))
+
+
+def _short(warnings: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(warning[:LONGEST_WARNING] for warning in warnings)
