@@ -46,6 +46,14 @@ ChartName = Annotated[str, Field(pattern=r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$", 
 NamePrefix = Annotated[str, Field(pattern=r"^([a-z]([-a-z0-9]*[a-z0-9])?)?$", max_length=52)]
 
 
+ISSUER_REF = {
+    "type": "object",
+    "properties": {key: {"type": "string", "minLength": 1} for key in ("name", "kind", "group")},
+    "additionalProperties": False,
+    "dependencies": {"kind": ["name"], "group": ["name"]},
+}
+
+
 class _Section(TypedDict, total=False):
     __pydantic_config__ = ConfigDict(extra="forbid", use_attribute_docstrings=True)  # type: ignore[misc]
 
@@ -108,6 +116,25 @@ class OperatorValues(_Section, total=False):
 
     runAsUser: UserID | None
     """User and group of the operator pod; null: the cluster assigns them."""
+
+
+class CertManagerValues(_Section, total=False):
+    """cert-manager."""
+
+    enabled: StrictBool
+    """Let cert-manager issue the certificate."""
+    issuerRef: Annotated[dict[str, Any], WithJsonSchema(ISSUER_REF)]
+    """Its issuer; empty: one that signs itself."""
+
+
+class AdmissionValues(_Section, total=False):
+    """The webhook that answers at `kubectl apply`."""
+
+    enabled: StrictBool
+    """Answer at `kubectl apply`."""
+    path: Annotated[str, Field(pattern=r"^([A-Za-z0-9]{16,128})?$")]
+    """Last part of the webhook's URL; empty: random."""
+    certManager: CertManagerValues
 
 
 class PrometheusRuleValues(_Section, total=False):
@@ -302,6 +329,7 @@ class ChartValues(_Section, total=False):
     """Number of operator pods; one leads."""
     prometheus: PrometheusValues
     operator: OperatorValues
+    admission: AdmissionValues
     prometheusRule: PrometheusRuleValues
     priorityClasses: PriorityClassesValues
     gpuPools: dict[PoolName, GPUPoolSpec]

@@ -25,6 +25,8 @@ FILLED_IN = (
     ("metricsPort",),
     ("probePort",),
     ("listenHost",),
+    ("admission", "certificateFolder"),
+    ("admission", "port"),
     ("leaderElection", "namespace"),
     ("leaderElection", "name"),
     ("prometheus", "bearerTokenFile"),
@@ -34,6 +36,7 @@ FILLED_IN = (
 # What templates read without a default. `null` for one of them takes the chart's own values away.
 REQUIRED = (
     *("image.operator", "image.engine", "image.agent", "prometheus", "engine", "priorityClasses", "operator"),
+    *("admission", "admission.certManager"),
     *("partition", "partition.migManager", "agent", "agent.devicePlugin", "agent.devicePlugin.namespace"),
     *("agent.devicePlugin.podLabels", "agent.metrics", "leaderElection", "crds", "rbac", "networkPolicy"),
     *(

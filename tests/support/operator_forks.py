@@ -26,6 +26,7 @@ from typing import Any
 
 WORKER_MODULES = [
     *("tangram.shell.decide.plan_worker", "tangram.shell.decide.recommendation_worker"),
+    *("tangram.shell.decide.placement_worker", "tangram.admission"),
     *("tangram.planner", "tangram.packing.solve", "tangram.recommendation.recommend"),
 ]
 
@@ -120,6 +121,7 @@ def operator_forks(server: int) -> OperatorForks:
 
 
 def _serve() -> None:
+    import tangram.shell.admission.handlers
     import tangram.shell.intake.handlers
     import tangram.shell.process.command  # noqa: F401
 

@@ -317,6 +317,16 @@ mig-7g.40gb mig-7g.80gb mig-7g.94gb
 {{- end }}
 {{- end }}
 
+{{/* "true" where there is a webhook. Without a cluster (helm template, Argo CD) lookup finds neither the certificate nor the
+     path of the last release, and each rendering would make others: then it needs cert-manager and a path among the values. */}}
+{{- define "tangram.admission" -}}
+{{- with .Values.admission }}
+{{- if and .enabled (or (lookup "v1" "Namespace" "" "kube-system") (and .certManager.enabled .path)) }}
+{{- true }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* The operator's configuration file, validated again by the operator itself (tangram.shell.settings): the sections of the
      values that are its settings, and what the chart knows. JSON writes no number as 1e+06, and null where helm drops it. */}}
 {{- define "tangram.config" -}}
@@ -330,6 +340,9 @@ operator: {{ toJson (omit .Values.operator "runAsUser") }}
 prometheus: {{ include "tangram.prometheus" . }}
 {{- end }}
 prometheusRule: {{ toJson (omit .Values.prometheusRule "enabled") }}
+{{- if include "tangram.admission" . }}
+admission: {certificateFolder: /etc/tangram-admission, predictions: {{ .Values.admission.predictions }}}
+{{- end }}
 {{- range $section, $values := pick .Values "advice" "partition" "prices" "scaling" "scheduling" "scrape" "watchNamespaces" }}
 {{ $section }}: {{ toJson $values }}
 {{- end }}

@@ -1,0 +1,141 @@
+"""The webhook behind a real API server: what kubectl prints, and that nothing waits for it."""
+
+import asyncio
+import base64
+import json
+import ssl
+import subprocess
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.cluster.apiserver import free_port
+from e2e.cluster.binaries import need
+from e2e.cluster.certificates import Authority
+from tangram.kube.client import UNGUARDED, ApiError
+from tangram.kube.kinds import DEPLOYMENTS, LLM_DEPLOYMENTS, Kind
+from tests.chart.conftest import CHART
+from tests.shell.test_outages import _fetch, _port
+from tests.support.apiserver import MANAGER, LiveCluster, OperatorProcess, eventually, llm
+from tests.support.webhook import URL_PATH, issue
+
+pytestmark = pytest.mark.apiserver
+
+WEBHOOKS = Kind(
+    "admissionregistration.k8s.io",
+    "v1",
+    "validatingwebhookconfigurations",
+    "ValidatingWebhookConfiguration",
+    namespaced=False,
+)
+LONGEST_APPLY_S = 3.0  # timeoutSeconds of the webhook, and the API server's own work
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("authority")
+    Authority(folder).ensure()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def chart_webhook() -> dict[str, Any]:
+    """The chart's webhook configuration."""
+    values = ["image.registry=registry.example.com/team", "admission.certManager.enabled=true"]
+    done = subprocess.run(
+        [str(need("helm")), "template", "tangram", str(CHART), "--show-only", "templates/admission.yaml"]
+        + [part for value in (*values, f"admission.path={URL_PATH}") for part in ("--set", value)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    (found,) = [one for one in yaml.safe_load_all(done.stdout) if one["kind"] == WEBHOOKS.kind]
+    return found
+
+
+class Admission:
+    """An operator's webhook, registered with the API server."""
+
+    def __init__(self, cluster: LiveCluster, folder: Path, port: int) -> None:
+        self.cluster, self.folder, self.port = cluster, folder, port
+        self.settings = {"certificateFolder": str(folder), "port": port}
+
+    async def apply(self, obj: dict[str, Any], *flags: str) -> subprocess.CompletedProcess[str]:
+        """Run `kubectl apply`."""
+        command = [str(need("kubectl")), "--kubeconfig", str(self.cluster.kubeconfig), "apply", *flags]
+        return await asyncio.to_thread(
+            subprocess.run,
+            [*command, "-f", "-"],
+            input=json.dumps(obj),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=30,
+        )
+
+    async def register(self, configuration: dict[str, Any], authority: Path) -> None:
+        """Send reviews of this namespace to the operator, and of cluster-wide objects."""
+        (webhook,) = configuration["webhooks"]
+        bundle = base64.b64encode(Authority(authority).certificate.read_bytes()).decode()
+        client = {"url": f"https://127.0.0.1:{self.port}/{URL_PATH}", "caBundle": bundle}
+        own = {"matchLabels": {"kubernetes.io/metadata.name": self.cluster.namespace}}
+        name = self.cluster.namespace
+        registered = {
+            "apiVersion": WEBHOOKS.api_version,
+            "kind": WEBHOOKS.kind,
+            "metadata": {"name": name},
+            "webhooks": [webhook | {"clientConfig": client, "namespaceSelector": own}],
+        }
+        await self.cluster.client.apply(WEBHOOKS, registered, manager=MANAGER, force=True, guard=UNGUARDED)
+
+    async def outcomes(self, process: OperatorProcess) -> dict[str, float]:
+        """Return how many reviews the operator counted, by their outcome."""
+        _, text = await _fetch(f"http://127.0.0.1:{_port(process, 'metricsPort')}/metrics")
+        lines = [line for line in text.splitlines() if line.startswith("tangram_admission_reviews_total{")]
+        return {line.split('"')[1]: float(line.split()[-1]) for line in lines}
+
+    async def listens(self) -> bool:
+        """Whether the port is open."""
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        except OSError:
+            return False
+        writer.close()
+        return True
+
+
+@pytest.fixture
+async def admission(
+    cluster: LiveCluster, tmp_path: Path, authority: Path, chart_webhook: dict[str, Any]
+) -> AsyncIterator[Admission]:
+    this = Admission(cluster, issue(tmp_path / "webhook", authority), free_port())
+    await this.register(chart_webhook, authority)
+    yield this
+    registered = await cluster.client.get(WEBHOOKS, "", cluster.namespace)
+    assert registered is not None
+    uid = registered["metadata"]["uid"]
+    await cluster.client.delete(WEBHOOKS, "", cluster.namespace, uid=uid, guard=UNGUARDED)
+
+
+async def test_without_an_operator_apply_works_without_a_word(
+    admission: Admission, cluster: LiveCluster, operator: Callable[..., OperatorProcess]
+) -> None:
+    began = time.monotonic()
+    done = await admission.apply(llm("down", cluster.namespace))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert time.monotonic() - began < LONGEST_APPLY_S
+
+    process = operator(admission=admission.settings)
+    await eventually(admission.listens)
+    done = await admission.apply(llm("up", cluster.namespace))
+    assert done.returncode == 0
+    assert sum((await admission.outcomes(process)).values()) == 1
+
+    process.kill()
+    done = await admission.apply(llm("killed", cluster.namespace))
+    assert (done.returncode, done.stderr) == (0, "")
