@@ -11,6 +11,7 @@ from .listener import Listener
 
 MOST_HANDSHAKES = 32  # at once: each holds buffers of 256 KiB, and is in no count of connections yet
 HANDSHAKE_S = 3.0
+PATIENCE_S = 0.25  # with a handshake for whose end another client waits
 SHUTDOWN_S = 1.0  # until a client has acknowledged the end of a connection
 
 TLSContext = Callable[[], ssl.SSLContext]
@@ -25,7 +26,7 @@ class TLSListener(Listener):
     def __init__(self, *arguments: Any, tls: TLSContext, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._tls = tls
-        self._handshakes: dict[asyncio.Task[None], socket.socket] = {}  # the oldest first
+        self._handshakes: dict[asyncio.Task[None], tuple[socket.socket, float]] = {}  # the oldest first
 
     async def close(self) -> None:
         """Accept no more, and end the handshakes; what is open goes on."""
@@ -37,16 +38,28 @@ class TLSListener(Listener):
     async def _accept(self) -> None:
         while True:
             client = await self._client()
-            if len(self._handshakes) >= MOST_HANDSHAKES:
-                next(iter(self._handshakes)).cancel()
-                await asyncio.sleep(0)
+            try:
+                await self._handshake_ends()
+            except asyncio.CancelledError:
+                client.close()
+                raise
             await self._room(client, 0)
             handshake = asyncio.create_task(self._open(client))
-            self._handshakes[handshake] = client
+            self._handshakes[handshake] = client, self._clock()
             handshake.add_done_callback(self._end_of)
 
+    async def _handshake_ends(self) -> None:
+        """Wait until there are few enough; where none ends by itself, the oldest one is ended."""
+        while len(self._handshakes) >= MOST_HANDSHAKES:
+            oldest, (_, since) = next(iter(self._handshakes.items()))
+            left_s = since + PATIENCE_S - self._clock()
+            if left_s <= 0:
+                oldest.cancel()
+            await asyncio.wait(self._handshakes, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.sleep(0)  # for the callbacks of those that have ended
+
     def _end_of(self, handshake: asyncio.Task[None]) -> None:
-        client = self._handshakes.pop(handshake)
+        client, _ = self._handshakes.pop(handshake)
         if handshake.cancelled():
             client.close()
 

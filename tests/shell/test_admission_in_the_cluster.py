@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import json
-import ssl
 import subprocess
 import time
 from collections.abc import AsyncIterator, Callable
@@ -16,8 +15,8 @@ import yaml
 from e2e.cluster.apiserver import free_port
 from e2e.cluster.binaries import need
 from e2e.cluster.certificates import Authority
-from tangram.kube.client import UNGUARDED, ApiError
-from tangram.kube.kinds import DEPLOYMENTS, LLM_DEPLOYMENTS, Kind
+from tangram.kube.client import UNGUARDED
+from tangram.kube.kinds import Kind
 from tests.chart.conftest import CHART
 from tests.shell.test_outages import _fetch, _port
 from tests.support.apiserver import MANAGER, LiveCluster, OperatorProcess, eventually, llm

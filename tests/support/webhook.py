@@ -1,6 +1,8 @@
 """The operator's webhook with a certificate of an authority of the test, and the API server's side of it."""
 
 import asyncio
+import io
+import json
 import secrets
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -29,7 +31,7 @@ URL_PATH = "0123456789abcdef"
 
 
 def issue(folder: Path, authority: Path, name: str = "webhook") -> Path:
-    """Write the certificate `name` of this authority into a folder like a mounted Secret; return the folder."""
+    """Write the certificate `name` of this authority into a folder like a mounted Secret; return it."""
     issuer = Authority(authority)
     issuer.ensure()
     issuer.ensure_pair(name, user=name, addresses=["127.0.0.1"], dns=["localhost"])
@@ -119,8 +121,8 @@ class Webhook:
 
     async def post(self, body: Any, url: str = "") -> tuple[int, dict[str, Any]]:
         """Send a review, or bytes; return the status and the response in it."""
-        data = {"data": body} if isinstance(body, bytes) else {"json": body}
-        async with self.session.post(url or self.url, **data) as response:
+        data = io.BytesIO(body if isinstance(body, bytes) else json.dumps(body).encode())
+        async with self.session.post(url or self.url, data=data) as response:
             if response.status != 200:
                 return response.status, {}
             return 200, (await response.json())["response"]
@@ -144,7 +146,7 @@ async def webhook(
     trusting = ssl.create_default_context(cafile=str(Authority(authority).certificate))
     async with (
         api.serving(),
-        aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trusting, limit=0)) as session,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trusting, limit=50)) as session,
     ):
         credentials = PlainCredentials(api.url)
         client = ApiClient(credentials, timeout_s=2.0)

@@ -37,25 +37,18 @@ def registry(credentials: Credentials, kinds: Collection[Kind], reviewer: Review
     handlers = kopf.OperatorRegistry()
 
     async def reviewed(
-        body: kopf.Body,
-        old: kopf.Body | None,
-        resource: kopf.Resource,
-        operation: str,
-        userinfo: dict[str, Any],
-        dryrun: bool,
-        warnings: list[str],
-        **_: Any,
+        *, body: kopf.Body, resource: kopf.Resource, dryrun: bool, warnings: list[str], **more: Any
     ) -> None:
-        meta = body.metadata
+        meta, old = body.metadata, more["old"]
         answer = await reviewer.answer(
             Review(
-                operation=cast("Literal['CREATE', 'UPDATE']", operation),
+                operation=cast("Literal['CREATE', 'UPDATE']", more["operation"]),
                 plural=cast("Plural", resource.plural),
                 namespace=meta.get("namespace") or "",
                 name=meta.get("name") or "",
                 body=dict(body),
                 old=None if old is None else dict(old),
-                username=str(userinfo.get("username", "")),
+                username=str(more["userinfo"].get("username", "")),
                 dry_run=dryrun,
             )
         )

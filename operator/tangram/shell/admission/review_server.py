@@ -31,6 +31,7 @@ CERTIFICATE_CHECK_S = 10.0
 LIMITS = ConnectionLimits(
     connections=64, head_bytes=16 << 10, header_seconds=3.0, stall_seconds=3.0, answer_seconds=6.0
 )
+MAX_LOGGED = 300  # characters of an error
 SHARE, BURST_S = 0.25, 2.0  # of one core: some hundred reviews at once, then some ten a second
 
 AnswerReview = Callable[..., Awaitable[Any]]
@@ -75,11 +76,14 @@ class ReviewServer:
                 self._count("busy")
                 raise web.HTTPServiceUnavailable
             try:
-                review = parsed_review(await self._body(request))
-            except (ValueError, TimeoutError):
+                return web.json_response(await answer(parsed_review(await self._body(request))))
+            except web.HTTPRequestEntityTooLarge:
+                self._count("invalid")
+                raise
+            except Exception as error:  # noqa: BLE001 - kopf's errors about reviews are not public
+                log.warning("no review: %s", repr(error)[:MAX_LOGGED])
                 self._count("invalid")
                 raise web.HTTPBadRequest from None
-            return web.json_response(await answer(review))
 
         app = web.Application(client_max_size=MAX_REVIEW_BYTES)
         app.add_routes([web.post("/{path}", reviewed)])
@@ -93,7 +97,7 @@ class ReviewServer:
 def parsed_review(body: bytes) -> Object:
     """Return an AdmissionReview without managedFields of its objects. Raises ValueError where it is none."""
     try:
-        review = parse_json(body)
+        review: Object = parse_json(body)
     except RecursionError as error:
         raise ValueError("nests too deep") from error
     request = review.get("request") if isinstance(review, dict) else None
