@@ -48,8 +48,8 @@ NamePrefix = Annotated[str, Field(pattern=r"^([a-z]([-a-z0-9]*[a-z0-9])?)?$", ma
 
 ISSUER_REF = {
     "type": "object",
-    "properties": {key: {"type": "string", "minLength": 1} for key in ("name", "kind", "group")},
-    "additionalProperties": False,
+    "propertyNames": {"enum": ["name", "kind", "group"]},
+    "additionalProperties": {"type": "string", "minLength": 1},
     "dependencies": {"kind": ["name"], "group": ["name"]},
 }
 
@@ -132,7 +132,7 @@ class AdmissionValues(_Section, total=False):
 
     enabled: StrictBool
     """Answer at `kubectl apply`."""
-    path: Annotated[str, Field(pattern=r"^([A-Za-z0-9]{16,128})?$")]
+    path: Annotated[str, Field(pattern=r"^([a-z0-9]{16,128})?$")]
     """Last part of the webhook's URL; empty: random."""
     certManager: CertManagerValues
 

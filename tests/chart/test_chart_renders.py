@@ -205,7 +205,10 @@ def test_the_charts_defaults_are_the_operators_own(helm):
 
 def test_the_settings_file_has_every_setting_but_the_addresses(helm):
     fields = {field.alias for field in Settings.model_fields.values()}
-    config = yaml.safe_load(config_of(helm.objects({"prometheus": {"url": "http://p"}})))
+    certificate = {"path": "0123456789abcdef", "certManager": {"enabled": True}}
+    config = yaml.safe_load(
+        config_of(helm.objects({"prometheus": {"url": "http://p"}, "admission": certificate}))
+    )
     assert fields - config.keys() == {"metricsPort", "probePort", "listenHost"}
 
 

@@ -320,10 +320,9 @@ mig-7g.40gb mig-7g.80gb mig-7g.94gb
 {{/* "true" where there is a webhook. Without a cluster (helm template, Argo CD) lookup finds neither the certificate nor the
      path of the last release, and each rendering would make others: then it needs cert-manager and a path among the values. */}}
 {{- define "tangram.admission" -}}
-{{- with .Values.admission }}
-{{- if and .enabled (or (lookup "v1" "Namespace" "" "kube-system") (and .certManager.enabled .path)) }}
+{{- $keeps := and .Values.admission.certManager.enabled .Values.admission.path }}
+{{- if and .Values.admission.enabled (or $keeps (lookup "v1" "Namespace" "" "kube-system")) }}
 {{- true }}
-{{- end }}
 {{- end }}
 {{- end }}
 

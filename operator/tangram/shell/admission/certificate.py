@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 MAX_BYTES = 1 << 20  # a Secret holds no more
 _PEM = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
-_PATH = re.compile(r"[A-Za-z0-9]{16,128}")
+_PATH = re.compile(r"[a-z0-9]{16,128}")
 _SEQUENCE, _VERSION, _UTC_TIME = 0x30, 0xA0, 0x17  # tags of ASN.1
 _LONG_LENGTH = 0x80
 
@@ -55,7 +55,7 @@ class WebhookCertificate:
             return ""
         text = read[2].decode("ascii").strip()
         if not _PATH.fullmatch(text):
-            return "path must be 16 to 128 letters and digits"
+            return "path must be 16 to 128 small letters and digits"
         expires = expiry(read[0].decode("ascii"))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
