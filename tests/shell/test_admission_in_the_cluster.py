@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import re
 import subprocess
 import time
 from collections.abc import AsyncIterator, Callable
@@ -12,13 +13,14 @@ from typing import Any
 import pytest
 import yaml
 
+from e2e.cluster import certificates
 from e2e.cluster.apiserver import free_port
 from e2e.cluster.binaries import need
 from e2e.cluster.certificates import Authority
-from tangram.kube.client import UNGUARDED
-from tangram.kube.kinds import Kind
+from tangram.kube.client import UNGUARDED, ApiError
+from tangram.kube.kinds import DEPLOYMENTS, LLM_DEPLOYMENTS, Kind
 from tests.chart.conftest import CHART
-from tests.shell.test_outages import _fetch, _port
+from tests.shell.test_outages import _fetch, _metric, _port
 from tests.support.apiserver import MANAGER, LiveCluster, OperatorProcess, eventually, llm
 from tests.support.webhook import URL_PATH, issue
 
@@ -31,6 +33,7 @@ WEBHOOKS = Kind(
     "ValidatingWebhookConfiguration",
     namespaced=False,
 )
+LONGEST_PLAN_S = 5.0  # without a flood, half a second
 LONGEST_APPLY_S = 3.0  # timeoutSeconds of the webhook, and the API server's own work
 
 
@@ -138,3 +141,114 @@ async def test_without_an_operator_apply_works_without_a_word(
     process.kill()
     done = await admission.apply(llm("killed", cluster.namespace))
     assert (done.returncode, done.stderr) == (0, "")
+
+
+async def test_kubectl_prints_where_a_model_would_run_and_a_dry_run_writes_nothing(
+    admission: Admission, cluster: LiveCluster, operator: Callable[..., OperatorProcess]
+) -> None:
+    process = operator(admission=admission.settings)
+    await eventually(admission.listens)
+    await cluster.apply(llm("first", cluster.namespace))
+    await cluster.until("first", "Ready", "True")
+
+    said = await admission.apply(llm("second", cluster.namespace), "--dry-run=server")
+    unknown = llm("third", cluster.namespace, placement={"allowedSKUs": ["H1000-80GB"]})
+    refused = await admission.apply(unknown)
+    with pytest.raises(ApiError) as error:
+        await cluster.apply(unknown)
+
+    assert said.returncode == 0
+    assert said.stdout.endswith("second created (server dry run)\n")
+    warnings = said.stderr.splitlines()
+    assert re.fullmatch(r"Warning: second runs on \S+: 1 replica at [0-9.]+ \$/h", warnings[0]), warnings
+    assert refused.returncode != 0
+    assert (
+        "denied the request: spec.placement.allowedSKUs[0]: no GPU is called 'H1000-80GB'" in refused.stderr
+    )
+    assert error.value.status == 422
+    assert {obj["metadata"]["name"] for obj in await cluster.all(LLM_DEPLOYMENTS)} == {"first"}
+    assert await admission.outcomes(process) == {"admitted": 2, "refused": 2}
+    assert "H1000" not in process.logs()
+
+
+async def test_a_standby_says_the_same_from_its_mirrors(
+    admission: Admission, cluster: LiveCluster, operator: Callable[..., OperatorProcess]
+) -> None:
+    operator("leader")
+    await cluster.apply(llm("first", cluster.namespace))
+    await cluster.until("first", "Ready", "True")
+    standby = operator("standby", admission=admission.settings)
+    await eventually(admission.listens)
+
+    said = await admission.apply(llm("second", cluster.namespace), "--dry-run=server")
+
+    assert await _metric(standby, "tangram_lease_held") == 0
+    assert said.stderr.startswith("Warning: second runs on "), said
+
+
+async def test_a_flood_of_dry_runs_is_bounded_and_delays_no_plan(
+    admission: Admission, cluster: LiveCluster, operator: Callable[..., OperatorProcess]
+) -> None:
+    process = operator(admission=admission.settings)
+    await eventually(admission.listens)
+    await cluster.apply(llm("first", cluster.namespace))
+    await cluster.until("first", "Ready", "True")
+    longest, over = 0.0, asyncio.Event()
+    path = cluster.client.credentials.server + LLM_DEPLOYMENTS.path(cluster.namespace) + "?dryRun=All"
+
+    async def flood(number: int) -> None:
+        nonlocal longest
+        while not over.is_set():
+            began = time.monotonic()
+            body = llm(f"dry-{number}", cluster.namespace)
+            async with cluster.client._session.post(path, json=body) as response:
+                assert response.status == 201, await response.text()
+            longest = max(longest, time.monotonic() - began)
+
+    async def planned() -> bool:
+        return len(await cluster.all(DEPLOYMENTS)) == 2
+
+    floods = [asyncio.create_task(flood(number)) for number in range(32)]
+    try:
+        await asyncio.sleep(1.0)
+        began = time.monotonic()
+        await cluster.apply(llm("second", cluster.namespace))
+        await eventually(planned)
+        planned_s = time.monotonic() - began
+    finally:
+        over.set()
+        await asyncio.gather(*floods)
+
+    outcomes = await admission.outcomes(process)
+    assert sum(outcomes.values()) > 100
+    assert outcomes["admitted"] > 0
+    assert longest < LONGEST_APPLY_S
+    assert planned_s < LONGEST_PLAN_S
+
+
+async def test_an_expired_certificate_silences_it_until_a_renewal(
+    admission: Admission,
+    cluster: LiveCluster,
+    operator: Callable[..., OperatorProcess],
+    authority: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(certificates, "VALID_DAYS", "0")
+        issue(admission.folder, authority, "expired")
+    process = operator(admission=admission.settings)
+    await eventually(admission.listens)
+
+    done = await admission.apply(llm("silent", cluster.namespace), "--dry-run=server")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert await admission.outcomes(process) == {}
+    assert 0 < await _metric(process, "tangram_admission_certificate_expires_seconds") < time.time()
+    assert process.logs().count("it expired at ") == 1
+
+    issue(admission.folder, authority)
+
+    async def reviewed() -> bool:
+        await admission.apply(llm("said", cluster.namespace), "--dry-run=server")
+        return bool(await admission.outcomes(process))
+
+    await eventually(reviewed, 20)

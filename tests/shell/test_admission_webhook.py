@@ -79,7 +79,7 @@ async def test_warnings_are_what_the_placement_says(folder: Path, authority: Pat
 
     async def placement(asked: Review) -> tuple[str, ...]:
         seen.append(asked)
-        return ("runs on 1 x H100-80GB-SXM, $2.49/h", "x" * 200)
+        return ("runs on 1 x H100-80GB-SXM, $2.49/h", "x" * 120)
 
     update = review(MODEL, operation="UPDATE", oldObject=MODEL, dryRun=True)
     async with webhook(api(), folder, authority, placement) as this:

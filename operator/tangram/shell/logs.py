@@ -16,6 +16,14 @@ _QUIET = {
 }
 
 
+class NoRefusals(logging.Filter):
+    """Drops kopf's error about each review that is refused: the author reads it, and a metric counts it."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether the line is logged."""
+        return "failed permanently" not in str(record.msg)
+
+
 class JsonFormatter(logging.Formatter):
     """One JSON object per line: time, level, logger, message, and the trace if there is one."""
 
@@ -40,3 +48,4 @@ def configure(log_format: str) -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     for name, level in _QUIET.items():
         logging.getLogger(name).setLevel(level)
+    logging.getLogger("kopf.objects").addFilter(NoRefusals())

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from tangram.admission import (
-    LONGEST_WARNING,
     NO_ANSWER,
     ObjectKey,
     RefusedField,
@@ -83,15 +82,11 @@ class Reviewer:
                 warnings = object_warnings(review, objects)
                 warnings += await self._ask(self._cluster.placement_warnings(review))
         except TimeoutError:
-            return Answer(None, (*_short(warnings), NO_ANSWER), "late")
+            return Answer(None, (*warnings, NO_ANSWER), "late")
         except WorkerFailed as failure:
             log.warning("no placement for the review of %s %s: %s", review.plural, review.name, failure)
-            return Answer(None, (*_short(warnings), NO_ANSWER), "late")
-        return Answer(None, _short(warnings))
+            return Answer(None, (*warnings, NO_ANSWER), "late")
+        return Answer(None, warnings)
 
     async def _ask(self, question: Coroutine[Any, Any, T]) -> T:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(question, self._loop))
-
-
-def _short(warnings: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(warning[:LONGEST_WARNING] for warning in warnings)

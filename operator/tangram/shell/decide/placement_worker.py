@@ -1,6 +1,7 @@
 """Run placements for `kubectl apply` in a process of their own, of the lowest priority of the operator's."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,7 @@ from tangram.admission import Review, ReviewedFleet
 from tangram.shell.decide.worker import START_S, Worker
 
 NICENESS = 10  # planning comes first
+EDITS_S = 0.4  # for edits with which a model that gets no device would run
 DEADLINE_S = 10.0  # the answer is late after a second; a solver that hangs ends here
 
 PlacementFunction = Callable[[Review, ReviewedFleet | None], tuple[str, ...]]
@@ -21,9 +23,10 @@ def load_placements() -> PlacementFunction:
     held: list[ReviewedFleet] = []
 
     def warnings(review: Review, fleet: ReviewedFleet | None) -> tuple[str, ...]:
+        until = time.monotonic() + EDITS_S
         if fleet is not None:
             held[:] = [fleet]
-        return placement_warnings(review, held[0])
+        return placement_warnings(review, held[0], lambda: time.monotonic() >= until)
 
     return warnings
 
