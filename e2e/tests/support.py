@@ -50,14 +50,20 @@ def operator_scaled_to(kube: Kube, replicas: int) -> Iterator[None]:
         kube.kubectl("rollout", "status", *deployment, "--timeout=90s")
 
 
+def dry_run(kube: Kube, manifest: str) -> list[str]:
+    """The warnings that `kubectl apply --dry-run=server` prints for a manifest that is admitted."""
+    command = [kube.kubectl_path, "apply", "--dry-run=server", "-n", "default", "-f", "-"]
+    return run(command, stdin=manifest, env=kube.env, timeout_s=30).stderr.splitlines()
+
+
 def tangram(kube: Kube, *arguments: str) -> str:
     """What the command line prints about this cluster."""
     return run([sys.executable, "-m", "tangram.cli.main", *arguments], env=kube.env, timeout_s=120).stdout
 
 
-def deployment(name: str, uri: str, *, served: str | None = None) -> str:
-    """An LLMDeployment as JSON."""
-    spec: dict[str, object] = {"model": {"uri": uri, **({"servedName": served} if served else {})}}
+def deployment(name: str, uri: str, *, served: str | None = None, **spec: object) -> str:
+    """An LLMDeployment as JSON; `spec`: further fields of its spec."""
+    spec |= {"model": {"uri": uri, **({"servedName": served} if served else {})}}
     return json.dumps(
         {
             "apiVersion": "tangram.dev/v1alpha1",

@@ -6,11 +6,12 @@ import pytest
 from openai import OpenAI
 
 from e2e.cluster import contents, images
+from e2e.cluster.base import ClusterError
 from e2e.cluster.images import FEW_KERNELS
 from e2e.demo import install
 from e2e.demo.stage import Stage
-from e2e.kube import Kube
-from e2e.tests.support import PRINT_DEVICES, deployment
+from e2e.kube import Kube, wait_until
+from e2e.tests.support import PRINT_DEVICES, deployment, dry_run
 
 pytestmark = pytest.mark.cluster
 
@@ -47,6 +48,17 @@ def test_kubectl_shows_placement_price_and_objective(model: Kube) -> None:
     ]
     assert re.search(r"\bTrue\b.*\b1/1\b.*H100-80GB-SXM:1g\.10gb x1", table[1])
     assert re.search(r"\b0\.[0-9]{2}\b", table[1])
+
+
+def test_kubectl_says_at_once_where_a_model_would_run_and_a_dry_run_changes_nothing(model: Kube) -> None:
+    uri = model.get("llmdep", install.NAME)["spec"]["model"]["uri"]
+    # The operator's pod is Ready before its webhook is.
+    said = wait_until(lambda: dry_run(model, deployment("second", uri)), 60, "a word of the operator")
+
+    assert re.fullmatch(r"Warning: second runs on \S+: 1 replica at [0-9.]+ \$/h", said[0]), said
+    assert not model.exists("llmdep", "second")
+    with pytest.raises(ClusterError, match=r"denied the request: spec\.placement\.allowedSKUs\[0\]"):
+        dry_run(model, deployment("third", uri, placement={"allowedSKUs": ["H1000-80GB"]}))
 
 
 def test_every_condition_is_there_and_speaks_of_this_generation(model: Kube) -> None:

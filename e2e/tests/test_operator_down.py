@@ -4,7 +4,7 @@ import pytest
 
 from e2e.demo import install
 from e2e.kube import Kube, wait_until
-from e2e.tests.support import ask, condition, newest_plan, operator_scaled_to
+from e2e.tests.support import ask, condition, deployment, dry_run, newest_plan, operator_scaled_to
 
 pytestmark = pytest.mark.cluster
 
@@ -24,6 +24,7 @@ def test_a_plan_that_stays_is_written_once(model: Kube) -> None:
 
 def test_serving_goes_on_and_a_lost_pod_is_replaced_while_the_operator_is_away(model: Kube) -> None:
     with operator_scaled_to(model, 0):
+        assert dry_run(model, deployment("second", "image:///models/tangram-tiny")) == []
         old = model.kubectl("get", "pods", "-l", "app.kubernetes.io/component=engine", "-o", "name").split()
         assert ask(model)
         model.kubectl("delete", *old, "--wait")
