@@ -5,12 +5,25 @@ import logging
 from collections.abc import Callable
 
 from tangram.admission import Review, ReviewedFleet
+from tangram.kube.retry_delays import RetryDelays
 from tangram.shell.decide.placement_worker import PlacementWorker
 from tangram.shell.decide.worker import WorkerFailed
 
 log = logging.getLogger(__name__)
 
-WARM_S = 60.0  # between two looks whether the process runs: its start takes longer than an answer may
+WARM_S = 15.0  # between two looks whether the process is ready: its first placement is late for an answer
+LONGEST_WARM_S = 900.0  # after failures
+# Of no checkpoint that is known: what others need is computed, and kept by the process.
+WARM_UP = Review(
+    operation="CREATE",
+    plural="llmdeployments",
+    namespace="warm-up",
+    name="warm-up",
+    body={
+        "metadata": {"name": "warm-up", "namespace": "warm-up"},
+        "spec": {"model": {"uri": "image:///warm-up"}},
+    },
+)
 
 
 class Placements:
@@ -24,15 +37,20 @@ class Placements:
         self._begun: asyncio.Task[tuple[str, ...]] | None = None
 
     async def run(self) -> None:
-        """Keep the process running until cancelled."""
+        """Keep the process running, with a fleet, until cancelled."""
+        delays = RetryDelays(WARM_S, LONGEST_WARM_S)
         while True:
-            async with self._turn:
-                await self._finished()
-                try:
-                    await self._worker.prepare()
-                except WorkerFailed as failure:
-                    log.warning("no process for placements at `kubectl apply`: %s", failure)
-            await asyncio.sleep(WARM_S)
+            try:
+                if not self._worker.holds_fleet:
+                    await self.warnings(WARM_UP)
+                delays.reset()
+                await asyncio.sleep(WARM_S)
+            except WorkerFailed as failure:
+                log.warning("no placements at `kubectl apply`: %s", failure)
+                await asyncio.sleep(delays.next_s())
+            except Exception:  # of a fleet that cannot be observed: the operator goes on
+                log.exception("no placements at `kubectl apply`")
+                await asyncio.sleep(delays.next_s())
 
     async def warnings(self, review: Review) -> tuple[str, ...]:
         """Return what one placement says about a review. Raises WorkerFailed. Cancel it to leave."""

@@ -1,6 +1,5 @@
 """Run placements for `kubectl apply` in a process of their own, of the lowest priority of the operator's."""
 
-import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +18,7 @@ PlacementFunction = Callable[[Review, ReviewedFleet | None], tuple[str, ...]]
 def load_placements() -> PlacementFunction:
     """Return the function. The imports are here, so that only the worker process loads them."""
     from tangram.admission import placement_warnings  # noqa: PLC0415
+    from tangram.packing import solve  # noqa: F401, PLC0415 - loaded before the first time limit runs
 
     held: list[ReviewedFleet] = []
 
@@ -40,9 +40,10 @@ class PlacementWorker(Worker):
         super().__init__("placement", DEADLINE_S, load, start_s=start_s, niceness=NICENESS)
         self._held: ReviewedFleet | None = None  # by the process
 
-    async def prepare(self) -> None:
-        """Start the process unless it runs. Raises WorkerFailed."""
-        await asyncio.to_thread(self._ensure_started)
+    @property
+    def holds_fleet(self) -> bool:
+        """Whether the process runs and has made a placement."""
+        return self._held is not None and self._process.is_alive()
 
     async def warnings(self, review: Review, fleet: ReviewedFleet) -> tuple[str, ...]:
         """Return the warnings. Raises WorkerFailed."""

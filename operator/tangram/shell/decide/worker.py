@@ -75,15 +75,12 @@ class Worker:
     def _call(self, args: tuple[object, ...]) -> tuple[bool, Any]:
         """Call the worker. After a failure it is stopped, so that the next call starts a new one."""
         try:
-            self._ensure_started()
+            if self._process is None or not self._process.is_alive():
+                self._start()
             return self._send(args)
         except WorkerFailed:
             self.stop()
             raise
-
-    def _ensure_started(self) -> None:
-        if self._process is None or not self._process.is_alive():
-            self._start()
 
     def _start(self) -> None:
         self.stop()
