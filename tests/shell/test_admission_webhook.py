@@ -208,6 +208,15 @@ async def test_a_kopf_that_never_comes_up_opens_no_port(
         assert not await is_open(this.port)
 
 
+async def test_an_outage_of_the_api_server_leaves_it_up(folder: Path, authority: Path) -> None:
+    down = api()
+    async with webhook(down, folder, authority) as this:
+        await this.up()
+        down.refused[""] = 503  # whatever is asked for
+        await until(lambda: down.requests["GET /apis/tangram.dev/v1alpha1/llmdeployments"] >= 4)
+        assert (await this.post(review(MODEL)))[0] == 200
+
+
 async def test_the_port_opens_with_a_certificate_and_serves_its_renewal(
     authority: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

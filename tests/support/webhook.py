@@ -175,4 +175,5 @@ async def webhook(
             await supervisor.end()
             await client.close()
         assert supervisor.ended, "kopf stops in time"
+        assert not any(request.startswith("watch ") for request in api.requests), "no watch can fail"
         assert all(" GET " in f" {request}" for request in api.requests), "kopf writes nothing"

@@ -2,7 +2,8 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic.alias_generators import to_camel
 from typing_extensions import TypedDict
 
 from tangram.api.common.labels import DNS_SUBDOMAIN, LABEL_KEY, LONGEST_KEY, LONGEST_LABEL, LONGEST_NAME
@@ -43,6 +44,18 @@ Distinct = (AfterValidator(_distinct), Field(json_schema_extra={"uniqueItems": T
 # A key of labels and annotations, or all keys of a domain: example.com/*
 MetadataKey = Annotated[str, Field(max_length=LONGEST_KEY, pattern=rf"{LABEL_KEY}|^{DNS_SUBDOMAIN}/[*]$")]
 UserID = Annotated[int, Field(ge=1, le=2**31 - 1)]
+
+
+class SettingsSection(BaseModel):
+    """A section of the settings file. Docstrings of fields are their descriptions."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        populate_by_name=True,
+        use_attribute_docstrings=True,
+    )
 
 
 class PodToleration(TypedDict, total=False):

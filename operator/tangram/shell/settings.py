@@ -6,8 +6,6 @@ from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     PositiveFloat,
     StrictBool,
@@ -15,7 +13,6 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic.alias_generators import to_camel
 
 from tangram.api.common.labels import LABEL_KEY, LABEL_VALUE, LONGEST_KEY, is_label_key, is_label_value
 from tangram.api.common.values import SKU
@@ -41,6 +38,7 @@ from tangram.shell.setting_types import (
     Port,
     Quantity,
     QuantityOrEmpty,
+    SettingsSection,
     UserID,
 )
 
@@ -52,17 +50,7 @@ class SettingsError(Exception):
     """The settings file cannot be used; the message names the field and what is expected."""
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        alias_generator=to_camel,
-        populate_by_name=True,
-        use_attribute_docstrings=True,
-    )
-
-
-class PrometheusSettings(_Section):
+class PrometheusSettings(SettingsSection):
     """The Prometheus server that holds the engines' metrics."""
 
     # In the chart an empty url stands for no section.
@@ -133,7 +121,7 @@ class PrometheusSettings(_Section):
         return self
 
 
-class PrometheusRuleSettings(_Section):
+class PrometheusRuleSettings(SettingsSection):
     """The PrometheusRule of each LLMDeployment with objectives, for a Prometheus Operator."""
 
     per_llm_deployment: StrictBool = Field(default=False, alias="perLLMDeployment")
@@ -159,7 +147,7 @@ class PrometheusRuleSettings(_Section):
         return value
 
 
-class ScrapeSettings(_Section):
+class ScrapeSettings(SettingsSection):
     """The operator's own scrapes of the engines' pods, where there is no Prometheus."""
 
     enabled: StrictBool = True
@@ -179,7 +167,7 @@ class ScrapeSettings(_Section):
         return self
 
 
-class ScalingSettings(_Section):
+class ScalingSettings(SettingsSection):
     """How fast the number of replicas follows the signal."""
 
     up_after_seconds: Annotated[float, Field(ge=0)] = 30
@@ -198,7 +186,7 @@ class ScalingSettings(_Section):
     """How far back loads count for the forecast: a burst within that time may come again."""
 
 
-class SchedulingSettings(_Section):
+class SchedulingSettings(SettingsSection):
     """How long pods may be unschedulable before another shape is tried."""
 
     deadline_seconds: PositiveFloat = 180
@@ -207,7 +195,7 @@ class SchedulingSettings(_Section):
     """The time where a GPUPool may still grow, or a terminating pod still holds a device."""
 
 
-class AdviceSettings(_Section):
+class AdviceSettings(SettingsSection):
     """When recommendations for the whole fleet are computed, in a process of their own."""
 
     deadline_seconds: Annotated[float, Field(gt=0, le=600)] = 60
@@ -226,7 +214,7 @@ class AdviceSettings(_Section):
         return self
 
 
-class MIGManagerSettings(_Section):
+class MIGManagerSettings(SettingsSection):
     """NVIDIA's mig-manager, the backend of GPUPools that name it."""
 
     enabled: StrictBool = False
@@ -245,7 +233,7 @@ class MIGManagerSettings(_Section):
     """Like partition.deadlineSeconds, for changes through mig-manager."""
 
 
-class PartitionSettings(_Section):
+class PartitionSettings(SettingsSection):
     """Whether and how fast the operator changes the MIG layouts of GPUs."""
 
     enabled: StrictBool = False
@@ -264,7 +252,7 @@ class PartitionSettings(_Section):
     """The backend of GPUPools with spec.backend MIGManager."""
 
 
-class LeaderElectionSettings(_Section):
+class LeaderElectionSettings(SettingsSection):
     """The Lease that makes one of several operators the writer."""
 
     namespace: str = "tangram-system"
@@ -287,7 +275,7 @@ class LeaderElectionSettings(_Section):
         return self
 
 
-class EnginePodSettings(_Section):
+class EnginePodSettings(SettingsSection):
     """Pods that serve models, and Jobs that inspect and evaluate them."""
 
     cpu_per_gpu: Quantity = Field(default="8", alias="cpuPerGPU")
@@ -342,7 +330,7 @@ class EnginePodSettings(_Section):
         return self
 
 
-class ProcessSettings(_Section):
+class ProcessSettings(SettingsSection):
     """The operator itself: its rounds and its log."""
 
     plan_deadline_seconds: Annotated[float, Field(gt=0, le=60)] = 30
@@ -355,7 +343,7 @@ class ProcessSettings(_Section):
     """Format of log lines."""
 
 
-class AdmissionSettings(_Section):
+class AdmissionSettings(SettingsSection):
     """The webhook that answers at `kubectl apply`."""
 
     certificate_folder: Path
@@ -366,7 +354,7 @@ class AdmissionSettings(_Section):
     """Whether it says where an LLMDeployment will run, which a process of its own computes."""
 
 
-class Settings(_Section):
+class Settings(SettingsSection):
     """All settings of the operator. The chart's values have the sections of the same names."""
 
     engine_image: str = Field(min_length=1)

@@ -7,17 +7,17 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from tangram.admission import (
     NO_ANSWER,
-    ObjectKey,
     RefusedField,
     Review,
-    ReviewedObjects,
     object_warnings,
     refusal,
 )
+from tangram.kube.client import ApiError
+from tangram.shell.admission.reviewed_cluster import ReviewedCluster
 from tangram.shell.decide.worker import WorkerFailed
 
 log = logging.getLogger(__name__)
@@ -27,21 +27,8 @@ ANSWER_S = 1.0  # less than timeoutSeconds of the chart's webhook
 T = TypeVar("T")
 
 
-class Cluster(Protocol):
-    """What the operator knows. Its methods run in the operator's event loop."""
-
-    async def objects(self, review: Review) -> ReviewedObjects:
-        """Return the mirrored objects that decide about a review."""
-
-    async def current(self, objects: ReviewedObjects, keys: tuple[ObjectKey, ...]) -> ReviewedObjects:
-        """Return the objects with these as the API server has them now. Raises ApiError."""
-
-    async def placement_warnings(self, review: Review) -> tuple[str, ...]:
-        """Return what one placement says about a review."""
-
-
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ReviewAnswer:
     """What kubectl prints: an error, or warnings."""
 
     refused: RefusedField | None = None
@@ -53,22 +40,22 @@ class Reviewer:
     """Answers reviews. An error of the operator itself refuses nothing: it is counted and logged."""
 
     def __init__(
-        self, cluster: Cluster, loop: asyncio.AbstractEventLoop, count: Callable[[str], None]
+        self, cluster: ReviewedCluster, loop: asyncio.AbstractEventLoop, count: Callable[[str], None]
     ) -> None:
         """`loop` is that of `cluster`."""
         self._cluster, self._loop, self._count = cluster, loop, count
 
-    async def answer(self, review: Review) -> Answer:
+    async def answer(self, review: Review) -> ReviewAnswer:
         """Return the answer, after ANSWER_S at the latest."""
         try:
             answer = await self._answer(review)
         except Exception:
             log.exception("no answer to the review of %s %s", review.plural, review.name)
-            answer = Answer(outcome="failed")
+            answer = ReviewAnswer(outcome="failed")
         self._count(answer.outcome)
         return answer
 
-    async def _answer(self, review: Review) -> Answer:
+    async def _answer(self, review: Review) -> ReviewAnswer:
         warnings: tuple[str, ...] = ()
         try:
             async with asyncio.timeout(ANSWER_S):
@@ -78,15 +65,15 @@ class Reviewer:
                     objects = await self._ask(self._cluster.current(objects, refused.rests_on))
                     refused = refusal(review, objects)
                 if refused is not None:
-                    return Answer(refused, outcome="refused")
+                    return ReviewAnswer(refused, outcome="refused")
                 warnings = object_warnings(review, objects)
                 warnings += await self._ask(self._cluster.placement_warnings(review))
         except TimeoutError:
-            return Answer(None, (*warnings, NO_ANSWER), "late")
-        except WorkerFailed as failure:
-            log.warning("no placement for the review of %s %s: %s", review.plural, review.name, failure)
-            return Answer(None, (*warnings, NO_ANSWER), "late")
-        return Answer(None, warnings)
+            return ReviewAnswer(None, (*warnings, NO_ANSWER), "late")
+        except (ApiError, WorkerFailed) as failure:
+            log.warning("half an answer to the review of %s %s: %s", review.plural, review.name, failure)
+            return ReviewAnswer(None, (*warnings, NO_ANSWER), "late")
+        return ReviewAnswer(None, warnings)
 
     async def _ask(self, question: Coroutine[Any, Any, T]) -> T:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(question, self._loop))
