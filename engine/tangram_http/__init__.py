@@ -9,6 +9,7 @@ block. It imports aiohttp and the standard library alone, since all images hold 
 | `refusals` | writes the answers to requests that no application sees |
 | `http_connection` | tells aiohttp's connection from its first to its last byte what it may hold |
 | `listener` | accepts connections, pauses where that fails, and refuses what HTTP/1.1 does not allow |
+| `tls_listener` | the same with TLS: bounds handshakes, and the processor time that they take |
 | `sockets` | opens the listening socket, within the descriptors of the process |
 | `pages` | serves small pages, each made at most once a second |
 | `log_limit` | writes some log lines of each kind, and counts the others |

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from .connections import ConnectionLimits, Connections
 from .listener import Listener
-from .tls_listener import TLSContext, TLSListener
+from .tls_listener import TLSListener, TLSPort
 
 # A kubelet and a few scrapers; each of them is answered in milliseconds.
 PAGE_LIMITS = ConnectionLimits(
@@ -84,7 +84,7 @@ async def serve_pages(
     app: web.Application,
     listening: socket.socket,
     limits: ConnectionLimits = PAGE_LIMITS,
-    tls: TLSContext | None = None,
+    tls: TLSPort | None = None,
 ) -> PageServer:
     """Serve the pages of `app` until `close` of what this returns. Without TLS each page is a probe: it is
     answered beyond the limit of connections, too.

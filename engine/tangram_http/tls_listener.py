@@ -4,6 +4,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from .http_connection import HTTPConnection
@@ -14,8 +15,15 @@ HANDSHAKE_S = 3.0
 PATIENCE_S = 0.25  # with a handshake for whose end another client waits
 SHUTDOWN_S = 1.0  # until a client has acknowledged the end of a connection
 
-TLSContext = Callable[[], ssl.SSLContext]
-"""Returns the context of the next connection."""
+OVERLOAD_PAUSE_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class TLSPort:
+    """What a port with TLS needs: the context of the next connection, and whether to accept one now."""
+
+    context: Callable[[], ssl.SSLContext]
+    may_accept: Callable[[], bool] = lambda: True
 
 
 class TLSListener(Listener):
@@ -23,7 +31,7 @@ class TLSListener(Listener):
     too many, the oldest handshake ends.
     """
 
-    def __init__(self, *arguments: Any, tls: TLSContext, **options: Any) -> None:
+    def __init__(self, *arguments: Any, tls: TLSPort, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._tls = tls
         self._handshakes: dict[asyncio.Task[None], tuple[socket.socket, float]] = {}  # the oldest first
@@ -37,6 +45,8 @@ class TLSListener(Listener):
 
     async def _accept(self) -> None:
         while True:
+            while not self._tls.may_accept():  # noqa: ASYNC110 (the others queue in the kernel)
+                await asyncio.sleep(OVERLOAD_PAUSE_S)
             client = await self._client()
             try:
                 await self._handshake_ends()
@@ -69,7 +79,7 @@ class TLSListener(Listener):
             await loop.connect_accepted_socket(
                 lambda: HTTPConnection(self._connections, self._server, loop=loop, **self._options),
                 client,
-                ssl=self._tls(),
+                ssl=self._tls.context(),
                 ssl_handshake_timeout=HANDSHAKE_S,
                 ssl_shutdown_timeout=SHUTDOWN_S,
             )

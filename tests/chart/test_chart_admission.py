@@ -27,8 +27,9 @@ def settings_of(objects):
         {"admission": {"path": PATH}},
         {"admission": {"certManager": {"enabled": True}}},
         merge(CERT_MANAGER, {"admission": {"enabled": False}}),
+        merge(CERT_MANAGER, {"rbac": {"create": False}}),
     ],
-    ids=["no cluster", "no certificate", "no path", "switched off"],
+    ids=["no cluster", "no certificate", "no path", "switched off", "no rights"],
 )
 def test_where_neither_certificate_nor_path_can_be_kept_there_is_no_webhook(helm, values):
     objects = helm.objects(values)

@@ -1,6 +1,7 @@
 """The webhook on its port: what it answers, and what it outlives."""
 
 import asyncio
+import contextlib
 import json
 import math
 import socket
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from e2e.cluster.certificates import Authority
 from tangram.admission import NO_ANSWER, RefusedField, Review
 from tangram.kube.kinds import GPU_POOLS, LLM_DEPLOYMENTS, NODES
 from tangram.shell.admission import review_server, reviewer
@@ -185,6 +187,29 @@ async def test_a_flood_takes_a_share_of_a_core_and_the_rest_is_admitted_unreview
     assert 0 < statuses.count(200) < 250
     assert statuses.count(200) + statuses.count(503) == 300
     assert this.outcomes.count("busy") <= statuses.count(503)  # the others had no connection
+
+
+async def test_a_flood_of_handshakes_takes_no_more(
+    folder: Path, authority: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(review_server, "BURST_S", 0.02)
+    monkeypatch.setattr(review_server, "SHARE", 0.01)
+
+    def handshakes(port: int) -> int:
+        until, done = time.monotonic() + 1.0, 0
+        while time.monotonic() < until:
+            with socket.create_connection(("127.0.0.1", port)) as client:
+                client.settimeout(0.2)
+                with contextlib.suppress(OSError), trusting.wrap_socket(client, server_hostname="localhost"):
+                    done += 1
+        return done
+
+    trusting = ssl.create_default_context(cafile=str(Authority(authority).certificate))
+    async with webhook(api(), folder, authority) as this:
+        await this.up()
+        done = await asyncio.to_thread(handshakes, this.port)
+
+    assert 0 < done < 120, "of several hundred"
 
 
 def test_a_share_is_earned_while_nothing_is_used() -> None:

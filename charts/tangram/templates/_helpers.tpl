@@ -318,11 +318,14 @@ mig-7g.40gb mig-7g.80gb mig-7g.94gb
 {{- end }}
 
 {{/* "true" where there is a webhook. Without a cluster (helm template, Argo CD) lookup finds neither the certificate nor the
-     path of the last release, and each rendering would make others: then it needs cert-manager and a path among the values. */}}
+     path of the last release, and each rendering would make others: then it needs cert-manager and a path among the values.
+     A person who makes no roles perhaps may neither look nor make webhook configurations. */}}
 {{- define "tangram.admission" -}}
 {{- $keeps := and .Values.admission.certManager.enabled .Values.admission.path }}
-{{- if and .Values.admission.enabled (or $keeps (lookup "v1" "Namespace" "" "kube-system")) }}
+{{- if and .Values.admission.enabled .Values.rbac.create }}
+{{- if or $keeps (lookup "v1" "Namespace" "" "kube-system") }}
 {{- true }}
+{{- end }}
 {{- end }}
 {{- end }}
 

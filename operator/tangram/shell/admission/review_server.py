@@ -20,6 +20,7 @@ from tangram.shell.admission.processor_share import ProcessorShare
 from tangram_http.connections import ConnectionLimits
 from tangram_http.pages import serve_pages
 from tangram_http.sockets import listening_socket
+from tangram_http.tls_listener import TLSPort
 
 log = logging.getLogger(__name__)
 
@@ -54,9 +55,12 @@ class ReviewServer:
         while certificate.context is None:
             await asyncio.sleep(CERTIFICATE_CHECK_S)
             certificate.refresh()
-        app = self._application(answer)
+        share = ProcessorShare(SHARE, BURST_S, time.monotonic, time.thread_time)
+        app = self._application(answer, share)
         listening = listening_socket(self._host, self._port)
-        server = await serve_pages(app, listening, LIMITS, tls=certificate.in_force)
+        # Handshakes cost more than what they bring.
+        tls = TLSPort(certificate.in_force, share.has_left)
+        server = await serve_pages(app, listening, LIMITS, tls)
         try:
             yield {}
             while True:
@@ -65,9 +69,7 @@ class ReviewServer:
         finally:
             await server.close()
 
-    def _application(self, answer: AnswerReview) -> web.Application:
-        share = ProcessorShare(SHARE, BURST_S, time.monotonic, time.thread_time)
-
+    def _application(self, answer: AnswerReview, share: ProcessorShare) -> web.Application:
         async def reviewed(request: web.Request) -> web.StreamResponse:
             path = request.match_info["path"]
             if not hmac.compare_digest(path.encode(), self._certificate.path.encode()):
