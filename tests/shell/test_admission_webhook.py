@@ -177,16 +177,15 @@ def _has_ended(client: socket.socket) -> bool:
 async def test_a_flood_takes_a_share_of_a_core_and_the_rest_is_admitted_unreviewed(
     folder: Path, authority: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(review_server, "BURST_S", 0.05)
-    monkeypatch.setattr(review_server, "SHARE", 0.01)
+    monkeypatch.setattr(review_server, "BURST_S", 0.1)
+    monkeypatch.setattr(review_server, "SHARE", 0.02)
     async with webhook(api(), folder, authority) as this:
         await this.up()
-        answers = await asyncio.gather(*(this.post(review(MODEL)) for _ in range(300)))
+        answers = await asyncio.gather(*(this.post(review(MODEL)) for _ in range(500)))
 
     statuses = [status for status, _ in answers]
-    assert 0 < statuses.count(200) < 250
-    assert statuses.count(200) + statuses.count(503) == 300
-    assert this.outcomes.count("busy") <= statuses.count(503)  # the others had no connection
+    assert set(statuses) == {200, 503}
+    assert this.outcomes.count("busy") == statuses.count(503) > 20
 
 
 async def test_a_flood_of_handshakes_takes_no_more(

@@ -146,7 +146,7 @@ async def webhook(
     trusting = ssl.create_default_context(cafile=str(Authority(authority).certificate))
     async with (
         api.serving(),
-        aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trusting, limit=50)) as session,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trusting, limit=20)) as session,
     ):
         credentials = PlainCredentials(api.url)
         client = ApiClient(credentials, timeout_s=2.0)
