@@ -11,8 +11,8 @@ from tangram.shell.decide.worker import WorkerFailed
 
 log = logging.getLogger(__name__)
 
-WARM_S = 15.0  # between two looks whether the process is ready: its first placement is late for an answer
-LONGEST_WARM_S = 900.0  # after failures
+CHECK_S = 1.0  # between two looks whether the process is ready: its first placement is late for an answer
+WARM_UP_RETRY_S = (15.0, 900.0)  # first and longest delay after failures
 # Of no checkpoint that is known: what others need is computed, and kept by the process.
 WARM_UP = Review(
     operation="CREATE",
@@ -38,13 +38,13 @@ class Placements:
 
     async def run(self) -> None:
         """Keep the process running, with a fleet, until cancelled."""
-        delays = RetryDelays(WARM_S, LONGEST_WARM_S)
+        delays = RetryDelays(*WARM_UP_RETRY_S)
         while True:
             try:
                 if not self._worker.holds_fleet:
                     await self.warnings(WARM_UP)
                 delays.reset()
-                await asyncio.sleep(WARM_S)
+                await asyncio.sleep(CHECK_S)
             except WorkerFailed as failure:
                 log.warning("no placements at `kubectl apply`: %s", failure)
                 await asyncio.sleep(delays.next_s())
