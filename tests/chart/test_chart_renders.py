@@ -392,7 +392,7 @@ def test_runbook_links_begin_with_what_was_asked(helm):
         return [r["annotations"][annotation] for group in rule["spec"]["groups"] for r in group["rules"]]
 
     published = links(EVERYTHING, "runbook_url")
-    assert len(published) == 12
+    assert len(published) == 13
     assert all(link.startswith("https://wiki.example.com/tangram/Tangram") for link in published)
     nowhere = links({"prometheusRule": {"enabled": True}}, "runbook")
     assert all(page.startswith("docs/runbooks/Tangram") for page in nowhere)

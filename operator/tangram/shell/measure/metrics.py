@@ -72,6 +72,7 @@ class OperatorMetrics:
             "tangram_admission_certificate_expires_seconds",
             "When the webhook's certificate expires, in seconds since the epoch; NaN without one.",
         )
+        self.admission_certificate.set(float("nan"))
         self.overdue = counter(
             "tangram_expectations_overdue_total",
             "Writes of the operator that its watches did not show in time.",
