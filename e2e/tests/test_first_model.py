@@ -53,7 +53,10 @@ def test_kubectl_shows_placement_price_and_objective(model: Kube) -> None:
 def test_kubectl_says_at_once_where_a_model_would_run_and_a_dry_run_changes_nothing(model: Kube) -> None:
     uri = model.get("llmdep", install.NAME)["spec"]["model"]["uri"]
     # The operator's pod is Ready before its webhook is.
-    said = wait_until(lambda: dry_run(model, deployment("second", uri)), 60, "a word of the operator")
+    manifest = deployment("second", uri)
+    said = wait_until(
+        lambda: [line for line in dry_run(model, manifest) if " runs on " in line], 60, "a prediction"
+    )
 
     assert re.fullmatch(r"Warning: second runs on \S+: 1 replica at [0-9.]+ \$/h", said[0]), said
     assert not model.exists("llmdep", "second")

@@ -199,6 +199,19 @@ async def test_kopf_goes_on_after_an_outage_of_the_api_server() -> None:
         assert this.restarts == 0
 
 
+async def test_500_objects_of_an_outage_arrive_after_it() -> None:
+    async with intake(new_api(watch_begins_with=b"\n")) as this:
+        await this.until(f"watch GET {PATH}")
+        this.api.refused["llmdeployments"] = 503
+        await this.next_watch()
+        names = [f"m{number}" for number in range(500)]
+        for name in names:
+            this.api.put(name)
+        this.api.refused.clear()
+        await this.shows("a", *names)
+        assert (this.restarts, this.mirrors[0].lists) == (0, 1)
+
+
 @pytest.mark.parametrize("status", [403, 404])
 async def test_kopf_watches_an_optional_kind_from_when_it_can_be_listed(status: int) -> None:
     pools = "/apis/tangram.dev/v1alpha1/gpupools"
