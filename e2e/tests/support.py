@@ -61,9 +61,9 @@ def tangram(kube: Kube, *arguments: str) -> str:
     return run([sys.executable, "-m", "tangram.cli.main", *arguments], env=kube.env, timeout_s=120).stdout
 
 
-def deployment(name: str, uri: str, *, served: str | None = None, **spec: object) -> str:
-    """An LLMDeployment as JSON; `spec`: further fields of its spec."""
-    spec |= {"model": {"uri": uri, **({"servedName": served} if served else {})}}
+def deployment(name: str, uri: str, *, served: str | None = None) -> str:
+    """An LLMDeployment as JSON."""
+    spec: dict[str, object] = {"model": {"uri": uri, **({"servedName": served} if served else {})}}
     return json.dumps(
         {
             "apiVersion": "tangram.dev/v1alpha1",

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 import math
 import socket
@@ -90,6 +91,18 @@ async def test_warnings_are_what_the_placement_says(folder: Path, authority: Pat
     assert response["allowed"]
     assert response["warnings"] == ["runs on 1 x H100-80GB-SXM, $2.49/h", "x" * 120]
     assert seen == [Review("UPDATE", "llmdeployments", "n", "m", MODEL, MODEL, "ada", dry_run=True)]
+
+
+async def test_kopf_remembers_no_object_that_is_updated(folder: Path, authority: Path) -> None:
+    async with webhook(api(), folder, authority) as this:
+        await this.up()
+        for number in range(20):
+            body = MODEL | {"metadata": {"name": "m", "namespace": "n", "uid": f"uid-{number}"}}
+            await this.post(review(body, operation="UPDATE", oldObject=body))
+        remembered = [obj for obj in gc.get_objects() if type(obj).__name__ == "ResourceMemory"]
+
+    assert this.outcomes == ["admitted"] * 20
+    assert remembered == []
 
 
 async def test_a_fault_of_our_own_refuses_nothing(
