@@ -135,14 +135,23 @@ async def test_a_placement_that_takes_long_is_answered_in_time(folder: Path, aut
     assert 0.9 * reviewer.ANSWER_S < took_s < 2.0  # timeoutSeconds of the chart's webhook
 
 
+def nested(levels: int) -> Any:
+    return [nested(levels - 1)] if levels else []
+
+
 INVALID = {
     "no JSON": (b"<html>", 400),
     "no AdmissionReview": (b"[]", 400),
     "nested 10,000 deep": (b'{"request":{"object":' + DEEP + b"}}", 400),
-    "nested 65 deep": (b'{"request":' + b"[" * 64 + b"]" * 64 + b"}", 400),
+    "nested 65 deep": (json.dumps(review(MODEL | {"extra": nested(61)})).encode(), 400),
     "larger than 4 MiB": (b'{"request":"' + b"x" * review_server.MAX_REVIEW_BYTES + b'"}', 413),
     "of a kind that is not ours": (json.dumps(review({}, NODES)).encode(), 400),
 }
+
+
+def with_fields(fields: Any) -> dict[str, Any]:
+    """Return a model with managedFields, which tenants may nest deep."""
+    return MODEL | {"metadata": MODEL["metadata"] | {"managedFields": [{"fieldsV1": fields}]}}
 
 
 async def test_what_is_no_review_is_refused_and_harms_no_other(folder: Path, authority: Path) -> None:
@@ -150,15 +159,15 @@ async def test_what_is_no_review_is_refused_and_harms_no_other(folder: Path, aut
         await this.up()
         statuses = {name: (await this.post(body))[0] for name, (body, _) in INVALID.items()}
         elsewhere, _ = await this.post(review(MODEL), this.url[:-1])
-        deep_fields = json.dumps(review(MODEL)).replace(
-            '"name": "m"', f'"name": "m", "managedFields": [{{"fieldsV1":{DEEP.decode()}}}]', 1
-        )
-        _, response = await this.post(deep_fields.encode())
+        answers = [
+            await this.post(json.dumps(review(body)).replace('"deeper"', DEEP.decode()).encode())
+            for body in (MODEL | {"extra": nested(60)}, with_fields(nested(500)), with_fields("deeper"))
+        ]
 
     assert statuses == {name: status for name, (_, status) in INVALID.items()}
     assert elsewhere == 404, "only the API server knows the path"
-    assert response["allowed"]
-    assert this.outcomes == ["invalid"] * len(INVALID) + ["admitted"]
+    assert all(response["allowed"] for _, response in answers)
+    assert this.outcomes == ["invalid"] * len(INVALID) + ["admitted"] * 3
 
 
 async def test_clients_that_say_nothing_hold_up_no_review(folder: Path, authority: Path) -> None:
