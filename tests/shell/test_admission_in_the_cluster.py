@@ -19,7 +19,7 @@ from e2e.cluster.binaries import need
 from e2e.cluster.certificates import Authority
 from tangram.admission import NO_ANSWER
 from tangram.kube.client import UNGUARDED, ApiError
-from tangram.kube.kinds import DEPLOYMENTS, LLM_DEPLOYMENTS, Kind
+from tangram.kube.kinds import DEPLOYMENTS, GPU_POOLS, LLM_DEPLOYMENTS, Kind
 from tests.chart.conftest import CHART
 from tests.shell.test_outages import _fetch, _metric, _port
 from tests.support.apiserver import MANAGER, LiveCluster, OperatorProcess, eventually, llm
@@ -184,8 +184,32 @@ async def test_kubectl_prints_where_a_model_would_run_and_a_dry_run_writes_nothi
     )
     assert error.value.status == 422
     assert {obj["metadata"]["name"] for obj in await cluster.all(LLM_DEPLOYMENTS)} == {"first"}
-    assert (await admission.outcomes(process))["refused"] == 2
     assert "H1000" not in process.logs()
+
+
+async def test_updates_are_reviewed_where_the_spec_changes_and_pools_wherever_they_are(
+    admission: Admission, cluster: LiveCluster, operator: Callable[..., OperatorProcess]
+) -> None:
+    dry = ("--server-side", "--force-conflicts", "--dry-run=server")
+    process = operator(admission=admission.settings)
+    await eventually(admission.listens)
+    await cluster.apply(llm("first", cluster.namespace))
+    labelled = llm("first", cluster.namespace)
+    labelled["metadata"]["labels"] = {"a": "b"}
+
+    assert words(await admission.apply(labelled, *dry)) == []
+    assert words(await admission.apply(llm("first", cluster.namespace, paused=True), *dry))
+    pool = {"apiVersion": GPU_POOLS.api_version, "kind": GPU_POOLS.kind, "metadata": {"name": "h1000"}}
+    refused = await admission.apply(
+        pool | {"spec": {"sku": "H1000-80GB", "nodeSelector": {"pool": "h1000"}}}, "--dry-run=server"
+    )
+    assert "denied the request: spec.sku: " in refused.stderr
+
+    async def counted() -> dict[str, float] | None:  # a page of metrics is shown for a second
+        outcomes = await admission.outcomes(process)
+        return outcomes if "refused" in outcomes else None
+
+    assert sum((await eventually(counted)).values()) == 3, "all but the label"
 
 
 async def test_a_standby_says_the_same_from_its_mirrors(
