@@ -261,7 +261,7 @@ async def test_a_flood_of_dry_runs_is_bounded_and_delays_no_plan(
         await asyncio.gather(*floods)
 
     outcomes = await admission.outcomes(process)
-    assert sum(outcomes.values()) > 100
+    assert sum(outcomes.values()) > 30
     assert outcomes["admitted"] > 0
     assert longest < LONGEST_APPLY_S
     assert planned_s < LONGEST_PLAN_S
