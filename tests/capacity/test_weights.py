@@ -376,7 +376,7 @@ def test_kinds_add_up_to_the_whole():
     kinds = weight_bytes(found, form, rank_tensors(found, form, 8), 8)
 
     assert sum(kinds.values()) == of("DeepSeek-V3", "fp8_block", tp=8).weight_bytes
-    assert set(kinds) == set(TensorKind) - {TensorKind.OTHER}
+    assert set(kinds) == set(TensorKind) - {TensorKind.OTHER, TensorKind.RECURRENT}
     matrices, blocks = 58 * 256 * 3, (7168 // 128) * (2048 // 8 // 128)
     assert kinds[TensorKind.EXPERT] == matrices * (7168 * 2048 // 8 + 4 * blocks)
     assert kinds[TensorKind.SHARED_EXPERT] == 58 * 3 * (7168 * 2048 // 8 + 4 * blocks)

@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from tangram.catalog import InputError, known_model, known_models
+from tangram.catalog.configs.families import FAMILIES
+from tangram.catalog.configs.known_models import NAMED_FORMAT
+from tangram.catalog.configs.model_config import architecture_from_config
 from tangram.catalog.models.architecture import Architecture
-from tangram.catalog.models.families import FAMILIES
-from tangram.catalog.models.known_models import NAMED_FORMAT
-from tangram.catalog.models.model_config import architecture_from_config
 from tests.support.model_figures import active_parameters
 
 MODELS = yaml.safe_load(

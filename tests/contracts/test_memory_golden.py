@@ -19,7 +19,7 @@ from tangram.capacity.memory.engine_buffers import (
 from tangram.capacity.memory.footprint import footprint
 from tangram.capacity.memory.weights import rank_tensors
 from tangram.capacity.memory.weights import weight_bytes as operators_weight_bytes
-from tangram.catalog.models.model_config import architecture_from_config
+from tangram.catalog.configs.model_config import architecture_from_config
 from tangram.catalog.models.precision import precision
 from tangram.fleet import CheckpointFacts
 from tangram_engine.checkpoint.config import parse_config

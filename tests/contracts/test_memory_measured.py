@@ -19,8 +19,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from tangram.capacity.memory.engine_buffers import EngineSettings, rows_bytes, torch_buffers
 from tangram.capacity.memory.footprint import Footprint, footprint
+from tangram.catalog.configs.model_config import architecture_from_config
 from tangram.catalog.models.architecture import Architecture
-from tangram.catalog.models.model_config import architecture_from_config
 from tangram_engine.checkpoint import expected_shapes
 from tangram_engine.checkpoint.config import parse_config
 from tangram_engine.config import EngineConfig

@@ -10,7 +10,7 @@ import torch
 
 from tangram.capacity.memory.weights import rank_tensors
 from tangram.capacity.memory.weights import weight_bytes as operators_weight_bytes
-from tangram.catalog.models.model_config import architecture_from_config
+from tangram.catalog.configs.model_config import architecture_from_config
 from tangram.catalog.models.precision import precision
 from tangram_engine.checkpoint import CheckpointError
 from tangram_engine.checkpoint.config import parse_config

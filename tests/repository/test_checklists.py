@@ -112,7 +112,7 @@ def test_a_field_reaches_the_pod(copy: Path) -> None:
 
 FAMILY = """
 import json, sys
-from tangram.catalog.models.model_config import architecture_from_config
+from tangram.catalog.configs.model_config import architecture_from_config
 from tangram_engine.checkpoint.config import parse_config
 config = dict(architectures=["AquilaForCausalLM"], hidden_size=64, intermediate_size=128, num_hidden_layers=2,
     num_attention_heads=4, num_key_value_heads=2, vocab_size=256, max_position_embeddings=512,

@@ -3,7 +3,7 @@
 from tangram.capacity.memory.footprint import Footprint, footprint
 from tangram.capacity.memory.from_facts import architecture_from_facts
 from tangram.catalog import Architecture
-from tangram.catalog.models.architecture import LayerGroup
+from tangram.catalog.models.layer_parts import LayerGroup
 from tangram.fleet import CheckpointFacts
 
 

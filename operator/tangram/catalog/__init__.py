@@ -3,6 +3,7 @@
 In: the YAML files of this folder. Out: frozen records, prices, and lookups by name or label.
 """
 
+from tangram.catalog.configs.known_models import known_model, known_models
 from tangram.catalog.load import CatalogError, load
 from tangram.catalog.lookup import (
     find_gpu,
@@ -15,7 +16,6 @@ from tangram.catalog.lookup import (
     skus,
 )
 from tangram.catalog.models.architecture import Architecture
-from tangram.catalog.models.known_models import known_model, known_models
 from tangram.catalog.reading.errors import InputError
 from tangram.catalog.records import GPU, Profile
 

@@ -1,11 +1,13 @@
 """What one rank of a replica holds, reads and computes: the input of the step-time model."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tangram.capacity.hardware import Hardware
 from tangram.capacity.memory.weights import RankTensor, check_split, rank_tensors, weight_bytes
 from tangram.catalog import InputError
-from tangram.catalog.models.architecture import Architecture, LayerGroup
+from tangram.catalog.models.architecture import Architecture
+from tangram.catalog.models.layer_parts import Attention, LayerGroup
 from tangram.catalog.models.precision import Precision, kv_bytes, precision
 from tangram.catalog.models.tensors import TensorKind
 
@@ -36,11 +38,14 @@ class Footprint:
     compute: str  # data type of the matrix products: a key of `Hardware.flops`
     all_reduce_bytes_per_token: int  # of one all-reduce: hidden size x bytes; two per layer
     dequantised_bytes: int = 0  # largest projection in 16 bits: the engine's buffer for quantised weights
+    state_bytes: int = 0  # of one request, whatever its length: state-space and linear-attention layers
     rope_dim: int = 128  # features of a head that turn with the position: the width of the engine's table
 
     def kv_bytes(self, tokens: float) -> float:
-        """Bytes of KV cache that one request of `tokens` holds: a windowed layer keeps its window only."""
-        return sum(per_token * min(tokens, window or tokens) for per_token, window in self.kv)
+        """Bytes of cache that one request of `tokens` holds: a windowed layer keeps its window only."""
+        return self.state_bytes + sum(
+            per_token * min(tokens, window or tokens) for per_token, window in self.kv
+        )
 
     def weight_read_bytes(self, tokens: float) -> float:
         """Bytes of weights that a step of `tokens` tokens reads: an expert is read if any token chose it."""
@@ -98,7 +103,12 @@ def footprint(
         compute=compute,
         all_reduce_bytes_per_token=architecture.hidden_size * ALL_REDUCE_BYTES,
         dequantised_bytes=_largest_projection(architecture) // tensor_parallel * 2 if form.quantised else 0,
-        rope_dim=max(group.attention.rope_dim or group.attention.head_dim for group in architecture.groups),
+        rope_dim=max(
+            (attention.rope_dim or attention.head_dim for _, attention in _attending(architecture)),
+            default=128,
+        ),
+        # Inputs of convolutions have the type of the activations, whatever the KV cache has.
+        state_bytes=_state_bytes(architecture, max(2, element), tensor_parallel),
     )
 
 
@@ -117,15 +127,30 @@ def compute_type(form: Precision, hardware: Hardware | None) -> str:
 
 def _kv(architecture: Architecture, element: int, tp: int) -> tuple[tuple[int, int | None], ...]:
     by_window: dict[int | None, int] = {}
-    for group in architecture.groups:
-        attention = group.attention
-        if attention.latent is None:
-            heads = -(-attention.kv_heads // tp)
-            elements = heads * (attention.head_dim + attention.v_head_dim)
-        else:
-            elements = attention.kv_elements  # the latent is shared by all heads: every rank keeps it
-        by_window[attention.window] = by_window.get(attention.window, 0) + group.count * elements * element
+    for group, attention in _attending(architecture):
+        per_token = element * _cached_elements(attention, tp) + attention.index_bytes
+        by_window[attention.window] = by_window.get(attention.window, 0) + group.count * per_token
     return tuple((per_token, window) for window, per_token in by_window.items())
+
+
+def _attending(architecture: Architecture) -> Iterator[tuple[LayerGroup, Attention]]:
+    return ((group, group.attention) for group in architecture.groups if group.attention is not None)
+
+
+def _cached_elements(attention: Attention, tp: int) -> int:
+    """Elements per token on one rank. A latent is shared by all heads: every rank keeps it."""
+    if attention.latent is not None or attention.shares_cache:
+        return attention.kv_elements
+    return -(-attention.kv_heads // tp) * (attention.head_dim + attention.v_head_dim)
+
+
+def _state_bytes(architecture: Architecture, element: int, tp: int) -> int:
+    """Bytes of the states of one request on one rank: ranks share their heads."""
+    return sum(
+        group.count * -(-group.recurrent.cache_bytes(element) // tp)
+        for group in architecture.groups
+        if group.recurrent is not None
+    )
 
 
 def _largest_projection(architecture: Architecture) -> int:
@@ -133,7 +158,7 @@ def _largest_projection(architecture: Architecture) -> int:
     largest = 0
     for group in architecture.groups:
         attention = group.attention
-        qkv = attention.heads * attention.head_dim + attention.kv_elements
+        qkv = attention.heads * attention.head_dim + attention.kv_elements if attention else 0
         mlp = 2 * max(group.intermediate_size, group.shared_intermediate_size, group.expert_intermediate_size)
         largest = max(largest, qkv, mlp)
     return largest * architecture.hidden_size
@@ -156,8 +181,7 @@ def _head_elements(architecture: Architecture, tensors: tuple[RankTensor, ...]) 
 def _attention_flops(architecture: Architecture, tp: int) -> tuple[tuple[float, int | None], ...]:
     """Two products per head and pair; MLA as decode does it, on the latent (weights absorbed)."""
     by_window: dict[int | None, float] = {}
-    for group in architecture.groups:
-        attention = group.attention
+    for group, attention in _attending(architecture):
         widths = attention.head_dim + attention.v_head_dim
         if attention.latent is not None:
             widths = 2 * attention.latent + attention.rope_dim

@@ -3,7 +3,8 @@
 from dataclasses import replace
 from functools import lru_cache
 
-from tangram.catalog.models.architecture import Architecture, Attention, LayerGroup, StoredTensor
+from tangram.catalog.models.architecture import Architecture, StoredTensor
+from tangram.catalog.models.layer_parts import Attention, LayerGroup
 from tangram.catalog.models.precision import precision
 from tangram.fleet import CheckpointFacts
 

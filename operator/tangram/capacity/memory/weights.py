@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tangram.catalog import InputError
 from tangram.catalog.models.architecture import Architecture, StoredTensor
+from tangram.catalog.models.layer_parts import LayerGroup
 from tangram.catalog.models.precision import PRECISIONS, Precision, precision
 from tangram.catalog.models.tensors import Shard, Tensor, TensorKind
 
@@ -53,13 +54,21 @@ def weight_bytes(
     return sizes
 
 
+def stored_bytes(architecture: Architecture) -> int:
+    """Bytes of the checkpoint's files: what engines load, and drafts."""
+    form = precision(architecture.precision)
+    tensors = rank_tensors(architecture, form, 1)
+    drafts = (_on_rank(architecture, tensor, form, 1).nbytes for tensor in architecture.draft_tensors)
+    return sum(weight_bytes(architecture, form, tensors, 1).values()) + sum(drafts)
+
+
 def check_split(architecture: Architecture, weights: Precision, tensor_parallel: int) -> None:
     """Raise `InputError` where a group of this size cannot share the model, as engines refuse it."""
     tp, name = tensor_parallel, architecture.name
     if tp < 1:
         raise InputError("tensor parallel", f"{tp} is not a number of GPUs")
     for group in architecture.groups:
-        heads, kv_heads = group.attention.heads, group.attention.kv_heads
+        heads, kv_heads = _heads(group)
         if heads % tp:
             raise InputError("tensor parallel", f"{tp} does not divide the {heads} heads of {name}")
         if kv_heads % tp and tp % kv_heads:
@@ -68,6 +77,13 @@ def check_split(architecture: Architecture, weights: Precision, tensor_parallel:
             if size % tp:
                 raise InputError("tensor parallel", f"{tp} does not divide the MLP size {size} of {name}")
             _check_blocks(weights, size, tp, name)
+
+
+def _heads(group: LayerGroup) -> tuple[int, int]:
+    """Query and KV heads that ranks share; of a layer without attention, the heads of its state."""
+    if group.attention is not None:
+        return group.attention.heads, group.attention.kv_heads
+    return (group.recurrent.heads, group.recurrent.heads) if group.recurrent else (0, 1)
 
 
 def _check_blocks(weights: Precision, size: int, tp: int, name: str) -> None:
@@ -82,10 +98,25 @@ def _check_blocks(weights: Precision, size: int, tp: int, name: str) -> None:
 
 def _on_rank(architecture: Architecture, tensor: Tensor, weights: Precision, tp: int) -> RankTensor:
     shape = tensor.on_rank(tp)
+    rows, columns = shape if len(shape) == 2 else (1, shape[0])
+    shares = _stored_formats(architecture, tensor) if weights.name == architecture.quantization else ()
+    if shares:
+        total = sum(count for _, count in shares)
+        nbytes = sum(count * form.bytes_of(rows, columns) for form, count in shares)
+        return RankTensor(tensor, shape, shares[0][0].name, tensor.count * nbytes // total)
     stays = not tensor.quantisable or tensor.kind in architecture.unquantised
     stored = _sixteen_bits(architecture) if weights.quantised and stays else weights
-    rows, columns = shape if len(shape) == 2 else (1, shape[0])
     return RankTensor(tensor, shape, stored.name, tensor.count * stored.bytes_of(rows, columns))
+
+
+def _stored_formats(architecture: Architecture, tensor: Tensor) -> tuple[tuple[Precision, int], ...]:
+    """Formats of the tensors of this name and shape, most of them first, with their numbers."""
+    shares = [
+        (precision(module.precision), module.count)
+        for module in architecture.module_formats
+        if (module.name, module.shape) == (tensor.name, tensor.shape)
+    ]
+    return tuple(sorted(shares, key=lambda share: -share[1]))
 
 
 def _sixteen_bits(architecture: Architecture) -> Precision:
@@ -137,7 +168,8 @@ _KINDS = (
     (TensorKind.SHARED_EXPERT, re.compile(r"\.shared_experts?\.")),
     (TensorKind.EXPERT, re.compile(r"\.experts\.")),
     (TensorKind.NORM, re.compile(r"(norm|layernorm)\.(weight|bias)$")),
-    (TensorKind.ATTENTION, re.compile(r"\.self_attn\.")),
+    (TensorKind.ATTENTION, re.compile(r"\.self_attn\.|\.mixer\.[qkvo]_proj\.")),
+    (TensorKind.RECURRENT, re.compile(r"\.(linear_attn|mamba|mixer)\.")),
     (TensorKind.MLP, re.compile(r"\.mlp\.")),
 )
 

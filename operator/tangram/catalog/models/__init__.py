@@ -1,4 +1,4 @@
 """Models as data.
 
-In: `config.json`, safetensors headers, a well-known name or a size. Out: an `Architecture`.
+In: safetensors headers or a size; `tangram.catalog.configs` reads config.json. Out: an `Architecture`.
 """

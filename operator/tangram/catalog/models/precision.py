@@ -44,10 +44,11 @@ class Precision:
 _SIXTEEN = ("bf16", "fp16")  # a GPU without bf16 (T4) computes in fp16
 
 # Sources: compressed-tensors and vLLM's loaders (fp8: one fp32 scale per output channel, or per tensor, which
-# is less; int8 likewise), DeepSeek-V3 README_WEIGHTS (fp8_block: fp32 scale_inv per 128 x 128), AutoAWQ and
-# GPTQModel (int4: fp16 scale and 4-bit zero per group of 128, GPTQ with an int32 g_idx), NVIDIA ModelOpt
-# (nvfp4: one fp8 scale per 16, fp32 weight and input scale per matrix), OCP microscaling formats (mxfp4: one
-# e8m0 scale per 32).
+# is less; int8 likewise; packed: bf16 scales, a shape of two int64, zeros only where asymmetric), DeepSeek-V3
+# README_WEIGHTS (fp8_block: fp32 scale_inv per 128 x 128), AutoAWQ and GPTQModel (int4: fp16 scale and 4-bit
+# zero per group of 128, GPTQ with an int32 g_idx), NVIDIA ModelOpt (nvfp4: one fp8 scale per 16, fp32 weight
+# and input scale per matrix), OCP microscaling formats (mxfp4, mxfp8: one e8m0 scale per 32), bitsandbytes
+# (bnb4: one fp32 scale per 64 weights; nested: one byte, and one fp32 scale per 256 of these, not counted).
 PRECISIONS = {
     precision.name: precision
     for precision in (
@@ -62,6 +63,14 @@ PRECISIONS = {
         Precision("int8_gptq", 8, _SIXTEEN, group=128, scale_bytes=2, zero_bits=8, column_bytes=4),
         Precision("nvfp4", 4, ("fp4", "bf16"), group=16, scale_bytes=1, matrix_bytes=8),
         Precision("mxfp4", 4, ("bf16",), group=32, scale_bytes=1),
+        Precision("mxfp8", 8, ("fp8",), group=32, scale_bytes=1),
+        Precision("int4_packed", 4, _SIXTEEN, group=128, scale_bytes=2, matrix_bytes=16),
+        Precision("int8_packed", 8, _SIXTEEN, group=128, scale_bytes=2, matrix_bytes=16),
+        Precision("int4_packed_zeros", 4, _SIXTEEN, group=128, scale_bytes=2, zero_bits=4, matrix_bytes=16),
+        Precision("int8_packed_zeros", 8, _SIXTEEN, group=128, scale_bytes=2, zero_bits=8, matrix_bytes=16),
+        Precision("bnb4", 4, _SIXTEEN, group=64, scale_bytes=4),
+        Precision("bnb4_nested", 4, _SIXTEEN, group=64, scale_bytes=1),
+        Precision("bnb_int8", 8, _SIXTEEN, row_bytes=4),
     )
 }
 ALIASES = {
@@ -90,7 +99,10 @@ def precision(name: str, field: str = "precision") -> Precision:
     `int4_g64` is int4 in groups of 64, `int4_channel` with one scale per output feature.
     """
     normalized = re.sub(r"[-\s]+", "_", name.strip().lower().removeprefix("torch."))
-    grouped = re.fullmatch(r"(int4|int4_gptq|int8_gptq)_(?:g([1-9]\d{0,8})|channel)", normalized)
+    grouped = re.fullmatch(
+        r"(int4|int4_gptq|int8_gptq|int[48]_packed|int[48]_packed_zeros)_(?:g([1-9]\d{0,8})|channel)",
+        normalized,
+    )
     if grouped:
         return replace(PRECISIONS[grouped[1]], name=normalized, group=int(grouped[2] or LARGEST))
     known_format = PRECISIONS.get(ALIASES.get(normalized, normalized))

@@ -3,7 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from tangram.catalog.models.architecture import Architecture, Attention, LayerGroup
+from tangram.catalog.models.architecture import Architecture
+from tangram.catalog.models.layer_parts import Attention, LayerGroup
 from tangram.catalog.reading.errors import InputError
 
 # Llama 3: 8 KV heads of 128, an MLP of 3.5 times the hidden size, 128,256 tokens, embeddings untied from 8B.

@@ -10,6 +10,7 @@ class TensorKind(StrEnum):
 
     EMBEDDING = "embedding"
     ATTENTION = "attention"
+    RECURRENT = "recurrent"  # state-space and linear-attention branches
     MLP = "mlp"
     EXPERT = "expert"
     SHARED_EXPERT = "shared expert"
@@ -54,6 +55,7 @@ class Tensor:
         """Whether weight formats apply: linear layers of the body; the rest stays 16-bit everywhere."""
         body = self.kind in {
             TensorKind.ATTENTION,
+            TensorKind.RECURRENT,
             TensorKind.MLP,
             TensorKind.EXPERT,
             TensorKind.SHARED_EXPERT,

@@ -42,6 +42,15 @@ class Fields:
         sizes = self._list(key, lambda item: _is_whole(item) and item >= 0, "whole numbers")
         return tuple(int(item) for item in sizes)
 
+    def ratio(self, key: str, default: float) -> float:
+        """Return a number above 0 and at most 1,000,000."""
+        value = self.values.get(key)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1e6:
+            raise self.error(key, f"is {short(value)}, not a number above 0 and at most 1000000")
+        return float(value)
+
     def flag(self, key: str, default: bool = False) -> bool:
         """Return true or false."""
         value = self.values.get(key)

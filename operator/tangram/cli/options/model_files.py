@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tangram.catalog import Architecture, InputError
+from tangram.catalog.configs.model_config import CONFIG, architecture_from_config
 from tangram.catalog.models.checkpoint import Entry, entries, shards, with_index_alone, with_stored_tensors
-from tangram.catalog.models.model_config import CONFIG, architecture_from_config
 from tangram.cli.input_documents import file_bytes
 
 INDEX = "model.safetensors.index.json"

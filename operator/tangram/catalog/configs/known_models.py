@@ -6,9 +6,9 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from tangram.catalog.configs.model_config import architecture_from_config
+from tangram.catalog.configs.model_names import SIXTEEN_BITS, meanings
 from tangram.catalog.models.architecture import Architecture
-from tangram.catalog.models.model_config import architecture_from_config
-from tangram.catalog.models.model_names import SIXTEEN_BITS, meanings
 from tangram.catalog.reading.packaged_yaml import packaged_yaml
 
 UNVERIFIED = "architecture facts"  # in `Architecture.unverified` of a recalled entry
