@@ -256,6 +256,8 @@ def facts_of(model: Architecture | None) -> CheckpointFacts | None:
         return None
     group, size = model.groups[0], 2 * model.parameters
     attention = group.attention
+    if attention is None:
+        return None
     plain = attention.latent is None and attention.window is None and not group.experts and group.norms == 2
     if not plain or size > LARGEST:
         return None

@@ -47,6 +47,11 @@ class Footprint:
             per_token * min(tokens, window or tokens) for per_token, window in self.kv
         )
 
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of KV cache that the first tokens of a request take each, before any window is full."""
+        return sum(per_token for per_token, _ in self.kv)
+
     def weight_read_bytes(self, tokens: float) -> float:
         """Bytes of weights that a step of `tokens` tokens reads: an expert is read if any token chose it."""
         if not self.experts:

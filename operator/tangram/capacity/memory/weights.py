@@ -98,7 +98,7 @@ def _check_blocks(weights: Precision, size: int, tp: int, name: str) -> None:
 
 def _on_rank(architecture: Architecture, tensor: Tensor, weights: Precision, tp: int) -> RankTensor:
     shape = tensor.on_rank(tp)
-    rows, columns = shape if len(shape) == 2 else (1, shape[0])
+    rows, columns = (shape[0], math.prod(shape[1:])) if len(shape) > 1 else (1, shape[0])
     shares = _stored_formats(architecture, tensor) if weights.name == architecture.quantization else ()
     if shares:
         total = sum(count for _, count in shares)

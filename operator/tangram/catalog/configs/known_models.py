@@ -29,8 +29,9 @@ def known_model(name: str) -> Architecture | None:
 
 def _quantised(model: Architecture, form: str) -> Architecture:
     if form == SIXTEEN_BITS:
-        return replace(model, quantization=None)
-    return replace(model, quantization=form, unverified=(*model.unverified, NAMED_FORMAT))
+        return replace(model, quantization=None, module_formats=())
+    unverified = (*model.unverified, NAMED_FORMAT)
+    return replace(model, quantization=form, module_formats=(), unverified=unverified)
 
 
 def known_models() -> tuple[str, ...]:

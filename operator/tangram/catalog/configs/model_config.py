@@ -63,8 +63,9 @@ def _family(fields: Fields) -> str:
 
 
 def _decoder(whole: Fields, family: Family) -> Fields:
+    """Return the decoder's part. Older multimodal configs have its keys beside those of the tower."""
     fields = whole
-    if family.under is not None:
+    if family.under is not None and not (whole.has("hidden_size") and not whole.has(family.under)):
         inner = whole.under(family.under)
         if inner is None:
             raise whole.error(family.under, "is missing")

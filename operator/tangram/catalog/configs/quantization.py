@@ -54,37 +54,41 @@ def with_quantization(
     if fields is None:
         return architecture
     format_of = _format(fields)
-    counts: dict[tuple[str, tuple[int, ...]], Counter[str]] = {}
+    modules = [
+        (tensor, _SIXTEEN_BITS if stays else format_of(tuple(_spellings(name, module_names))))
+        for tensor, name in _modules(architecture, layers, _quantises_head(fields))
+        for stays in (tensor.kind in architecture.unquantised,)
+    ]
     elements: Counter[str] = Counter()
-    kinds: dict[TensorKind, set[bool]] = {}
-    for tensor, name in _modules(architecture, layers):
-        if tensor.kind in architecture.unquantised:
-            form = _SIXTEEN_BITS
-        else:
-            form = format_of(tuple(_spellings(name, module_names)))
-        counts.setdefault((tensor.name, tensor.shape), Counter())[form] += tensor.count
+    for tensor, form in modules:
         elements[form] += tensor.elements
-        kinds.setdefault(tensor.kind, set()).add(form == _SIXTEEN_BITS)
     del elements[_SIXTEEN_BITS]
     if not elements:
         raise fields.error("quant_method", "quantises no module of the model")
     return replace(
         architecture,
         quantization=elements.most_common(1)[0][0],
-        unquantised=tuple(
-            dict.fromkeys(
-                (*architecture.unquantised, *(kind for kind, left in kinds.items() if left == {True}))
-            )
-        ),
-        module_formats=tuple(
-            ModuleFormat(name, shape, form or architecture.dtype, count)
-            for (name, shape), forms in counts.items()
-            for form, count in forms.items()
-        ),
+        unquantised=_unquantised(modules),
+        module_formats=_module_formats(modules, "fp16" if architecture.dtype == "fp16" else "bf16"),
     )
 
 
-def _modules(architecture: Architecture, layers: tuple[LayerGroup, ...]) -> Iterator[tuple[Tensor, str]]:
+def _unquantised(modules: list[tuple[Tensor, str]]) -> tuple[TensorKind, ...]:
+    """Return the kinds of which no module is quantised."""
+    quantised = {tensor.kind for tensor, form in modules if form}
+    return tuple(dict.fromkeys(tensor.kind for tensor, _ in modules if tensor.kind not in quantised))
+
+
+def _module_formats(modules: list[tuple[Tensor, str]], sixteen_bits: str) -> tuple[ModuleFormat, ...]:
+    counts: Counter[tuple[str, tuple[int, ...], str]] = Counter()
+    for tensor, form in modules:
+        counts[tensor.name, tensor.shape, form or sixteen_bits] += tensor.count
+    return tuple(ModuleFormat(*module, count) for module, count in counts.items())
+
+
+def _modules(
+    architecture: Architecture, layers: tuple[LayerGroup, ...], with_head: bool
+) -> Iterator[tuple[Tensor, str]]:
     """Yield the linear layers and the name of their module; the first expert stands for all of its layer."""
     of_layer: dict[LayerGroup, tuple[Tensor, ...]] = {}
     for index, layer in enumerate(layers):
@@ -93,9 +97,18 @@ def _modules(architecture: Architecture, layers: tuple[LayerGroup, ...]) -> Iter
             of_layer[layer] = tuple(tensor for tensor in tensors if tensor.quantisable)
         for tensor in of_layer[layer]:
             yield tensor, _module(tensor, index)
+    if with_head:
+        yield from (
+            (tensor, _module(tensor, 0)) for tensor in architecture.tensors if tensor.kind is TensorKind.HEAD
+        )
     for tensor in architecture.draft_tensors:
         if tensor.quantisable:
             yield tensor, _module(tensor, len(layers) if tensor.name.startswith("model.") else 0)
+
+
+def _quantises_head(fields: Fields) -> bool:
+    """compressed-tensors quantise a head that they do not ignore, GPTQ by a flag, the others never."""
+    return _method(fields) == "compressed-tensors" or fields.flag("lm_head")
 
 
 def _module(tensor: Tensor, layer: int) -> str:

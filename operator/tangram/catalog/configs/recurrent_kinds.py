@@ -31,7 +31,7 @@ def gated_delta(fields: Fields, layer: int) -> Recurrent | None:
             _matrix(f"{prefix}.in_proj_b", heads, hidden, Shard.ROWS),
             _matrix(f"{prefix}.in_proj_a", heads, hidden, Shard.ROWS),
             _matrix(f"{prefix}.out_proj", hidden, values, Shard.COLUMNS),
-            _matrix(f"{prefix}.conv1d", mixed, kernel, Shard.ROWS),
+            _convolution(f"{prefix}.conv1d.weight", mixed, kernel),
             *(_vector(f"{prefix}.{name}", heads) for name in ("dt_bias", "A_log")),
             norm(f"{prefix}.norm", value_dim),
         ),
@@ -113,7 +113,7 @@ def _mamba2(
         tensors=(
             _matrix(f"{prefix}.in_proj", inner + mixed + heads, hidden, Shard.ROWS),
             _matrix(f"{prefix}.out_proj", hidden, inner, Shard.COLUMNS),
-            _matrix(f"{prefix}.conv1d", mixed, kernel, Shard.ROWS),
+            _convolution(f"{prefix}.conv1d.weight", mixed, kernel),
             *((_vector(f"{prefix}.conv1d.bias", mixed),) if conv_bias else ()),
             *(_vector(f"{prefix}.{name}", heads) for name in ("dt_bias", "A_log", "D")),
             *((norm(f"{prefix}.norm", inner),) if normed else ()),
@@ -126,6 +126,10 @@ def _mamba2(
 
 def _matrix(name: str, rows: int, columns: int, shard: Shard) -> Tensor:
     return Tensor(f"{name}.weight", (rows, columns), TensorKind.RECURRENT, shard)
+
+
+def _convolution(name: str, channels: int, kernel: int) -> Tensor:
+    return Tensor(name, (channels, 1, kernel), TensorKind.RECURRENT, Shard.ROWS)
 
 
 def _vector(name: str, width: int) -> Tensor:

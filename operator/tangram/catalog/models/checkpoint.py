@@ -135,12 +135,16 @@ def _is_left_out(architecture: Architecture, name: str) -> bool:
     layer = re.search(r"\blayers\.(\d{1,9})\.", name)
     beyond = layer is not None and "vision" not in name and int(layer[1]) >= architecture.layers
     tied = architecture.tied_embeddings and name.startswith("lm_head.")
-    return beyond or tied or _BUFFER.search(name) is not None
+    return beyond or tied or name.startswith("mtp.") or _BUFFER.search(name) is not None
 
 
 def _pattern(name: str) -> str:
-    """Layer and expert become `*`; a multimodal model's decoder is named as if it stood alone."""
-    plain = re.sub(r"^(model\.)?language_model\.(model\.)?", "model.", name)
+    """Layer and expert become `*`; a multimodal model's decoder is named as if it stood alone.
+
+    Nemotron-H calls its decoder `backbone`.
+    """
+    plain = re.sub(r"^((model\.)?language_model\.(model\.)?|backbone\.)", "model.", name)
+    plain = plain.replace("model.embeddings.weight", "model.embed_tokens.weight")
     plain = plain.replace("model.lm_head.", "lm_head.")
     return re.sub(r"\.\d+(?=\.)", ".*", plain)
 

@@ -15,6 +15,7 @@ def account_document(account: MemoryAccount) -> dict[str, Any]:
             "name": architecture.name,
             "parameters": architecture.parameters,
             "source": architecture.source,
+            "served_by_bundled_engine": architecture.served_by_engine,
             "unverified": list(architecture.unverified),
         },
         "sku": replica.sku,

@@ -8,6 +8,7 @@ from tangram.capacity.memory.budget import GIB, UNMEASURED
 from tangram.capacity.memory.engine_buffers import MIB
 from tangram.cli.explain_memory.account import MemoryAccount, terms
 from tangram.cli.explain_memory.memory_bar import bar
+from tangram.cli.options.model import OTHER_RUNTIMES_NOTE
 from tangram.cli.output import UNVERIFIED_MARK, Column, note, notes, table, unverified_mark
 from tangram.fleet import WHOLE_GPU
 
@@ -59,7 +60,9 @@ def _conclusions(account: MemoryAccount) -> Iterator[str]:
         f"Fits. The KV cache holds {fitting} requests of {prompt} + {answer} tokens at once{capped},"
         f" or {budget.kv // budget.kv_needed} of the longest, {limits.max_model_len} tokens."
     )
-    yield f"One token takes {budget.footprint.kv_bytes(1) / 1024:.3g} KiB of KV cache on each GPU."
+    yield f"One token takes {budget.footprint.kv_bytes_per_token / 1024:.3g} KiB of KV cache on each GPU."
+    if state := budget.footprint.state_bytes:
+        yield f"A request of any length also keeps {state / MIB:.3g} MiB of state of its recurrent layers."
 
 
 def _advice(account: MemoryAccount) -> str:
@@ -80,6 +83,8 @@ def _marks(account: MemoryAccount) -> Iterator[str]:
     )
     if unsourced := _unsourced(account):
         yield f"{UNVERIFIED_MARK} {account.replica.sku}: no reliable source for {', '.join(unsourced)}."
+    if not account.replica.architecture.served_by_engine:
+        yield OTHER_RUNTIMES_NOTE
     if account.replica.architecture.unverified:
         architecture = account.replica.architecture
         facts = ", ".join(architecture.unverified)

@@ -15,6 +15,10 @@ from tangram.catalog import Architecture, InputError, known_model, known_models
 from tangram.catalog.models.sizes import Sizes, architecture_from_size
 from tangram.cli.options.model_files import read_architecture
 
+OTHER_RUNTIMES_NOTE = (
+    "Other runtimes (vLLM, SGLang) serve this checkpoint. The bundled engine does not: its buffers stand for"
+    " theirs."
+)
 _UNITS = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 
 

@@ -21,12 +21,13 @@ _PREFIX = 8  # bytes: the header's length, little-endian
 def read_architecture(path: Path) -> Architecture:
     """Return the model of a directory or of a config file. Raises `InputError` naming file and key."""
     if not path.is_dir():
-        return architecture_from_config(_object(path), path.parent.name or path.name, str(path))
-    config = path / CONFIG
-    if not config.is_file():
+        config = _with_modelopt(path.parent, _object(path))
+        return architecture_from_config(config, path.parent.name or path.name, str(path))
+    file = path / CONFIG
+    if not file.is_file():
         raise InputError(str(path), f"has no {CONFIG}{_other_content(path)}")
     architecture = architecture_from_config(
-        _with_modelopt(path, _object(config)), path.resolve().name, str(config)
+        _with_modelopt(path, _object(file)), path.resolve().name, str(file)
     )
     if (path / INDEX).is_file() and not any(path.glob("*.safetensors")):
         return with_index_alone(architecture, _object(path / INDEX), str(path / INDEX))

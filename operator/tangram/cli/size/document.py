@@ -22,6 +22,7 @@ def sizing_document(
             "layers": architecture.layers,
             "precision": architecture.precision,
             "source": architecture.source,
+            "served_by_bundled_engine": architecture.served_by_engine,
             "unverified": list(architecture.unverified),
         },
         "request": {

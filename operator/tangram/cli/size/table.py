@@ -7,6 +7,7 @@ import click
 from tangram.capacity.sizing import Sizing
 from tangram.capacity.steps.calibration import Basis
 from tangram.catalog import Architecture
+from tangram.cli.options.model import OTHER_RUNTIMES_NOTE
 from tangram.cli.options.prices import DEFAULT_PRICE_NOTE
 from tangram.cli.output import ANY, Column, Row, note, notes, table, unverified_mark, unverified_note
 from tangram.cli.size.rejection_table import show_rejected
@@ -127,6 +128,8 @@ def _row_notes(architecture: Architecture, sizing: Sizing, shown: int) -> Iterat
     if any(row.default_price for row in sizing.rows):
         yield f"{DEFAULT_PRICE_NOTE}."
     yield _speed_note(sizing)
+    if not architecture.served_by_engine:
+        yield OTHER_RUNTIMES_NOTE
     unverified = {fact for row in sizing.rows for fact in row.unverified} | {*architecture.unverified}
     if unverified:
         yield f"{unverified_note(unverified)} (per row: -o json)."

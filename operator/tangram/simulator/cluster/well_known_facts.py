@@ -13,7 +13,8 @@ def well_known_facts(architecture: Architecture) -> CheckpointFacts:
     group = architecture.groups[0]
     attention = group.attention
     uniform = all(replace(other, count=group.count) == group for other in architecture.groups)
-    if not uniform or attention.latent or group.experts or architecture.quantization:
+    dense = attention is not None and not attention.latent and not group.experts and not group.recurrent
+    if attention is None or not uniform or not dense or architecture.quantization:
         raise InputError(architecture.name, "is no dense decoder of alike layers in 16 or 32 bits")
     element = precision(architecture.dtype).bits // 8
     parameters = architecture.parameters
