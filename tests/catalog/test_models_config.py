@@ -64,7 +64,7 @@ def test_an_absurd_size_is_refused_with_its_key(key: str, value: Any):
             {"num_attention_heads": 7, "num_key_value_heads": 7},
             "num_attention_heads: 7 does not divide hidden",
         ),
-        ({"num_hidden_layers": 10**8}, "num_hidden_layers: is 100000000, not a whole number from 1 to 10000"),
+        ({"num_hidden_layers": 10**8}, "num_hidden_layers: is 100000000, not a whole number from 1 to 4096"),
         (
             {"torch_dtype": "float8_e4m3fn"},
             "torch_dtype: 'float8_e4m3fn' is not bfloat16, float16 or float32",

@@ -15,6 +15,7 @@ from tangram.catalog.configs.families import FAMILIES
 from tangram.catalog.configs.known_models import NAMED_FORMAT
 from tangram.catalog.configs.model_config import architecture_from_config
 from tangram.catalog.models.architecture import Architecture
+from tests.catalog.real_checkpoints import real_checkpoints
 from tests.support.model_figures import active_parameters
 
 MODELS = yaml.safe_load(
@@ -221,6 +222,7 @@ def test_a_known_model_has_the_tensors_of_the_class_in_transformers(name: str):
     assert_same_tensors(model, MODELS["models"][name]["config"])
 
 
+_MULTIMODAL = "ForConditionalGeneration"
 SMALL: dict[str, Any] = {
     "vocab_size": 512,
     "hidden_size": 96,
@@ -256,6 +258,22 @@ VARIANTS = {
         "Qwen3MoeForCausalLM",
         {**EXPERTS, "mlp_only_layers": [0, 3], "head_dim": 24},
     ),
+    "olmo3": ("Olmo3ForCausalLM", {"sliding_window": 32}),
+    "ministral3": ("Ministral3ForCausalLM", {"head_dim": 16}),
+    "ernie 4.5": ("Ernie4_5ForCausalLM", {"head_dim": 16}),
+    "glm4-moe-lite": (
+        "Glm4MoeLiteForCausalLM",
+        {
+            **MLA,
+            "q_lora_rank": 32,
+            "n_routed_experts": 8,
+            "n_shared_experts": 1,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 40,
+            "first_k_dense_replace": 1,
+        },
+    ),
+    "glm": ("GlmForCausalLM", {"attention_bias": True, "head_dim": 16}),
     "mixtral": ("MixtralForCausalLM", {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16}),
     "gpt-oss": ("GptOssForCausalLM", {"num_local_experts": 4, "num_experts_per_tok": 2}),
     "gemma": ("GemmaForCausalLM", {}),
@@ -322,6 +340,9 @@ def test_every_branch_of_a_family_has_the_tensors_of_transformers(variant: str):
 def test_every_family_is_held_against_transformers():
     covered = {family for family, _ in VARIANTS.values()}
     covered |= {entry["config"]["architectures"][0] for entry in MODELS["models"].values()}
+    covered |= {real.config["architectures"][0] for real in real_checkpoints().values()}
+    # The decoders of multimodal classes that are covered, under their own name.
+    covered |= {name for name in FAMILIES if name.replace("ForCausalLM", _MULTIMODAL) in covered}
 
     assert covered == set(FAMILIES)
 

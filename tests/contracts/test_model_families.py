@@ -16,7 +16,9 @@ from tangram.catalog.configs.model_config import architecture_from_config
 from tangram_engine.checkpoint import Checkpoint, TensorEntry, expected_shapes
 from tangram_engine.checkpoint.config import FAMILIES as ENGINES
 from tangram_engine.checkpoint.config import parse_config
+from tangram_engine.checkpoint.errors import CheckpointError
 from tangram_engine.inspect import facts
+from tests.catalog.real_checkpoints import real_checkpoints
 
 Tensors = Counter[tuple[str, tuple[int, ...]]]  # name, with * for the number of a layer, and shape
 
@@ -66,6 +68,19 @@ def operators_tensors(architecture: Architecture) -> Tensors:
 
 def test_the_operator_knows_which_families_the_engine_serves() -> None:
     assert {name for name, family in OPERATORS.items() if family.in_engine} == set(ENGINES)
+
+
+@pytest.mark.parametrize("repo", real_checkpoints())
+def test_sizing_says_of_a_real_checkpoint_whether_the_engine_serves_it(repo: str) -> None:
+    config = real_checkpoints()[repo].config | {"eos_token_id": 1}
+    try:
+        parse_config(config, {}, "bf16")
+    except CheckpointError:
+        served = False
+    else:
+        served = True
+
+    assert architecture_from_config(config, repo).served_by_engine is served
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=list(CONFIGS))

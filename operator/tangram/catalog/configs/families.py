@@ -14,7 +14,7 @@ from tangram.catalog.models.layer_parts import Attention, LayerGroup, Recurrent
 from tangram.catalog.models.tensors import Tensor, TensorKind
 from tangram.catalog.reading.fields import Fields
 
-MAX_LAYERS = 10_000
+MAX_LAYERS = 4096  # as many as the bundled engine reads
 
 _WINDOWED_KINDS = {"sliding_attention", "chunked_attention"}
 _ATTENTION_KINDS = ("full_attention", "sliding_attention")
@@ -199,7 +199,7 @@ _INDEXED_FAMILY = Family(
     layer_kinds=("indexed_attention", "deepseek_sparse_attention"),
     draft=drafts.with_own_embeddings,
 )
-_OLMO2_FAMILY = Family(attention.normed_over_heads, feed_forward.dense)
+_OLMO2_FAMILY = Family(attention.normed_over_heads, feed_forward.norms_behind)
 _COHERE_FAMILY = Family(attention.normed_over_heads_by_flag, feed_forward.one_norm, tied=True)
 _GLM4_FAMILY = Family(attention.inputs_biased_by_flag, feed_forward.dense, defaults={"head_dim": 128})
 
@@ -291,6 +291,6 @@ FAMILIES: Mapping[str, Family] = {
         defaults={"attention_bias": True, "head_dim": 128, "num_key_value_heads": 8},
         in_engine=True,
     ),
-    "Ernie4_5ForCausalLM": Family(attention.grouped, feed_forward.dense),
-    "Ernie4_5_MoeForCausalLM": Family(attention.grouped, feed_forward.ernie_moe),
+    "Ernie4_5ForCausalLM": Family(attention.grouped, feed_forward.dense, tied=True),
+    "Ernie4_5_MoeForCausalLM": Family(attention.grouped, feed_forward.ernie_moe, tied=True),
 }

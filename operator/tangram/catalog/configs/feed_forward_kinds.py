@@ -26,6 +26,14 @@ def four_norms(fields: Fields, attention: Attention | None, layer: int) -> Layer
     return replace(dense(fields, attention, layer), norms=4)
 
 
+def norms_behind(fields: Fields, attention: Attention | None, layer: int) -> LayerGroup:
+    """Return a layer of OLMo 2: norms follow attention and MLP."""
+    hidden = fields.size("hidden_size")
+    names = ("post_attention_layernorm", "post_feedforward_layernorm")
+    after = tuple(norm(f"model.layers.*.{name}", hidden) for name in names)
+    return replace(dense(fields, attention, layer), norms=0, extra_tensors=after)
+
+
 def _experts(fields: Fields, attention: Attention | None, count_key: str, size_key: str) -> LayerGroup:
     experts = fields.size(count_key, maximum=MAX_EXPERTS)
     chosen = fields.size("num_experts_per_tok")

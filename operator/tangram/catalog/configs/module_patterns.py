@@ -9,11 +9,15 @@ import fnmatch
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import comb
 
 from tangram.catalog.reading.errors import InputError
 from tangram.catalog.reading.fields import short
 
-_MOST_EXPRESSIONS = 256
+# Names have about 40 characters: an expression with n unbounded repeats fails after up to C(40 + n, n) steps.
+_NAME_LENGTH = 40
+_MOST_STEPS = 10**9  # of all matches of one list: ten seconds
+_NAMES_PER_LAYER = 28  # seven linear layers, each in four spellings
 _LONGEST = 1000  # characters
 _MOST_REPEATS = 4  # unbounded ones of one expression: the time of a match grows with their number
 _REPEATED_GROUP = re.compile(r"(?<!\\)\)[*+{]")
@@ -44,8 +48,8 @@ class ModulePatterns:
         return any(expression.match(name) for expression in self.expressions)
 
 
-def module_patterns(patterns: Iterable[str], where: str) -> ModulePatterns:
-    """Return the patterns of a list. Raises `InputError` naming `where`."""
+def module_patterns(patterns: Iterable[str], layers: int, where: str) -> ModulePatterns:
+    """Return the patterns of a list, for a model of `layers`. Raises `InputError` naming `where`."""
     paths, prefixes, components, expressions = set(), set(), set(), list[re.Pattern[str]]()
     for pattern in patterns:
         if pattern.startswith("re:"):
@@ -59,9 +63,16 @@ def module_patterns(patterns: Iterable[str], where: str) -> ModulePatterns:
             paths.add(pattern)
         else:
             components.add(pattern)
-    if len(expressions) > _MOST_EXPRESSIONS:
-        raise InputError(where, f"has {len(expressions)} expressions; at most {_MOST_EXPRESSIONS} are read")
+    check_cost(expressions, layers, where)
     return ModulePatterns(frozenset(paths), frozenset(prefixes), frozenset(components), tuple(expressions))
+
+
+def check_cost(expressions: Iterable[re.Pattern[str]], layers: int, where: str) -> None:
+    """Raise `InputError` where matching every module of `layers` could take more than seconds."""
+    repeats = [len(_REPEAT.findall(each.pattern)) for each in expressions]
+    steps = sum(comb(_NAME_LENGTH + count, count) for count in repeats) * layers * _NAMES_PER_LAYER
+    if steps > _MOST_STEPS:
+        raise InputError(where, f"has {len(repeats)} expressions, too many for {layers} layers")
 
 
 def expression(text: str, where: str) -> re.Pattern[str]:

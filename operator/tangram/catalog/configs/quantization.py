@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from tangram.catalog.configs.module_patterns import ModulePatterns, expression, module_patterns
+from tangram.catalog.configs.module_patterns import ModulePatterns, check_cost, expression, module_patterns
 from tangram.catalog.models.architecture import Architecture, ModuleFormat
 from tangram.catalog.models.layer_parts import LayerGroup
 from tangram.catalog.models.layer_tensors import layer_tensors
@@ -53,7 +53,7 @@ def with_quantization(
     """
     if fields is None:
         return architecture
-    format_of = _format(fields)
+    format_of = _format(fields, len(layers))
     modules = [
         (tensor, _SIXTEEN_BITS if stays else format_of(tuple(_spellings(name, module_names))))
         for tensor, name in _modules(architecture, layers, _quantises_head(fields))
@@ -123,11 +123,13 @@ def _spellings(name: str, module_names: tuple[tuple[str, str], ...]) -> Iterator
     yield from (beginning + rest for beginning in _BEGINNINGS) if rest != name else (name,)
 
 
-def _format(fields: Fields) -> Format:
+def _format(fields: Fields, layers: int) -> Format:
     """Return the rule of the config, exclusions included."""
-    rule = _rule(fields)
+    rule = _rule(fields, layers)
     excluded = [
-        module_patterns(fields.names(key), f"{fields.where}: {key}") for key in _EXCLUSIONS if fields.has(key)
+        module_patterns(fields.names(key), layers, f"{fields.where}: {key}")
+        for key in _EXCLUSIONS
+        if fields.has(key)
     ]
 
     def format_of(names: Names) -> str:
@@ -136,14 +138,14 @@ def _format(fields: Fields) -> Format:
     return format_of
 
 
-def _rule(fields: Fields) -> Format:
+def _rule(fields: Fields, layers: int) -> Format:
     method = _method(fields)
     if method == "compressed-tensors":
-        return _compressed(fields)
+        return _compressed(fields, layers)
     if method.startswith("modelopt"):
         return _modelopt(fields)
     if method in {"awq", "gptq"}:
-        return _integers(fields, method)
+        return _integers(fields, method, layers)
     if method == "fp8":
         return _always(_fp8(fields))
     if method == "bitsandbytes":
@@ -183,10 +185,11 @@ def _bitsandbytes(fields: Fields) -> str:
     return "bnb4_nested" if fields.flag("bnb_4bit_use_double_quant") else "bnb4"
 
 
-def _integers(fields: Fields, method: str) -> Format:
+def _integers(fields: Fields, method: str, layers: int) -> Format:
     """AWQ and GPTQ: one format, but for `dynamic` (GPTQModel) and a list of modules (transformers)."""
     base = _integer_format(fields, method)
     dynamic = _dynamic(fields, method)
+    check_cost([pattern for pattern, _ in dynamic], layers, f"{fields.where}: dynamic")
     listed = _names_in_lists(fields, "modules_in_block_to_quantize")
 
     def format_of(names: Names) -> str:
@@ -241,7 +244,7 @@ def _grouped(base: str, fields: Fields) -> str:
     return base if size == 128 else f"{base}_g{size}"
 
 
-def _compressed(fields: Fields) -> Format:
+def _compressed(fields: Fields, layers: int) -> Format:
     """Groups in their order: the first with a target that names the module, or its class, has its format."""
     groups = fields.under("config_groups")
     if groups is None or not groups.values:
@@ -250,7 +253,9 @@ def _compressed(fields: Fields) -> Format:
         raise fields.error(
             "config_groups", f"has {len(groups.values)} groups; at most {_MOST_RULES} are read"
         )
-    rules = [_compressed_group(group) for key in groups.values if (group := groups.under(key)) is not None]
+    rules = [
+        _compressed_group(group, layers) for key in groups.values if (group := groups.under(key)) is not None
+    ]
     known = [rule for rule in rules if rule is not None]
     if not known:
         raise fields.error("config_groups", "has no group with weights")
@@ -263,14 +268,14 @@ def _compressed(fields: Fields) -> Format:
     return format_of
 
 
-def _compressed_group(group: Fields) -> tuple[ModulePatterns, bool, str] | None:
+def _compressed_group(group: Fields, layers: int) -> tuple[ModulePatterns, bool, str] | None:
     weights = group.under("weights")
     if weights is None:
         return None
     targets = group.names("targets") or ("Linear",)
     named = (target for target in targets if target != "Linear")
     form = _compressed_weights(weights, group.under("input_activations") is not None)
-    return module_patterns(named, f"{group.where}: targets"), "Linear" in targets, form
+    return module_patterns(named, layers, f"{group.where}: targets"), "Linear" in targets, form
 
 
 def _compressed_weights(weights: Fields, activations: bool) -> str:
