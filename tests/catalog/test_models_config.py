@@ -1,6 +1,7 @@
 """A config.json that a person or a hub wrote: understood, or refused in one line with the field."""
 
 import math
+import time
 from typing import Any
 
 import pytest
@@ -112,6 +113,65 @@ def test_a_contradiction_is_one_line_with_the_field(changes: dict[str, Any], mes
     assert text.startswith("config.json: ")
     assert message in text
     assert "\n" not in text
+
+
+GEMMA4 = {
+    "architectures": ["Gemma4ForConditionalGeneration"],
+    "text_config": LLAMA | {"hidden_size_per_layer_input": 0},
+    "vision_config": {},
+}
+NEMOTRON = LLAMA | {"architectures": ["NemotronHForCausalLM"], "hybrid_override_pattern": "M*-M"}
+QWEN_NEXT = LLAMA | {
+    "architectures": ["Qwen3NextForCausalLM"],
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "shared_expert_intermediate_size": 64,
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (GEMMA4 | {"text_config": []}, "text_config: is [], not an object"),
+        (GEMMA4 | {"text_config": {"text_config": LLAMA}}, "text_config: num_hidden_layers: is missing"),
+        (GEMMA4 | {"vision_config": "siglip"}, "vision_config: is 'siglip', not an object"),
+        (GEMMA4 | {"vision_config": {"hidden_size": -1}}, "vision_config: hidden_size: is -1, not a whole"),
+        (GEMMA4 | {"vision_config": {"num_hidden_layers": 10**9}}, "num_hidden_layers: is 1000000000, not"),
+        (NEMOTRON | {"hybrid_override_pattern": "M*"}, "hybrid_override_pattern: says of layer 2 none of"),
+        (NEMOTRON | {"hybrid_override_pattern": ["M"]}, "hybrid_override_pattern: is ['M'], not a string"),
+        (NEMOTRON | {"layers_block_type": ["mamba", "rnn"] * 2}, "layers_block_type: says of layer 1 none"),
+        (NEMOTRON | {"mamba_ssm_cache_dtype": "int4"}, "mamba_ssm_cache_dtype: 'int4' is not one of"),
+        (NEMOTRON | {"mamba_proj_bias": True}, "mamba_proj_bias: is true; only mixers without"),
+        (QWEN_NEXT | {"linear_num_value_heads": "32"}, "linear_num_value_heads: is '32', not a whole number"),
+        (QWEN_NEXT | {"layer_types": ["sliding_attention"] * 4}, "layer_types: 'sliding_attention' is not"),
+        (LLAMA | {"rope_scaling": {"type": "yarn", "factor": "4"}}, "rope_scaling: factor: is '4', not a"),
+        (LLAMA | {"rope_scaling": "yarn"}, "rope_scaling: is 'yarn', not an object"),
+        (LLAMA | {"rope_scaling": {"type": ["yarn"]}}, "rope_scaling: type: is ['yarn'], not a string"),
+        (LLAMA | {"architectures": ["x" * 10_000]}, "architectures: 'xxxxx"),
+    ],
+)
+def test_a_part_that_is_not_understood_is_one_line_with_its_key(config: dict[str, Any], message: str):
+    with pytest.raises(InputError) as caught:
+        architecture_from_config(config, "m")
+
+    text = str(caught.value)
+    assert message in text
+    assert len(text) < 300
+    assert "\n" not in text
+
+
+def test_the_longest_configs_are_read_in_seconds():
+    noise = {f"key_{n}": n for n in range(10_000)}
+    layers = 4096
+    types = ["linear_attention", "full_attention"] * (layers // 2)
+    config = QWEN_NEXT | noise | {"num_hidden_layers": layers, "layer_types": types}
+
+    begin = time.process_time()
+    model = architecture_from_config(config, "m")
+
+    assert model.layers == layers
+    assert time.process_time() - begin < 20
 
 
 def test_more_experts_cannot_be_chosen_than_there_are():

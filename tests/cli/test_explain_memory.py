@@ -10,6 +10,7 @@ import yaml
 from tangram.cli.explain_memory.account import MemoryTerm
 from tangram.cli.explain_memory.memory_bar import bar, layout
 from tangram.cli.main import main
+from tests.catalog.real_checkpoints import real_checkpoints
 
 LLAMA = ("--model", "llama-3.1-8b", "--sku", "h100")
 
@@ -163,3 +164,41 @@ def test_whatever_is_wrong_is_one_line_and_status_2(capsys, argv, said):
     assert out == ""
     assert said in err
     assert err.count("\n") == 1
+
+
+def write_checkpoint(directory, repo):
+    directory.mkdir()
+    path = directory / "config.json"
+    path.write_text(json.dumps(real_checkpoints()[repo].config), encoding="utf-8")
+    return path
+
+
+def test_a_checkpoint_that_other_runtimes_serve_is_sized_and_named(capsys, tmp_path):
+    path = write_checkpoint(tmp_path / "hybrid", "Qwen/Qwen3.5-35B-A3B")
+    options = ("--model", str(path), "--sku", "h200", "--max-model-len", "32768")
+
+    status, out, _ = run(capsys, *options)
+
+    assert status == 0
+    text = " ".join(out.split())
+    assert "One token takes 20 KiB of KV cache on each GPU." in text
+    assert "A request of any length also keeps 61.4 MiB of state" in text
+    assert "Other runtimes (vLLM, SGLang) serve this checkpoint. The bundled engine does not" in text
+    model = document(capsys, *options)["model"]
+    assert model["served_by_bundled_engine"] is False
+    assert model["unverified"] == []
+    assert document(capsys, *LLAMA)["model"]["served_by_bundled_engine"] is True
+
+
+def test_yarn_stretches_the_context_that_may_be_asked_for(capsys, tmp_path):
+    path = write_checkpoint(tmp_path / "stretched", "Qwen/Qwen3-8B")
+    config = json.loads(path.read_text())
+    rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+    path.write_text(json.dumps(config | {"rope_scaling": rope}), encoding="utf-8")
+
+    found = document(capsys, "--model", str(path), "--sku", "h100", "--max-model-len", "131072")
+    status, _, err = run(capsys, "--model", str(path), "--sku", "h100", "--max-model-len", "131073")
+
+    assert found["max_model_len"] == 131_072
+    assert status == 2
+    assert "131073 is beyond the 131072 tokens of context" in err

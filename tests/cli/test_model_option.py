@@ -131,6 +131,7 @@ FORMATS: dict[str, tuple[Layout, dict[str, Any]]] = {
             "config_groups": {
                 "group_0": {"weights": {"num_bits": 8, "type": "float", "strategy": "channel"}}
             },
+            "ignore": ["lm_head"],
         },
     ),
     "nvfp4": (nvfp4, {"quant_method": "modelopt", "quant_algo": "NVFP4"}),
@@ -522,3 +523,14 @@ def test_what_is_no_checkpoint_is_called_by_its_name(tmp_path: Path, file: str, 
     (tmp_path / file).write_text("{}")
     with pytest.raises(InputError, match=told):
         named_model(str(tmp_path))
+
+
+def test_a_file_of_modelopt_beside_the_config_is_read_for_a_directory_and_for_a_file(tmp_path):
+    path = write_config(tmp_path / "exported")
+    quantization = {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}
+    (tmp_path / "exported" / "hf_quant_config.json").write_text(json.dumps({"quantization": quantization}))
+
+    of_file, of_directory = named_model(str(path)), named_model(str(path.parent))
+
+    assert of_file.quantization == "fp8"
+    assert of_file.module_formats == of_directory.module_formats

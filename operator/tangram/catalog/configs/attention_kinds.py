@@ -132,14 +132,14 @@ def gemma4(fields: Fields, layer: int) -> Attention:
     shares = layer >= last_own
     if is_windowed_gemma4(fields, layer):
         return replace(normed(fields, layer), shares_cache=shares)
-    one = fields.flag("attention_k_eq_v")
+    keys_as_values = fields.flag("attention_k_eq_v")
     kv_key = (
         "num_global_key_value_heads"
-        if one and fields.has("num_global_key_value_heads")
+        if keys_as_values and fields.has("num_global_key_value_heads")
         else "num_key_value_heads"
     )
     whole = _of_sizes(fields, "num_attention_heads", kv_key, "global_head_dim")
-    return replace(whole, qk_norm=True, keys_as_values=one, shares_cache=shares)
+    return replace(whole, qk_norm=True, keys_as_values=keys_as_values, shares_cache=shares)
 
 
 def is_windowed_gemma4(fields: Fields, layer: int) -> bool:
@@ -154,10 +154,12 @@ def mimo(fields: Fields, layer: int) -> Attention:
     """Return attention of MiMo-V2: windowed layers have sizes of their own."""
     windowed = is_windowed_mimo(fields, layer)
     swa = "swa_" if windowed else ""
-    found = _of_sizes(fields, f"{swa}num_attention_heads", f"{swa}num_key_value_heads", f"{swa}head_dim")
+    grouped_query = _of_sizes(
+        fields, f"{swa}num_attention_heads", f"{swa}num_key_value_heads", f"{swa}head_dim"
+    )
     sinks = fields.flag(f"add_{'swa' if windowed else 'full'}_attention_sink_bias")
-    width = fields.size(f"{swa}v_head_dim", found.head_dim, maximum=MAX_HEADS)
-    return replace(found, v_head_dim=width, sinks=sinks)
+    width = fields.size(f"{swa}v_head_dim", grouped_query.head_dim, maximum=MAX_HEADS)
+    return replace(grouped_query, v_head_dim=width, sinks=sinks)
 
 
 def is_windowed_mimo(fields: Fields, layer: int) -> bool:

@@ -83,7 +83,9 @@ def _context(fields: Fields) -> int:
     positions = fields.size("max_position_embeddings")
     for key in ("rope_scaling", "rope_parameters"):
         rope = fields.under(key)
-        if rope is not None and "yarn" in {rope.values.get("rope_type"), rope.values.get("type")}:
+        if rope is not None and "yarn" in {
+            rope.text(name) for name in ("rope_type", "type") if rope.has(name)
+        }:
             trained = rope.size("original_max_position_embeddings", positions)
             return int(trained * rope.ratio("factor", 1.0))
     return positions

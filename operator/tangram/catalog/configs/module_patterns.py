@@ -69,7 +69,7 @@ def module_patterns(patterns: Iterable[str], layers: int, where: str) -> ModuleP
 
 def check_cost(expressions: Iterable[re.Pattern[str]], layers: int, where: str) -> None:
     """Raise `InputError` where matching every module of `layers` could take more than seconds."""
-    repeats = [len(_REPEAT.findall(each.pattern)) for each in expressions]
+    repeats = [len(_REPEAT.findall(pattern.pattern)) for pattern in expressions]
     steps = sum(comb(_NAME_LENGTH + count, count) for count in repeats) * layers * _NAMES_PER_LAYER
     if steps > _MOST_STEPS:
         raise InputError(where, f"has {len(repeats)} expressions, too many for {layers} layers")

@@ -117,8 +117,8 @@ def _module(tensor: Tensor, layer: int) -> str:
 
 def _spellings(name: str, module_names: tuple[tuple[str, str], ...]) -> Iterator[str]:
     """Yield the names that the module may have in checkpoints of the family."""
-    for ours, theirs in module_names:
-        name = f"{name}.".replace(ours, theirs).removesuffix(".")
+    for canonical, published in module_names:
+        name = f"{name}.".replace(canonical, published).removesuffix(".")
     rest = name.removeprefix("model.")
     yield from (beginning + rest for beginning in _BEGINNINGS) if rest != name else (name,)
 
@@ -214,15 +214,15 @@ def _integer_format(fields: Fields, method: str) -> str:
 def _dynamic(fields: Fields, method: str) -> list[tuple[re.Pattern[str], str]]:
     """`-:EXPRESSION` leaves modules alone. `+:EXPRESSION` or `EXPRESSION` changes their bits and groups."""
     rules = fields.under("dynamic")
-    found = []
+    formats = []
     for key in list(rules.values)[:_MOST_RULES] if rules is not None else ():
         pattern = expression(key.removeprefix("-:").removeprefix("+:"), f"{fields.where}: dynamic")
         changes = rules.under(key) if rules is not None else None
         own = replace(fields, values={**fields.values, **(changes.values if changes else {})})
-        found.append((pattern, _SIXTEEN_BITS if key.startswith("-:") else _integer_format(own, method)))
+        formats.append((pattern, _SIXTEEN_BITS if key.startswith("-:") else _integer_format(own, method)))
     if rules is not None and len(rules.values) > _MOST_RULES:
         raise fields.error("dynamic", f"has {len(rules.values)} rules; at most {_MOST_RULES} are read")
-    return found
+    return formats
 
 
 def _names_in_lists(fields: Fields, key: str) -> tuple[str, ...]:
@@ -256,13 +256,13 @@ def _compressed(fields: Fields, layers: int) -> Format:
     rules = [
         _compressed_group(group, layers) for key in groups.values if (group := groups.under(key)) is not None
     ]
-    known = [rule for rule in rules if rule is not None]
-    if not known:
+    rules_with_weights = [rule for rule in rules if rule is not None]
+    if not rules_with_weights:
         raise fields.error("config_groups", "has no group with weights")
 
     def format_of(names: Names) -> str:
-        named = (form for targets, _, form in known if targets.match(names))
-        of_class = (form for _, all_linear, form in known if all_linear)
+        named = (form for targets, _, form in rules_with_weights if targets.match(names))
+        of_class = (form for _, all_linear, form in rules_with_weights if all_linear)
         return next(named, None) or next(of_class, _SIXTEEN_BITS)
 
     return format_of
