@@ -63,6 +63,12 @@ PRECISIONS = {
         Precision("int8_gptq", 8, _SIXTEEN, group=128, scale_bytes=2, zero_bits=8, column_bytes=4),
         Precision("nvfp4", 4, ("fp4", "bf16"), group=16, scale_bytes=1, matrix_bytes=8),
         Precision("mxfp4", 4, ("bf16",), group=32, scale_bytes=1),
+    )
+}
+# Layouts in which checkpoints are stored, beside these: engines convert to none of them.
+STORED_LAYOUTS = {
+    precision.name: precision
+    for precision in (
         Precision("mxfp8", 8, ("fp8",), group=32, scale_bytes=1),
         Precision("int4_packed", 4, _SIXTEEN, group=128, scale_bytes=2, matrix_bytes=16),
         Precision("int8_packed", 8, _SIXTEEN, group=128, scale_bytes=2, matrix_bytes=16),
@@ -73,6 +79,7 @@ PRECISIONS = {
         Precision("bnb_int8", 8, _SIXTEEN, row_bytes=4),
     )
 }
+_FORMATS = PRECISIONS | STORED_LAYOUTS
 ALIASES = {
     "bfloat16": "bf16",
     "float16": "fp16",
@@ -104,8 +111,9 @@ def precision(name: str, field: str = "precision") -> Precision:
         normalized,
     )
     if grouped:
-        return replace(PRECISIONS[grouped[1]], name=normalized, group=int(grouped[2] or LARGEST))
-    known_format = PRECISIONS.get(ALIASES.get(normalized, normalized))
+        base = _FORMATS[grouped[1]]
+        return replace(base, name=normalized, group=int(grouped[2] or LARGEST))
+    known_format = _FORMATS.get(ALIASES.get(normalized, normalized))
     if known_format is None:
         raise InputError(field, f"{name!r} is not a precision of weights; known are {', '.join(PRECISIONS)}")
     return known_format
