@@ -2,8 +2,9 @@
 
 `config` is config.json without keys that change no tensor and no cache. `hf_quant_config.json` is merged in.
 `config_from` says where it was read. `parameters` are those of the class in transformers 5, built on the meta
-device: drafts are not among them, and a tied head counts once. `stored_bytes` are published, as
-`stored_bytes_from` says. Configurations state sizes only: no licence of weights extends to them.
+device: drafts are not among them, and a tied head counts once. It has no class for Llama-Nemotron and
+MiMo-7B: theirs are counted by hand. `stored_bytes` are published, as `stored_bytes_from` says. Configurations
+state sizes only: no licence of weights extends to them.
 """
 
 import gzip

@@ -260,6 +260,18 @@ VARIANTS = {
     ),
     "olmo3": ("Olmo3ForCausalLM", {"sliding_window": 32}),
     "ministral3": ("Ministral3ForCausalLM", {"head_dim": 16}),
+    "exaone4": ("Exaone4ForCausalLM", {"head_dim": 16, "sliding_window": 32, "sliding_window_pattern": 4}),
+    "dots1": (
+        "Dots1ForCausalLM",
+        {
+            "head_dim": 16,
+            "n_routed_experts": 8,
+            "n_shared_experts": 1,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 40,
+            "first_k_dense_replace": 1,
+        },
+    ),
     "ernie 4.5": ("Ernie4_5ForCausalLM", {"head_dim": 16}),
     "glm4-moe-lite": (
         "Glm4MoeLiteForCausalLM",

@@ -62,6 +62,8 @@ CACHES = {
     "MiniMaxAI/MiniMax-M2.5": ({None: 62 * 2 * 8 * 128 * 2}, 0),
     "mistralai/Mistral-Small-3.1-24B-Instruct-2503": ({None: 40 * 2 * 8 * 128 * 2}, 0),
     "CohereLabs/c4ai-command-r-plus": ({None: 64 * 2 * 8 * 128 * 2}, 0),
+    # 49 of 80 layers attend.
+    "nvidia/Llama-3_3-Nemotron-Super-49B-v1": ({None: 49 * 2 * 8 * 128 * 2}, 0),
     "deepseek-ai/DeepSeek-V3": ({None: 61 * (512 + 64) * 2}, 0),
     "moonshotai/Kimi-K2.5": ({None: 61 * (512 + 64) * 2}, 0),
     "deepseek-ai/DeepSeek-V3.2": ({None: 61 * ((512 + 64) * 2 + 132)}, 0),

@@ -150,6 +150,28 @@ def is_windowed_gemma4(fields: Fields, layer: int) -> bool:
     return (layer + 1) % 6 != 0 and layer + 1 < fields.size("num_hidden_layers")
 
 
+def searched(fields: Fields, layer: int) -> Attention | None:
+    """Return attention of Llama-Nemotron: layers differ in KV heads, and some have no attention."""
+    block = searched_block(fields, layer, "attention")
+    if block is None:
+        return None
+    heads, group = fields.size("num_attention_heads", maximum=MAX_HEADS), block.size("n_heads_in_group")
+    if heads % group:
+        raise block.error("n_heads_in_group", f"{group} does not divide the {heads} attention heads")
+    return grouped(replace(fields, values={**fields.values, "num_key_value_heads": heads // group}))
+
+
+def searched_block(fields: Fields, layer: int, part: str) -> Fields | None:
+    """Return what `block_configs` says of a part of a layer; None: the layer lacks it."""
+    block = fields.entry("block_configs", layer).under(part)
+    if block is None:
+        raise fields.error("block_configs", f"says nothing of {part} in layer {layer}")
+    for key in ("replace_with_linear", "sparsify"):
+        if block.values.get(key):
+            raise block.error(key, "is not known")
+    return None if block.flag("no_op") else block
+
+
 def mimo(fields: Fields, layer: int) -> Attention:
     """Return attention of MiMo-V2: windowed layers have sizes of their own."""
     windowed = is_windowed_mimo(fields, layer)

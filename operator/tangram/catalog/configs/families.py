@@ -217,6 +217,7 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "Qwen2ForCausalLM": replace(_QWEN2_FAMILY, in_engine=True),
     "Qwen2_5_VLForConditionalGeneration": replace(_QWEN2_FAMILY, under=_TEXT, tower=towers.qwen2_5_vision),
+    "MiMoForCausalLM": replace(_QWEN2_FAMILY, draft=drafts.shared_embeddings),
     "Qwen2MoeForCausalLM": Family(attention.biased_inputs, feed_forward.qwen2_moe, _late),
     "Qwen3ForCausalLM": replace(_QWEN3_FAMILY, in_engine=True),
     "Qwen3VLForConditionalGeneration": replace(_QWEN3_FAMILY, under=_TEXT, tower=towers.qwen3_vision),
@@ -291,6 +292,9 @@ FAMILIES: Mapping[str, Family] = {
         defaults={"attention_bias": True, "head_dim": 128, "num_key_value_heads": 8},
         in_engine=True,
     ),
+    "Exaone4ForCausalLM": Family(attention.normed, feed_forward.norms_behind, _but_every_fourth),
+    "Dots1ForCausalLM": Family(attention.normed, feed_forward.deepseek_v3),
+    "DeciLMForCausalLM": Family(attention.searched, feed_forward.searched),
     "Ernie4_5ForCausalLM": Family(attention.grouped, feed_forward.dense, tied=True),
     "Ernie4_5_MoeForCausalLM": Family(attention.grouped, feed_forward.ernie_moe, tied=True),
 }

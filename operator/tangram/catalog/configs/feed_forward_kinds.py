@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from tangram.catalog.configs.attention_kinds import searched_block
 from tangram.catalog.configs.recurrent_kinds import nemotron_kind
 from tangram.catalog.models.layer_parts import Attention, LayerGroup
 from tangram.catalog.models.layer_tensors import norm
@@ -32,6 +33,14 @@ def norms_behind(fields: Fields, attention: Attention | None, layer: int) -> Lay
     names = ("post_attention_layernorm", "post_feedforward_layernorm")
     after = tuple(norm(f"model.layers.*.{name}", hidden) for name in names)
     return replace(dense(fields, attention, layer), norms=0, extra_tensors=after)
+
+
+def searched(fields: Fields, attention: Attention | None, layer: int) -> LayerGroup:
+    """Return a layer of Llama-Nemotron: MLPs differ in width."""
+    block, hidden = searched_block(fields, layer, "ffn"), fields.size("hidden_size")
+    # Width as transformers' DeciLM computes it: two thirds of the multiple, rounded up to 256.
+    width = 256 * -(-int(2 * block.ratio("ffn_mult", 1.0) * hidden / 3) // 256) if block else 0
+    return LayerGroup(1, attention, width, norms=(attention is not None) + (block is not None))
 
 
 def _experts(fields: Fields, attention: Attention | None, count_key: str, size_key: str) -> LayerGroup:

@@ -80,6 +80,15 @@ class Fields:
             raise self.error(key, f"is {short(value)}, not an object")
         return Fields(value, f"{self.where}: {_plain(key)}")
 
+    def entry(self, key: str, index: int) -> "Fields":
+        """Return the object at a place of a list."""
+        entries = self.values.get(key)
+        if not isinstance(entries, list | tuple) or index >= len(entries):
+            raise self.error(key, f"has no entry {index}" if entries is not None else "is missing")
+        if not isinstance(entries[index], Mapping):
+            raise self.error(key, f"has at {index} {short(entries[index])}, not an object")
+        return Fields(entries[index], f"{self.where}: {_plain(key)}: {index}")
+
     def _list(self, key: str, is_valid: Callable[[Any], bool], items: str) -> Sequence[Any]:
         value = self.values.get(key)
         if value is None:
