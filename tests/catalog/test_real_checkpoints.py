@@ -96,6 +96,10 @@ CACHES = {
         {None: 6 * 2 * 2 * 128 * 2},
         23 * (3 * (4096 + 2 * 8 * 128) * 2 + 64 * 64 * 128 * 4),
     ),
+    "ibm-granite/granite-4.0-h-small": (
+        {None: 4 * 2 * 8 * 128 * 2},
+        36 * (3 * (8192 + 2 * 128) * 2 + 128 * 64 * 128 * 2),
+    ),
     # Every layer has both branches.
     "tiiuae/Falcon-H1-34B-Instruct": (
         {None: 72 * 2 * 4 * 128 * 2},

@@ -216,6 +216,7 @@ FAMILIES: Mapping[str, Family] = {
         module_names=_SPARSE_BLOCKS,
     ),
     "Qwen2ForCausalLM": replace(_QWEN2_FAMILY, in_engine=True),
+    "Qwen2VLForConditionalGeneration": replace(_QWEN2_FAMILY, under=_TEXT, tower=towers.qwen2_vision),
     "Qwen2_5_VLForConditionalGeneration": replace(_QWEN2_FAMILY, under=_TEXT, tower=towers.qwen2_5_vision),
     "MiMoForCausalLM": replace(_QWEN2_FAMILY, draft=drafts.shared_embeddings),
     "Qwen2MoeForCausalLM": Family(attention.biased_inputs, feed_forward.qwen2_moe, _late),
@@ -285,6 +286,13 @@ FAMILIES: Mapping[str, Family] = {
     "OlmoeForCausalLM": replace(_OLMO2_FAMILY, layer=feed_forward.olmoe),
     "GraniteForCausalLM": Family(attention.biased_by_flag, feed_forward.dense),
     "GraniteMoeForCausalLM": Family(attention.biased_by_flag, feed_forward.mixtral),
+    "GraniteMoeHybridForCausalLM": Family(
+        recurrent_kinds.granite_attention,
+        feed_forward.granite_hybrid,
+        recurrent=recurrent_kinds.granite_state,
+        layer_kinds=("attention", "full_attention", "mamba", "linear_attention"),
+        module_names=((".mlp.experts", ".block_sparse_moe"), (".mlp.shared_experts.", ".shared_mlp.")),
+    ),
     "SmolLM3ForCausalLM": Family(attention.biased_by_flag, feed_forward.dense),
     "SeedOssForCausalLM": Family(
         attention.biased_by_two_flags,

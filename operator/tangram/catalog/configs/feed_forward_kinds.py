@@ -68,6 +68,14 @@ def gpt_oss(fields: Fields, attention: Attention | None, layer: int) -> LayerGro
     return replace(mixtral(fields, attention, layer), router_bias=True, expert_bias=True)
 
 
+def granite_hybrid(fields: Fields, attention: Attention | None, layer: int) -> LayerGroup:
+    """Return a layer of Granite 4: a shared MLP, and experts beside it in the larger models."""
+    shared = fields.size("shared_intermediate_size", 1024)
+    if not fields.size("num_local_experts", 8, minimum=0):
+        return LayerGroup(1, attention, shared)
+    return replace(mixtral(fields, attention, layer), shared_intermediate_size=shared)
+
+
 def olmoe(fields: Fields, attention: Attention | None, _layer: int) -> LayerGroup:
     """Return a layer of OLMoE."""
     return _experts(fields, attention, "num_experts", "intermediate_size")

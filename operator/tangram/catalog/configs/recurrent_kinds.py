@@ -75,8 +75,27 @@ def nemotron_kind(fields: Fields, layer: int) -> str:
     return kind
 
 
+def granite_state(fields: Fields, layer: int) -> Recurrent | None:
+    """Return the Mamba-2 branch of Granite 4, in the layers that `layer_types` marks."""
+    if granite_attention(fields, layer) is not None:
+        return None
+    return _mamba2_by_expansion(fields, normed=True)
+
+
+def granite_attention(fields: Fields, layer: int) -> Attention | None:
+    """Return the attention of Granite 4, in the few layers that have it."""
+    types = fields.names("layer_types")
+    attends = layer < len(types) and types[layer] in {"attention", "full_attention"}
+    return biased_by_flag(fields, layer) if attends else None
+
+
 def falcon_state(fields: Fields, _layer: int) -> Recurrent:
     """Return the Mamba-2 branch of Falcon-H1, beside attention in every layer."""
+    return _mamba2_by_expansion(fields, normed=fields.flag("mamba_rms_norm"))
+
+
+def _mamba2_by_expansion(fields: Fields, *, normed: bool) -> Recurrent:
+    """Return a mixer of Bamba's keys, which Falcon-H1 and Granite 4 share."""
     expanded = fields.size("mamba_expand", 2) * fields.size("hidden_size")
     return _mamba2(
         fields,
@@ -87,7 +106,7 @@ def falcon_state(fields: Fields, _layer: int) -> Recurrent:
         state=fields.size("mamba_d_state", 256),
         kernel=fields.size("mamba_d_conv", 4),
         conv_bias=fields.flag("mamba_conv_bias", default=True),
-        normed=fields.flag("mamba_rms_norm"),
+        normed=normed,
     )
 
 

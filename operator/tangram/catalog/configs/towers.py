@@ -70,6 +70,17 @@ def qwen2_5_vision(vision: Fields, text: Fields) -> int:
     return hidden * 3 * frames * patch * patch + layers + merger
 
 
+def qwen2_vision(vision: Fields, _text: Fields) -> int:
+    """`Qwen2VisionTransformerPretrainedModel`: `hidden_size` is the width of the decoder."""
+    hidden, wide = vision.size("embed_dim", 1280), vision.size("hidden_size", 3584)
+    inner = int(hidden * vision.ratio("mlp_ratio", 4))
+    patch, frames = vision.size("patch_size", 14), vision.size("temporal_patch_size", 2)
+    merged = hidden * vision.size("spatial_merge_size", 2) ** 2
+    layers = vision.size("depth", 32, maximum=10_000) * _encoder_layer(hidden, inner)
+    merger = 2 * hidden + merged * merged + merged + merged * wide + wide
+    return hidden * 3 * frames * patch * patch + layers + merger
+
+
 def gemma4_vision(vision: Fields, text: Fields) -> int:
     """`Gemma4VisionModel` and its projector: positions in two tables, gated MLPs."""
     hidden, inner = vision.size("hidden_size", 768), vision.size("intermediate_size", 3072)
