@@ -84,6 +84,8 @@ _LONG_REQUESTS = {
     "long-answers": ("Qwen3-14B", 5000, 80),
     "long-prompts": ("Qwen3-14B", 5000, 80),
     "two-classes": ("Llama-3.1-8B", 5000, 200),
+    "answers-and-prompts": ("Qwen3-14B", 5000, 80),
+    "bursty-classes": ("Llama-3.1-8B", 5000, 200),
 }
 OF_KINDS = tuple(
     Scenario(

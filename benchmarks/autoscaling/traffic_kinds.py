@@ -1,7 +1,7 @@
-"""Ten kinds of traffic that every service sees one day, generated: what a law is judged on beside recorded traces.
+"""Kinds of traffic that every service sees one day, generated: what a law is judged on beside recorded traces.
 
 Five of them are held out: the operator's law was changed while they were unseen, and run on them once, afterwards.
-Each has two hours or less and some ten thousand requests, so that a run takes seconds.
+Each has three hours or less and some ten thousand requests, so that a run takes seconds.
 """
 
 from __future__ import annotations
@@ -69,24 +69,47 @@ KINDS = {
     "long-answers": TrafficKind(
         (_class(SHORT, (0, 4.5), (80, 4.5)), _class(LONG_ANSWERS, (0, 0.3), (80, 0.3)))
     ),
-    "launch": TrafficKind((_class(CHAT, *_launch()),), is_held_out=True),
+    "launch": TrafficKind((_class(CHAT, *_launch()),)),
     "nightly-batch": TrafficKind(
         (
             _class(CHAT, (0, 1.0), (105, 1.0)),
             _class(SHORT, *_pulses(0.0, 6.0, minutes=10, every=35, end=105)),
-        ),
-        is_held_out=True,
+        )
     ),
-    "ramp": TrafficKind(
-        (_class(CHAT, (0, 0.7), (40, 4.0), (65, 4.0), (90, 0.7), (100, 0.7), cv=1.5),), is_held_out=True
-    ),
+    "ramp": TrafficKind((_class(CHAT, (0, 0.7), (40, 4.0), (65, 4.0), (90, 0.7), (100, 0.7), cv=1.5),)),
     "long-prompts": TrafficKind(
-        (_class(SHORT, (0, 2.0), (100, 2.0)), _class(LONG_PROMPTS, (0, 0.2), (100, 0.2))), is_held_out=True
+        (_class(SHORT, (0, 2.0), (100, 2.0)), _class(LONG_PROMPTS, (0, 0.2), (100, 0.2)))
     ),
     "two-classes": TrafficKind(
         (
             _class(CHAT, (0, 2.0), (50, 0.7), (100, 2.0)),
             _class(CODE, (0, 0.3), (50, 1.5), (100, 0.3), cv=3.0),
+        )
+    ),
+    "silent-step": TrafficKind((_class(CHAT, *_steps((0, 0.0), (40, 2.2), (150, 2.2))),), is_held_out=True),
+    "two-fail-overs": TrafficKind(
+        (_class(CHAT, *_steps((0, 1.2), (30, 3.6), (50, 1.2), (85, 3.0), (125, 1.2), (150, 1.2)), cv=1.3),),
+        is_held_out=True,
+    ),
+    "batch-on-ramp": TrafficKind(
+        (
+            _class(CHAT, (0, 0.5), (80, 3.0), (140, 1.0)),
+            _class(SHORT, *_pulses(0.2, 5.0, minutes=14, every=45, end=135), cv=1.5),
+        ),
+        is_held_out=True,
+    ),
+    "answers-and-prompts": TrafficKind(
+        (
+            _class(SHORT, (0, 2.5), (110, 2.5)),
+            _class(LONG_ANSWERS, (0, 0.12), (110, 0.24)),
+            _class(LONG_PROMPTS, (0, 0.1), (110, 0.05)),
+        ),
+        is_held_out=True,
+    ),
+    "bursty-classes": TrafficKind(
+        (
+            _class(CHAT, (0, 1.6), (120, 1.6), cv=2.5),
+            _class(CODE, *_pulses(0.2, 1.8, minutes=8, every=30, end=120), cv=2.0),
         ),
         is_held_out=True,
     ),
