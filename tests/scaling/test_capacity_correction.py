@@ -127,9 +127,10 @@ def test_misses_behind_a_queue_count_at_the_load_that_made_it():
 
     for _ in range(20):
         memory = after(1, queue, replace(memory, compared_at=0.0))
-    over = after(1, sample(1.0), replace(memory, compared_at=0.0))
+    ended = after(1, sample(1.0), replace(memory, compared_at=0.0))
+    over = after(1, sample(1.0), replace(ended, compared_at=0.0))
 
-    assert memory.queued_load == pytest.approx(12.0 / 3 / 1.96)
+    assert memory.queued_load == ended.queued_load == pytest.approx(12.0 / 3 / 1.96)
     assert over.queued_load < 0.2
 
 
@@ -151,8 +152,21 @@ def test_misses_behind_a_queue_that_began_while_nothing_was_read_teach_nothing()
 
     assert sum(memory.load_misses.misses) == 0.0
     assert memory.correction.trusted_share >= 1.0
-    memory = corrected(memory, sample(9.0, attainment=0.5), now=720.0)  # none waits any more
+    memory = corrected(memory, sample(9.0, attainment=0.2), now=720.0)  # none waits any more, but these did
+    assert sum(memory.load_misses.misses) == 0.0
+    memory = corrected(memory, sample(9.0, attainment=0.5), now=780.0)
     assert sum(memory.load_misses.misses) == pytest.approx(0.5 * 540, rel=0.01)
+
+
+def test_a_minute_in_which_a_burst_and_a_queue_begin_teaches_nothing():
+    memory = after(2, sample(0.1, attainment=1.0))
+    before = sum(memory.load_misses.misses)
+
+    burst = corrected(memory, sample(9.0, attainment=0.4, waiting=5.0), now=180.0)
+    again = corrected(burst, sample(9.0, attainment=0.4, waiting=5.0), now=240.0)
+
+    assert sum(burst.load_misses.misses) == pytest.approx(before)
+    assert sum(again.load_misses.misses) > before + 100
 
 
 def test_replicas_of_a_clock_that_was_set_back_are_forgotten():
@@ -279,7 +293,7 @@ def test_misses_at_low_load_are_no_reason_for_a_replica():
         (with_unavoidable, (HALF,)),
         (with_unavoidable, (HALF, 1.3 * HALF)),
         (lambda _load: 0.9, (LOW, 2.0, HALF, FULL)),
-        (lambda load: 0.9 if load > 4 else 0.03, (LOW, 2.0, HALF, FULL)),
+        (lambda load: 0.9 if load > 4 else 0.015 * load, (LOW, 2.0, HALF, FULL)),
         (SMOOTH.missed_share, (LOW, 2.0, HALF, FULL)),
     ],
     ids=[

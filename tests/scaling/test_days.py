@@ -178,7 +178,8 @@ def test_a_constant_load_is_constant_whatever_the_capacity_model_predicts(predic
     decisions = plant.run(hours=12)
 
     assert decisions[-1].replicas in (2, 3, 4)  # two miss the objective by half a point
-    assert len(changes(decisions[: 4 * 240])) <= 4, changes(decisions)
+    # Where half is predicted: up to the predicted number in two orders or three, and down as the misses show.
+    assert len(changes(decisions[: 4 * 240])) <= 5, changes(decisions)
     assert changes(decisions[4 * 240 :]) == []
     assert plant.counts["tpot_good"] / plant.counts["ended"] > 0.99
 

@@ -57,6 +57,20 @@ def test_a_rising_load_is_forecast_above_its_present_level():
     assert rate_at(rising, 0.6, horizon_s=300) > rising[-1] + 0.15
 
 
+def test_a_leap_from_silence_widens_the_margin_of_silence_alone():
+    before = noisy(60, 0.1, seed=1)
+    rates = [*before, *noisy(30, 6.0, seed=2)]
+
+    assert rate_at(rates, 0.9825) < 1.6 * 6.0
+    assert rate_at([*rates, *noisy(10, 0.1, seed=3)], 0.995) > 2 * rate_at(before, 0.995)
+
+
+def test_the_present_rate_is_assumed_to_stay_at_a_level_that_is_new():
+    rates = [*noisy(60, 0.5, seed=1), 6.0]
+
+    assert rate_at(rates, 0.4) > 5.0
+
+
 def test_bursts_of_the_past_raise_the_margin():
     quiet = noisy(240, 5.0, seed=5)
     bursty = [rate * (4 if minute % 40 == 7 else 1) for minute, rate in enumerate(quiet)]

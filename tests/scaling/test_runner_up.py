@@ -9,6 +9,7 @@ from tangram.scaling import feed_forward as law
 from tangram.scaling.feed_forward import ExpectedMisses
 from tangram.scaling.outlook.forecast import DISTRIBUTION, Forecast
 from tangram.scaling.outlook.load_history import LoadHistory
+from tangram.scaling.outlook.load_misses import LoadMisses
 from tangram.scaling.outlook.load_outlook import LoadOutlook, NeedLimit, RunnerUp
 from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
 from tests.scaling.test_feed_forward import CHAT, PARAMS, outlook, sample
@@ -71,6 +72,29 @@ def test_one_replica_fewer_would_exceed_the_error_budget():
     assert found.cause.endswith("with 2, beyond the error budget of 10 %")
 
 
+@pytest.mark.parametrize(
+    ("requests", "missed_share", "planned"),
+    [(0, 0.0, 0.1), (9e6, 0.0, 0.4), (9e6, 0.05, 0.25), (9e6, 0.2, 0.1)],
+)
+def test_what_few_misses_leave_of_the_error_budget_is_planned_with(requests, missed_share, planned):
+    counts = LoadMisses().counted(0.5, requests, missed_share) if requests else LoadMisses()
+
+    assert law.planned_budget(ScalingMemory(load_misses=counts), 0.1) == pytest.approx(planned, rel=0.01)
+    assert law.planned_budget(ScalingMemory(missed_share=0.05), 0.1) == pytest.approx(0.25)
+
+
+def test_the_expected_load_is_planned_with_the_error_budget_of_the_objective():
+    counts = LoadMisses().counted(0.5, 9e6, 0.0)
+
+    for rate in (1.0, 2.0, 5.0, 8.0, 13.0):
+        found = law.needed(
+            ScalingMemory(load_misses=counts), PARAMS, CHAT, outlook(), sample(rate), queued=False, now=0.0
+        )
+        expected = ExpectedMisses(found.load.certain, outlook().capacity)
+        assert expected.share(found.replicas) <= 0.1
+        assert found.replicas == 1 or found.runner_up.missed_share > found.error_budget
+
+
 def test_a_queue_is_named_where_it_is_why_one_fewer_does_not_do():
     found = need(reading=sample(5.0, waiting=300.0), queued=True)
 
@@ -108,7 +132,9 @@ def test_the_runner_up_costs_one_more_evaluation_at_most(monkeypatch, replica_ra
     for budget in (found.error_budget, found.error_budget / 2):
         misses.least_part(budget, misses.replicas_within(budget, capacity.rate_at(90)))
     misses.share(found.replicas)
-    misses.of_certain_load.replicas_within(found.error_budget, capacity.rate_at(90))
+    for budget in (found.error_budget, found.error_budget / 2):
+        certain = misses.of_certain_load
+        certain.least_part(budget, certain.replicas_within(budget, capacity.rate_at(90)))
 
     assert len(with_runner_up) <= len(evaluated) + 1
     if found.replicas > 1:

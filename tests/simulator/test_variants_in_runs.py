@@ -90,7 +90,7 @@ def both() -> tuple[DeploymentResult, OperatorLaw]:
     """Two H100s are left of eight, and seven A100s are free: either alone carries less than the load."""
     first, second = of_model(H100, 2, 6), of_model(A100, 7)
     trace = poisson_trace(120_000, 40.0, input_tokens=PROMPT)
-    return ran(trace, H100, first + second, lost(LOST_AT, first[1:]), 8, min_replicas=4)
+    return ran(trace, H100, first + second, lost(LOST_AT, first[1:]), 8, min_replicas=6)
 
 
 def test_two_gpu_models_serve_together_where_neither_has_enough_devices(
@@ -164,7 +164,7 @@ def test_replicas_of_a_lost_pool_move_to_another_one_and_are_counted_there() -> 
 def test_a_move_gets_the_replicas_that_the_measured_load_needs_on_the_new_shape() -> None:
     """Of the short requests that the spec expects an A100 serves more than half as many as an H100."""
     first, second = of_model(A100, 4, 4), of_model(H100, 8)
-    trace = poisson_trace(20_000, 20.0, input_tokens=PROMPT)
+    trace = poisson_trace(24_000, 24.0, input_tokens=PROMPT)
     stated = Traffic(None, around(100), around(150))
 
     result, _ = ran(trace, A100, first + second, lost(LOST_AT, first), 6, traffic=stated)

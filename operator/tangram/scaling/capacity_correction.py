@@ -8,9 +8,9 @@ long: these are no reason for a replica. All three follow the requests of hours:
 Misses count at the load of the last two minutes, or of the last one where it has doubled: a burst that begins
 would count at half of its load, and teach that a replica carries next to nothing. The load is that of the
 replicas that were ready in this time: one that is ready at its end served none of the requests that missed.
-Misses behind a queue count at the highest load since it began, which caused them, to the minute in which
-it ends; not at all where it began while nothing was read, or on replicas of another shape: that load is not
-known. Only FRESH readings count.
+Misses behind a queue count at the highest load since it began, which caused them, to the minute that begins
+with one; not at all where it began while nothing was read, or on replicas of another shape: that load is not
+known. Nor is the load of a minute in which a burst and a queue begin. Only FRESH readings count.
 """
 
 import math
@@ -69,7 +69,8 @@ def corrected(
     passed = now - memory.compared_at
     rounds = (*memory.serving, (now, ready))
     serving = tuple((at, count) for at, count in rounds if 0 <= now - at < every_s and count)
-    is_queued = memory.is_queued or (sample.waiting or 0.0) >= max(1, ready)
+    waits = (sample.waiting or 0.0) >= max(1, ready)
+    is_queued = memory.is_queued or waits
     memory = replace(memory, serving=serving, is_queued=is_queued)
     predicted = outlook.capacity.rate_at(reference)
     if 0 <= passed < every_s or not serving or rate is None or predicted <= 0:
@@ -78,20 +79,22 @@ def corrected(
         memory = interrupted(memory)
     served_by = sum(count for _, count in serving) / len(serving)
     loads = (*memory.loads[1 - _MINUTES :], rate / served_by / predicted)
-    caused_by = loads[-1] if loads[-1] > _BURST * loads[0] else sum(loads) / len(loads)
+    is_burst = loads[-1] > _BURST * loads[0]
+    caused_by = loads[-1] if is_burst else sum(loads) / len(loads)
     if is_queued:
         caused_by = max(caused_by, memory.queued_load)  # the queue is that of an earlier load
     load_misses = memory.load_misses.faded(passed)
     window = sample.windows(params.window_s)[0]
     missed = _missed(limits.reachable_objectives(memory, intent), window)
-    if missed is not None and window.requests and math.isfinite(caused_by):
+    is_known = math.isfinite(caused_by) and not (is_burst and is_queued)
+    if missed is not None and window.requests and is_known:
         counts_once = every_s / params.window_s
         load_misses = load_misses.counted(caused_by, counts_once * window.requests, missed)
     memory = replace(
         memory,
         compared_at=now,
         loads=loads,
-        is_queued=False,
+        is_queued=waits,
         queued_load=caused_by,
         load_misses=load_misses,
     )
@@ -111,12 +114,14 @@ def _comparable(memory: ScalingMemory, objectives: Objectives, reference: float)
     """
     if (memory.corrected_for, memory.corrected_at) == (objectives, reference):
         return memory
-    if memory.corrected_for not in (None, objectives):
+    is_known = memory.corrected_for in (None, objectives)
+    if not is_known:
         memory = replace(memory, correction=AS_PREDICTED)
     if memory.corrected_at is not None:
         memory = replace(
             memory,
             prior=memory.correction,
+            missed_share=memory.measured_missed_share if is_known else None,
             load_misses=LoadMisses(),
             loads=(),
             queued_load=0.0,

@@ -208,6 +208,7 @@ def forget_learned(memory: ScalingMemory) -> ScalingMemory:
         start_s=None,
         correction=AS_PREDICTED,
         prior=AS_PREDICTED,
+        missed_share=None,
         corrected_for=None,
         corrected_at=None,
         load_misses=LoadMisses(),
@@ -331,7 +332,9 @@ def _grow(inputs: ScalingInputs, sample: Sample) -> ScalingDecision | None:
     if supply.nothing_starts(memory):
         text = f"{cause}, but no replica of the last orders became ready: none is added before one does"
         return inputs.order(held, NOT_STARTING, text, text)
-    if not _last_order_shows(memory, params, inputs.now, queued=queued):
+    # An order by a forecast is to serve the queue within a minute of its replicas.
+    queue_shows = queued and inputs.need is None
+    if not _last_order_shows(memory, params, inputs.now, queued=queue_shows):
         # An order is on its way: only a forecast that has risen by more than one replica adds to it.
         if forecast <= held + 1:
             return inputs.order(held, "WaitingForReplicas", f"{cause}; the last step has yet to take effect")

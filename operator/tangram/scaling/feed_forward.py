@@ -5,7 +5,7 @@ that is corrected live (`capacity_correction`).
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from tangram.fleet import Intent
@@ -20,6 +20,9 @@ from tangram.scaling.state import ScalingMemory, ScalingParams
 MOST_REPLICAS = 10_000  # that are ever recommended
 MOST_AVERAGED = 30  # bins of the load that are averaged
 _LASTING_BUDGET = 0.5  # share of the error budget down to which replicas are removed
+# Error budgets that are planned with beyond the one of the objective while no request misses, and the misses
+# that it takes to know how many do.
+_GIVEN_BACK, _ASSUMED_MISSES = 3.0, 100.0
 _PART, _LEAST_PART = 0.03, 0.01  # accuracy of a part of a replica, and the smallest one
 _DRAIN_S = 60.0  # within which a queue is to be served beside the arrivals
 _LOOP_S = 30.0  # from a change of the load to an order: half a window of rates and one round
@@ -51,25 +54,50 @@ def needed(
     backlog = (sample.waiting or 0.0) / _DRAIN_S if queued else 0.0
     percentile = limits.forecast_objectives(memory, intent).strictest_percentile
     misses = ExpectedMisses(load, capacity, backlog)
-    budget, replica_rate = 1 - percentile / 100, capacity.rate_at(percentile)
+    allowed, replica_rate = 1 - percentile / 100, capacity.rate_at(percentile)
     predicted = outlook.capacity.rate_at(percentile)
-    replicas = misses.replicas_within(budget, replica_rate)
-    lasting = misses.replicas_within(_LASTING_BUDGET * budget, replica_rate)
+    is_mixed = outlook.capacity.beside is not None  # what then misses is not counted
+    certain = misses.of_certain_load
+    bounds = ((misses, allowed if is_mixed else planned_budget(memory, allowed)), (certain, allowed))
+    replicas, part = _fewest(bounds, replica_rate)
+    lasting_bounds = tuple((load, _LASTING_BUDGET * share) for load, share in bounds)
+    lasting, lasting_part = _fewest(lasting_bounds, replica_rate)
+    bound, budget = max(bounds, key=lambda bound: bound[0].replicas_within(bound[1], replica_rate))
     return ReplicaNeed(
         replicas,
         lasting,
         load,
         replica_rate,
-        misses.share(replicas),
+        bound.share(replicas),
         backlog,
         budget,
-        misses.limit(replicas, budget),
-        RunnerUp(replicas - 1, misses.share(replicas - 1)) if replicas > 1 else None,
-        misses.least_part(budget, replicas) * replica_rate,
-        misses.least_part(_LASTING_BUDGET * budget, lasting) * replica_rate,
+        bound.limit(replicas, budget),
+        RunnerUp(replicas - 1, bound.share(replicas - 1)) if replicas > 1 else None,
+        part * replica_rate,
+        lasting_part * replica_rate,
         replica_rate / predicted if predicted else 1.0,
-        max(0, replicas - misses.of_certain_load.replicas_within(budget, replica_rate)),
+        max(0, replicas - certain.replicas_within(allowed, replica_rate)),
     )
+
+
+def _fewest(bounds: Sequence[tuple["ExpectedMisses", float]], replica_rate: float) -> tuple[int, float]:
+    """Return the fewest replicas within the error budget of each load, and how many are enough if the last of
+    them may be a smaller one.
+    """
+    replicas = max(misses.replicas_within(budget, replica_rate) for misses, budget in bounds)
+    return replicas, max(misses.least_part(budget, replicas) for misses, budget in bounds)
+
+
+def planned_budget(memory: ScalingMemory, allowed: float) -> float:
+    """Return the share of requests that the forecast may miss, where the objective allows `allowed`.
+
+    The forecast errs on the side of more replicas, and replicas are kept for a while. Where fewer requests
+    miss than are allowed, more are planned to, at most four times `allowed`. The load that is certain is
+    planned with `allowed` alone.
+    """
+    assumed = allowed if memory.missed_share is None else memory.missed_share
+    missed = memory.load_misses.missed_share(assumed, _ASSUMED_MISSES / allowed)
+    return allowed * (1 + _GIVEN_BACK * max(0.0, 1 - missed / allowed))
 
 
 @dataclass(frozen=True, slots=True)

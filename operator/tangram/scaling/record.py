@@ -23,7 +23,7 @@ _MOST_REPLICAS = 2**31 - 1
 _MOST_SECONDS = 86_400.0
 _MOST_LOAD = 1e7
 _DIGITS = 3
-_LEAST_UNAVOIDABLE = 0.001
+_LEAST_UNAVOIDABLE = _LEAST_MISSED = 0.001
 
 
 def record(memory: ScalingMemory) -> dict[str, Any]:
@@ -49,6 +49,9 @@ def record(memory: ScalingMemory) -> dict[str, Any]:
     unavoidable = memory.correction.unavoidable_share
     if unavoidable >= _LEAST_UNAVOIDABLE:
         block["unavoidableShare"] = _decimal(nearest_step(unavoidable), 2)
+    missed = memory.measured_missed_share
+    if missed is not None:
+        block["missedShare"] = _decimal(nearest_step(max(missed, _LEAST_MISSED)), 2)
     if memory.ttft_reachable is not None:
         block["ttftReachable"] = memory.ttft_reachable
     if memory.tpot_reachable is not None:
@@ -85,6 +88,7 @@ def recalled(block: Mapping[str, Any]) -> ScalingMemory:
         tpot_reachable=_flag(block.get("tpotReachable")),
         correction=correction,
         prior=correction,
+        missed_share=_positive(block.get("missedShare"), 1.0),
         provisioned=_provisioned(block),
     )
 

@@ -43,6 +43,9 @@ class ScalingParams:
         return round(self.history_s / STEP_S)
 
 
+RECORDED_REQUESTS = 1000.0  # that a recorded share of misses counts as, and the fewest that it is recorded of
+
+
 @dataclass(frozen=True, slots=True)
 class ScalingMemory:
     """What the law remembers of one LLMDeployment. Timers restart with the operator, so no replica is removed
@@ -80,6 +83,7 @@ class ScalingMemory:
     # Feed-forward (`feed_forward`).
     correction: CapacityCorrection = AS_PREDICTED  # of the predicted capacity
     prior: CapacityCorrection = AS_PREDICTED  # as recorded, before any request of `load_misses`
+    missed_share: float | None = None  # of requests, as recorded, before any request of `load_misses`
     corrected_for: Objectives | None = None  # whose misses it explains
     corrected_at: float | None = None  # percentile in whose highest load `load_misses` has its loads
     load_misses: LoadMisses = field(default_factory=LoadMisses)  # from which it follows
@@ -92,6 +96,15 @@ class ScalingMemory:
     # The load that the replicas are ordered for; None: not known. It holds for any shape.
     provisioned: ProvisionedLoad | None = None
     rate_steps: Recommendations = ()  # of its rate, as `recommendations` are of replicas
+
+    @property
+    def measured_missed_share(self) -> float | None:
+        """The share of requests that missed an objective, with what was recorded; None: too few are known."""
+        if self.missed_share is not None:
+            return self.load_misses.missed_share(self.missed_share, RECORDED_REQUESTS)
+        if sum(self.load_misses.requests) < RECORDED_REQUESTS:
+            return None
+        return self.load_misses.missed_share(0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,7 +166,10 @@ class NeedStatus(APIModel):
     expected_missed_share: Decimal = Field(
         description="Share of requests, 0 to 1, expected to miss an objective with so many replicas."
     )
-    error_budget: Decimal = Field(description="Share of requests, 0 to 1, that may miss an objective.")
+    error_budget: Decimal = Field(
+        description="Share of requests, 0 to 1, that may miss an objective by the forecast. It is up to four "
+        "times the error budget of the objective while fewer requests miss than that allows."
+    )
     limit: Reason = Field(
         description="What keeps the number from being another one. ErrorBudget: the runner-up exceeds it. "
         "Queue: the same, because a queue is served beside the arrivals. FurtherReplica: one more would "
@@ -234,6 +237,10 @@ class ScalingStatus(APIModel):
     unavoidable_share: Decimal | None = optional(
         "Share of requests that miss an objective at low load, too, as measured: more replicas do not help "
         "them."
+    )
+    missed_share: Decimal | None = optional(
+        "Share of requests that missed an objective in the last hours. While it is below the error budget "
+        "the forecast plans with fewer spare replicas."
     )
     recommended_replicas: Count | None = optional(
         "Replicas that the scaling law would order, where spec.replicas sets another number."

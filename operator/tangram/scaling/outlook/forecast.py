@@ -5,6 +5,10 @@ ago. The quantiles of its errors of the past, in units of the square root of the
 independent arrivals have a variance in proportion to their mean), are added to it. Base forecasts are
 averaged with weights by their recent pinball loss, so that where nothing beats persistence the result is
 persistence with the trace's own burstiness, and where days repeat it is the day before.
+
+An error counts by how near the level at which it was made is to the present one: a leap from silence says
+what may follow silence, and nothing about the load that came with it. At a level that is new the present rate
+is assumed to stay.
 """
 
 import math
@@ -17,6 +21,7 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 from tangram.scaling.outlook.load_history import LoadHistory
+from tangram.scaling.outlook.tenth_steps import STEP
 
 AVERAGES_S = (120.0, 300.0, 900.0, 3600.0)  # time constants of exponential averages
 TREND_S = 300.0  # time constant of the slope
@@ -28,6 +33,10 @@ SHARPNESS = 8.0  # weight of a base forecast: exp(-SHARPNESS x relative excess o
 # Before errors are known: an index of dispersion of arrivals in a bin, and a relative error of the level.
 PRIOR_DISPERSION, PRIOR_ERROR = 4.0, 0.15
 PRIOR_COUNT = 15.0  # errors that the prior counts as
+NEW_LEVEL_COUNT = 4.0  # errors at a level, until which it is also assumed that the present rate stays
+# The deviation of the logarithm of a ratio of levels whose errors count for each other. So many requests in
+# a bin are added to both, because ratios of few requests are chance.
+SAME_LEVEL, LEVEL_REQUESTS = math.log(2.0), 4.0
 
 # Quantiles of the load that stand for its distribution, with the probability of each.
 DISTRIBUTION = (
@@ -35,6 +44,7 @@ DISTRIBUTION = (
     *((0.9, 0.1), (0.9625, 0.025), (0.9825, 0.015), (0.995, 0.01)),
 )
 _QUANTILES = tuple(quantile for quantile, _ in DISTRIBUTION)
+_LEAST_WEIGHT = 1e-9  # of an error at any other level
 _JUDGED = 6  # the place of the quantile by whose loss base forecasts are weighted
 
 
@@ -64,8 +74,9 @@ class Forecast:
 
     @property
     def certain(self) -> "Forecast":
-        """The expected load, as if no other could come."""
-        return Forecast(self.horizon_s, self.expected, (self.expected,) * len(self.rates))
+        """The expected load, at most the highest rate, as if no other could come."""
+        rate = min(self.expected, self.rates[-1])
+        return Forecast(self.horizon_s, self.expected, (rate,) * len(self.rates))
 
     def mean_of(self, function: Callable[[float], float]) -> float:
         """Return the expectation of a function of the load."""
@@ -79,9 +90,11 @@ def forecast(history: LoadHistory, rate: float, *, now: float, horizon_s: float)
     """Return the load `horizon_s` after `now`. `rate` is the one of the last `history.step_s` seconds."""
     steps = max(1, math.ceil(horizon_s / history.step_s - 1e-9))
     floor = _floor(history)
+    assumed = _assumed(history, rate)
+    margins, known = _margins(history, steps, _level_step(history, rate))
     bases: list[BaseForecast] = []
     quantiles: list[tuple[float, ...]] = []
-    for margin in _margins(history, steps):
+    for margin in margins:
         level = _predicted_now(margin.base, history, rate, now, horizon_s, steps)
         if level is None or not margin.weight:
             continue
@@ -91,15 +104,15 @@ def forecast(history: LoadHistory, rate: float, *, now: float, horizon_s: float)
         quantiles.append(rates)
     total = sum(base.weight for base in bases)
     if not total:
-        scale = math.sqrt(max(rate, floor))
-        return Forecast(
-            horizon_s, rate, tuple(max(0.0, rate + _prior(rate, history, q) * scale) for q in _QUANTILES)
-        )
+        return Forecast(horizon_s, rate, assumed)
+    share = min(1.0, known / NEW_LEVEL_COUNT)
     averaged = (
-        sum(base.weight * rates[place] for base, rates in zip(bases, quantiles, strict=True)) / total
+        share / total * sum(base.weight * rates[place] for base, rates in zip(bases, quantiles, strict=True))
+        + (1 - share) * assumed[place]
         for place in range(len(_QUANTILES))
     )
-    expected = sum(base.weight * base.expected for base in bases) / total
+    learned = sum(base.weight * base.expected for base in bases) / total
+    expected = share * learned + (1 - share) * rate
     return Forecast(horizon_s, expected, tuple(accumulate(averaged, max)), tuple(bases))
 
 
@@ -126,16 +139,29 @@ def _floor(history: LoadHistory) -> float:
     return 1.0 / history.step_s
 
 
+def _level_step(history: LoadHistory, rate: float) -> int:
+    """Return the step of a tenth of the present level, the average by which levels are compared."""
+    levels = _averages(_filled(history.rates), history.step_s / AVERAGES_S[0])
+    level = _averaged(levels[-1], rate, history.step_s / AVERAGES_S[0]) if levels else rate
+    return round(math.log(level + LEVEL_REQUESTS * _floor(history), STEP))
+
+
 @lru_cache(maxsize=1024)
-def _margins(history: LoadHistory, steps: int) -> tuple[_Margin, ...]:
-    """Return quantiles of errors and weight of each base forecast. They change once per bin."""
+def _margins(history: LoadHistory, steps: int, level_step: int) -> tuple[tuple[_Margin, ...], float]:
+    """Return quantiles of errors at such a level and the weight of each base forecast, and the number of
+    errors that these rest on. They change with the level, and once per bin.
+    """
     rates = _filled(history.rates)
     floor = _floor(history)
     halves = history.step_s / HALF_LIFE_S
     count = len(rates)
     ages = [0.5 ** ((count - 1 - place) * halves) for place in range(count)]
+    alike = [
+        _alike(math.log(level + LEVEL_REQUESTS * floor) - level_step * math.log(STEP))
+        for level in _averages(rates, history.step_s / AVERAGES_S[0])
+    ]
     priors = [_prior(rates[-1] if rates else 0.0, history, quantile) for quantile in _QUANTILES]
-    margins, losses = [], []
+    margins, losses, known = [], [], 0.0
     for base in _bases(history, rates, steps):
         errors = []
         for place, level in enumerate(base.predictions):
@@ -143,7 +169,8 @@ def _margins(history: LoadHistory, steps: int) -> tuple[_Margin, ...]:
             if level is None or target >= count or history.rates[target] is None:
                 continue
             scale = math.sqrt(max(level, floor))
-            errors.append(_Error((rates[target] - level) / scale, ages[target], scale))
+            errors.append(_Error((rates[target] - level) / scale, ages[target], scale, alike[place]))
+        known = max(known, sum(error.at_level.weight for error in errors))
         quantiles = _error_quantiles(errors, priors)
         margins.append((base, quantiles))
         losses.append(_loss(errors, quantiles[_JUDGED], _QUANTILES[_JUDGED]))
@@ -151,7 +178,12 @@ def _margins(history: LoadHistory, steps: int) -> tuple[_Margin, ...]:
     return tuple(
         _Margin(base, quantiles, _weight(loss, best))
         for (base, quantiles), loss in zip(margins, losses, strict=True)
-    )
+    ), known
+
+
+def _alike(log_ratio: float) -> float:
+    """Return what an error counts whose level differs so from the present one: 1 at the same level."""
+    return math.exp(-((log_ratio / SAME_LEVEL) ** 2) / 2) + _LEAST_WEIGHT
 
 
 class _Error(NamedTuple):
@@ -160,6 +192,12 @@ class _Error(NamedTuple):
     value: float  # in square roots of the prediction
     weight: float
     scale: float  # the square root of the prediction
+    alike: float  # how near its level is to the present one
+
+    @property
+    def at_level(self) -> "_Error":
+        """The error with the weight that it has at the present level."""
+        return self._replace(weight=self.weight * self.alike)
 
 
 def _loss(errors: Sequence[_Error], margin: float, quantile: float) -> float | None:
@@ -182,6 +220,12 @@ def _pinball(error: float, quantile: float) -> float:
     return quantile * error if error >= 0 else (quantile - 1) * error
 
 
+def _assumed(history: LoadHistory, rate: float) -> tuple[float, ...]:
+    """Return the quantiles of the load at a level of which no errors are known: about the present rate."""
+    scale = math.sqrt(max(rate, _floor(history)))
+    return tuple(max(0.0, rate + _prior(rate, history, quantile) * scale) for quantile in _QUANTILES)
+
+
 def _prior(rate: float, history: LoadHistory, quantile: float) -> float:
     """Return the margin without measured errors, in square roots of `rate`."""
     level = max(rate, _floor(history))
@@ -193,11 +237,12 @@ def _error_quantiles(errors: Sequence[_Error], priors: Sequence[float]) -> tuple
     """Return the quantiles of the errors; with few of them, towards the priors."""
     if not errors:
         return tuple(priors)
-    ordered = sorted(errors)
+    ordered = sorted(error.at_level for error in errors)
     total = sum(error.weight for error in ordered)
-    independent = total**2 / sum(error.weight**2 for error in ordered)
+    nearest = min(1.0, max(error.alike for error in errors))
+    independent = nearest * total**2 / sum(error.weight**2 for error in ordered)
     share = independent / (independent + PRIOR_COUNT)
-    tail = max(LEAST_TAIL, 1 - TAIL_COUNT / independent)
+    tail = max(LEAST_TAIL, 1 - TAIL_COUNT / max(independent, TAIL_COUNT))
     edges = [min(quantile, tail) * total for quantile in _QUANTILES]
     sums = list(accumulate(error.weight for error in ordered))
     last = len(ordered) - 1

@@ -13,6 +13,7 @@ _LEAST_LOAD, _RATIO, _CLASSES = 1e-4, 1.1, 109  # to 2.9; the loads of three rep
 HALF_LIFE_S = 12 * 3600.0
 _LEAST_COUNT = 0.05  # below it a class is empty
 _LEAST_PROBABILITY = 1e-9
+_OVERLOAD = 0.5  # predicted share of misses from which on a load counts as more than a replica carries
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +59,24 @@ class LoadMisses:
             requests, misses, highest = requests + count, misses + missed, max(highest, load)
         return requests, misses, highest
 
+    def missed_share(self, assumed: float, requests: float) -> float:
+        """Return the share of all requests that missed, after so many of which a share of `assumed` did."""
+        return (sum(self.misses) + assumed * requests) / (sum(self.requests) + requests)
+
     def requests_from(self, load: float) -> float:
         """Return the requests at this load and higher ones."""
         return sum(count for count, mean in zip(self.requests, self.loads, strict=True) if mean >= load)
 
     def log_likelihood(self, missed_share: Callable[[float], float]) -> float:
-        """Return the log-likelihood of the counts if this share of the requests at each load misses."""
+        """Return the log-likelihood of the counts if this share of the requests at each load misses.
+
+        Beyond what a replica carries a queue grows: how many requests miss depends on how long it has grown.
+        So a share above `_OVERLOAD` explains fewer misses as well as the share that was counted.
+        """
         total, most = 0.0, 1 - _LEAST_PROBABILITY
         for count, missed, load in zip(self.requests, self.misses, self.loads, strict=True):
             if count >= _LEAST_COUNT:
-                share = min(max(missed_share(load), _LEAST_PROBABILITY), most)
+                highest = max(_OVERLOAD, min(missed / count, most))
+                share = min(max(missed_share(load), _LEAST_PROBABILITY), highest)
                 total += missed * math.log(share) + (count - missed) * math.log(1 - share)
         return total

@@ -47,7 +47,7 @@ class ReplicaNeed:
     replica_rate: float  # requests per second within the objectives, corrected
     missed_share: float  # of requests that are expected to miss an objective with so many replicas
     backlog_rate: float  # requests per second that drain the queue in time
-    error_budget: float  # share of requests that may miss an objective
+    error_budget: float  # share of requests that the forecast may miss: `feed_forward.planned_budget`
     limit: NeedLimit
     runner_up: RunnerUp | None = None  # None: one replica is needed
     # Requests per second that `replicas` and `lasting` have to carry: of the last replica only the part that
