@@ -166,6 +166,7 @@ def test_a_minute_in_which_a_burst_and_a_queue_begin_teaches_nothing():
     again = corrected(burst, sample(9.0, attainment=0.4, waiting=5.0), now=240.0)
 
     assert sum(burst.load_misses.misses) == pytest.approx(before)
+    assert burst.missed.misses == pytest.approx(540), "they are misses all the same"
     assert sum(again.load_misses.misses) > before + 100
 
 

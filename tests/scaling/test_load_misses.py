@@ -30,11 +30,6 @@ def test_fewer_misses_than_an_overload_is_predicted_to_have_are_as_likely_as_tho
     assert carried.log_likelihood(lambda _load: 1.0) < carried.log_likelihood(lambda _load: 0.01) - 100
 
 
-def test_the_share_of_all_requests_that_missed_begins_with_what_is_assumed():
-    assert LoadMisses().missed_share(0.05, 100.0) == 0.05
-    assert COUNTS.missed_share(0.05, 350.0) == pytest.approx((110 + 0.05 * 350) / 700)
-
-
 def test_the_likelihood_of_the_occupied_classes_is_that_of_all():
     occupied = COUNTS.occupied()
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tangram.api.llm_deployment.status import ScalingStatus
 from tangram.scaling import ScalingMemory, recalled, record
-from tangram.scaling.outlook.load_misses import LoadMisses
+from tangram.scaling.outlook.load_misses import MissedRequests
 from tangram.scaling.outlook.replica_capacity import CapacityCorrection
 
 LEARNED = ScalingMemory(
@@ -24,7 +24,7 @@ LEARNED = ScalingMemory(
     failed_orders=2,
     spare_since=5.0,
     correction=CapacityCorrection(0.5123, 0.6, 0.0131),
-    load_misses=LoadMisses().counted(0.5, 4000.0, 0.004),
+    missed=MissedRequests(4000.0, 16.0),
 )
 
 
@@ -42,10 +42,9 @@ def test_what_was_learned_goes_through_a_status():
         failed_orders=2,
         correction=CapacityCorrection(0.51, 0.6, 0.014),
         prior=CapacityCorrection(0.51, 0.6, 0.014),
-        missed_share=0.004,
+        missed=MissedRequests(1000.0, 4.0, 3600.0),
     )
-    assert again.measured_missed_share == pytest.approx(0.004)
-    assert "missedShare" not in record(replace(LEARNED, load_misses=LoadMisses().counted(0.5, 900.0, 0.0)))
+    assert "missedShare" not in record(replace(LEARNED, missed=MissedRequests(900.0, 0.0)))
 
 
 def test_numbers_near_the_prediction_are_not_written():

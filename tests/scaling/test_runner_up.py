@@ -9,7 +9,7 @@ from tangram.scaling import feed_forward as law
 from tangram.scaling.feed_forward import ExpectedMisses
 from tangram.scaling.outlook.forecast import DISTRIBUTION, Forecast
 from tangram.scaling.outlook.load_history import LoadHistory
-from tangram.scaling.outlook.load_misses import LoadMisses
+from tangram.scaling.outlook.load_misses import MissedRequests
 from tangram.scaling.outlook.load_outlook import LoadOutlook, NeedLimit, RunnerUp
 from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
 from tests.scaling.test_feed_forward import CHAT, PARAMS, outlook, sample
@@ -74,22 +74,19 @@ def test_one_replica_fewer_would_exceed_the_error_budget():
 
 @pytest.mark.parametrize(
     ("requests", "missed_share", "planned"),
-    [(0, 0.0, 0.1), (9e6, 0.0, 0.4), (9e6, 0.05, 0.25), (9e6, 0.2, 0.1)],
+    [(0, 0.0, 0.1), (9e7, 0.0, 0.4), (9e7, 0.05, 0.25), (9e6, 0.2, 0.1)],
 )
 def test_what_few_misses_leave_of_the_error_budget_is_planned_with(requests, missed_share, planned):
-    counts = LoadMisses().counted(0.5, requests, missed_share) if requests else LoadMisses()
+    missed = MissedRequests().counted(requests, missed_share, 1e6)
 
-    assert law.planned_budget(ScalingMemory(load_misses=counts), 0.1) == pytest.approx(planned, rel=0.01)
-    assert law.planned_budget(ScalingMemory(missed_share=0.05), 0.1) == pytest.approx(0.25)
+    assert law.planned_budget(ScalingMemory(missed=missed), 0.1) == pytest.approx(planned, rel=0.01)
 
 
 def test_the_expected_load_is_planned_with_the_error_budget_of_the_objective():
-    counts = LoadMisses().counted(0.5, 9e6, 0.0)
+    memory = ScalingMemory(missed=MissedRequests(9e6, 0.0, 1e6))
 
     for rate in (1.0, 2.0, 5.0, 8.0, 13.0):
-        found = law.needed(
-            ScalingMemory(load_misses=counts), PARAMS, CHAT, outlook(), sample(rate), queued=False, now=0.0
-        )
+        found = law.needed(memory, PARAMS, CHAT, outlook(), sample(rate), queued=False, now=0.0)
         expected = ExpectedMisses(found.load.certain, outlook().capacity)
         assert expected.share(found.replicas) <= 0.1
         assert found.replicas == 1 or found.runner_up.missed_share > found.error_budget

@@ -19,7 +19,7 @@ from itertools import product
 
 from tangram.fleet import Intent, Objectives
 from tangram.scaling import limits
-from tangram.scaling.outlook.load_misses import LoadMisses
+from tangram.scaling.outlook.load_misses import LoadMisses, MissedRequests
 from tangram.scaling.outlook.load_outlook import LoadOutlook
 from tangram.scaling.outlook.miss_curve import MOST_SPREAD
 from tangram.scaling.outlook.replica_capacity import AS_PREDICTED, CapacityCorrection, ReplicaCapacity
@@ -83,13 +83,14 @@ def corrected(
     caused_by = loads[-1] if is_burst else sum(loads) / len(loads)
     if is_queued:
         caused_by = max(caused_by, memory.queued_load)  # the queue is that of an earlier load
-    load_misses = memory.load_misses.faded(passed)
+    load_misses, missed = memory.load_misses.faded(passed), memory.missed
     window = sample.windows(params.window_s)[0]
-    missed = _missed(limits.reachable_objectives(memory, intent), window)
-    is_known = math.isfinite(caused_by) and not (is_burst and is_queued)
-    if missed is not None and window.requests and is_known:
-        counts_once = every_s / params.window_s
-        load_misses = load_misses.counted(caused_by, counts_once * window.requests, missed)
+    shares = _missed_shares(limits.reachable_objectives(memory, intent), window)
+    if shares and window.requests:
+        requests = every_s / params.window_s * window.requests
+        missed = missed.counted(requests, min(1.0, sum(shares)), every_s)
+        if math.isfinite(caused_by) and not (is_burst and is_queued):
+            load_misses = load_misses.counted(caused_by, requests, max(shares))
     memory = replace(
         memory,
         compared_at=now,
@@ -97,6 +98,7 @@ def corrected(
         is_queued=waits,
         queued_load=caused_by,
         load_misses=load_misses,
+        missed=missed,
     )
     return _fitted(memory, outlook.capacity, predicted)
 
@@ -114,14 +116,12 @@ def _comparable(memory: ScalingMemory, objectives: Objectives, reference: float)
     """
     if (memory.corrected_for, memory.corrected_at) == (objectives, reference):
         return memory
-    is_known = memory.corrected_for in (None, objectives)
-    if not is_known:
-        memory = replace(memory, correction=AS_PREDICTED)
+    if memory.corrected_for not in (None, objectives):
+        memory = replace(memory, correction=AS_PREDICTED, missed=MissedRequests())
     if memory.corrected_at is not None:
         memory = replace(
             memory,
             prior=memory.correction,
-            missed_share=memory.measured_missed_share if is_known else None,
             load_misses=LoadMisses(),
             loads=(),
             queued_load=0.0,
@@ -129,15 +129,15 @@ def _comparable(memory: ScalingMemory, objectives: Objectives, reference: float)
     return replace(memory, corrected_for=objectives, corrected_at=reference)
 
 
-def _missed(intent: Intent, window: Window) -> float | None:
-    """Return the share of requests that missed the objective that was missed most, None if one is unknown."""
+def _missed_shares(intent: Intent, window: Window) -> list[float]:
+    """Return the share of requests that missed each objective; none if one is unknown."""
     shares = []
     if intent.ttft:
         shares.append(window.ttft_attainment)
     if intent.tpot:
         shares.append(window.tpot_attainment)
     missed = [1 - share for share in shares if share is not None]
-    return max(missed) if missed and len(missed) == len(shares) else None
+    return missed if len(missed) == len(shares) else []
 
 
 def _fitted(memory: ScalingMemory, capacity: ReplicaCapacity, predicted: float) -> ScalingMemory:

@@ -15,7 +15,7 @@ from tangram.scaling import capacity_correction, feed_forward, limits
 from tangram.scaling import objective_evidence as evidence
 from tangram.scaling import ordered_replicas as supply
 from tangram.scaling.outlook import recommendations
-from tangram.scaling.outlook.load_misses import LoadMisses
+from tangram.scaling.outlook.load_misses import LoadMisses, MissedRequests
 from tangram.scaling.outlook.load_outlook import LoadOutlook, ReplicaNeed
 from tangram.scaling.outlook.load_steps import provisioned_load, rate_step
 from tangram.scaling.outlook.replica_capacity import AS_PREDICTED
@@ -208,7 +208,7 @@ def forget_learned(memory: ScalingMemory) -> ScalingMemory:
         start_s=None,
         correction=AS_PREDICTED,
         prior=AS_PREDICTED,
-        missed_share=None,
+        missed=MissedRequests(),
         corrected_for=None,
         corrected_at=None,
         load_misses=LoadMisses(),

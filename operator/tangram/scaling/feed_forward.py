@@ -20,9 +20,9 @@ from tangram.scaling.state import ScalingMemory, ScalingParams
 MOST_REPLICAS = 10_000  # that are ever recommended
 MOST_AVERAGED = 30  # bins of the load that are averaged
 _LASTING_BUDGET = 0.5  # share of the error budget down to which replicas are removed
-# Error budgets that are planned with beyond the one of the objective while no request misses, and the misses
-# that it takes to know how many do.
-_GIVEN_BACK, _ASSUMED_MISSES = 3.0, 100.0
+# Error budgets that are planned with beyond the one of the objective while no request misses. Those of an
+# hour, or those of which a hundred may miss, are assumed to have missed twice as often as allowed before.
+_GIVEN_BACK, _ASSUMED_S, _ASSUMED_MISSES, _ASSUMED_SHARE = 3.0, 3600.0, 100.0, 2.0
 _PART, _LEAST_PART = 0.03, 0.01  # accuracy of a part of a replica, and the smallest one
 _DRAIN_S = 60.0  # within which a queue is to be served beside the arrivals
 _LOOP_S = 30.0  # from a change of the load to an order: half a window of rates and one round
@@ -95,8 +95,7 @@ def planned_budget(memory: ScalingMemory, allowed: float) -> float:
     miss than are allowed, more are planned to, at most four times `allowed`. The load that is certain is
     planned with `allowed` alone.
     """
-    assumed = allowed if memory.missed_share is None else memory.missed_share
-    missed = memory.load_misses.missed_share(assumed, _ASSUMED_MISSES / allowed)
+    missed = memory.missed.share(_ASSUMED_SHARE * allowed, _ASSUMED_S, _ASSUMED_SHARE * _ASSUMED_MISSES)
     return allowed * (1 + _GIVEN_BACK * max(0.0, 1 - missed / allowed))
 
 

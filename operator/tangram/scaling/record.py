@@ -12,6 +12,7 @@ from typing import Any
 
 from tangram.fleet import ProvisionedLoad
 from tangram.scaling.capacity_correction import LEAST_SHARE, MOST_SHARE
+from tangram.scaling.outlook.load_misses import MissedRequests
 from tangram.scaling.outlook.miss_curve import MOST_SPREAD
 from tangram.scaling.outlook.replica_capacity import CapacityCorrection
 from tangram.scaling.outlook.tenth_steps import nearest_step
@@ -23,6 +24,8 @@ _MOST_REPLICAS = 2**31 - 1
 _MOST_SECONDS = 86_400.0
 _MOST_LOAD = 1e7
 _DIGITS = 3
+# What a recorded share of misses counts as. The requests are the fewest that it is recorded of.
+_RECORDED_REQUESTS, _RECORDED_S = 1000.0, 3600.0
 _LEAST_UNAVOIDABLE = _LEAST_MISSED = 0.001
 
 
@@ -49,8 +52,8 @@ def record(memory: ScalingMemory) -> dict[str, Any]:
     unavoidable = memory.correction.unavoidable_share
     if unavoidable >= _LEAST_UNAVOIDABLE:
         block["unavoidableShare"] = _decimal(nearest_step(unavoidable), 2)
-    missed = memory.measured_missed_share
-    if missed is not None:
+    if memory.missed.requests >= _RECORDED_REQUESTS:
+        missed = memory.missed.misses / memory.missed.requests
         block["missedShare"] = _decimal(nearest_step(max(missed, _LEAST_MISSED)), 2)
     if memory.ttft_reachable is not None:
         block["ttftReachable"] = memory.ttft_reachable
@@ -78,6 +81,7 @@ def recalled(block: Mapping[str, Any]) -> ScalingMemory:
         round(_positive(block.get("loadSpread"), MOST_SPREAD) or 0.0, 1),
         _positive(block.get("unavoidableShare"), 1.0) or 0.0,
     )
+    missed = _positive(block.get("missedShare"), 1.0)
     return replace(
         memory,
         subject=subject,
@@ -88,7 +92,9 @@ def recalled(block: Mapping[str, Any]) -> ScalingMemory:
         tpot_reachable=_flag(block.get("tpotReachable")),
         correction=correction,
         prior=correction,
-        missed_share=_positive(block.get("missedShare"), 1.0),
+        missed=MissedRequests()
+        if missed is None
+        else MissedRequests().counted(_RECORDED_REQUESTS, missed, _RECORDED_S),
         provisioned=_provisioned(block),
     )
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from tangram.fleet import Objectives, ProvisionedLoad
 from tangram.scaling.outlook.load_history import LEAST_HISTORY_S, MOST_HISTORY_S, STEP_S
-from tangram.scaling.outlook.load_misses import LoadMisses
+from tangram.scaling.outlook.load_misses import LoadMisses, MissedRequests
 from tangram.scaling.outlook.load_outlook import ReplicaNeed
 from tangram.scaling.outlook.recommendations import Recommendations
 from tangram.scaling.outlook.replica_capacity import AS_PREDICTED, CapacityCorrection
@@ -41,9 +41,6 @@ class ScalingParams:
     def history_bins(self) -> int:
         """Bins of loads that are remembered."""
         return round(self.history_s / STEP_S)
-
-
-RECORDED_REQUESTS = 1000.0  # that a recorded share of misses counts as, and the fewest that it is recorded of
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +80,12 @@ class ScalingMemory:
     # Feed-forward (`feed_forward`).
     correction: CapacityCorrection = AS_PREDICTED  # of the predicted capacity
     prior: CapacityCorrection = AS_PREDICTED  # as recorded, before any request of `load_misses`
-    missed_share: float | None = None  # of requests, as recorded, before any request of `load_misses`
     corrected_for: Objectives | None = None  # whose misses it explains
     corrected_at: float | None = None  # percentile in whose highest load `load_misses` has its loads
     load_misses: LoadMisses = field(default_factory=LoadMisses)  # from which it follows
+    missed: MissedRequests = field(
+        default_factory=MissedRequests
+    )  # of either objective, those of unknown loads among them
     loads: tuple[float, ...] = ()  # per replica over the predicted one, of the last minutes
     queued_load: float = 0.0  # at which their misses count: the highest since requests wait
     serving: tuple[tuple[float, int], ...] = ()  # time and ready replicas of each round of the last minute
@@ -96,15 +95,6 @@ class ScalingMemory:
     # The load that the replicas are ordered for; None: not known. It holds for any shape.
     provisioned: ProvisionedLoad | None = None
     rate_steps: Recommendations = ()  # of its rate, as `recommendations` are of replicas
-
-    @property
-    def measured_missed_share(self) -> float | None:
-        """The share of requests that missed an objective, with what was recorded; None: too few are known."""
-        if self.missed_share is not None:
-            return self.load_misses.missed_share(self.missed_share, RECORDED_REQUESTS)
-        if sum(self.load_misses.requests) < RECORDED_REQUESTS:
-            return None
-        return self.load_misses.missed_share(0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)

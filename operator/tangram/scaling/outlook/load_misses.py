@@ -8,12 +8,38 @@ misses rise more slowly with the load than they do. Old counts fade, so that ano
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 _LEAST_LOAD, _RATIO, _CLASSES = 1e-4, 1.1, 109  # to 2.9; the loads of three replicas and of four differ
 HALF_LIFE_S = 12 * 3600.0
 _LEAST_COUNT = 0.05  # below it a class is empty
 _LEAST_PROBABILITY = 1e-9
 _OVERLOAD = 0.5  # predicted share of misses from which on a load counts as more than a replica carries
+
+
+class MissedRequests(NamedTuple):
+    """Requests, and those that missed an objective, whatever the load was; old counts fade."""
+
+    requests: float = 0.0
+    misses: float = 0.0
+    seconds: float = 0.0  # in which they were counted
+
+    def counted(self, requests: float, missed_share: float, seconds: float) -> "MissedRequests":
+        """Return the counts with the requests of so many seconds more."""
+        kept = 0.5 ** (max(seconds, 0.0) / HALF_LIFE_S)
+        return MissedRequests(
+            kept * self.requests + requests,
+            kept * self.misses + requests * missed_share,
+            kept * self.seconds + seconds,
+        )
+
+    def share(self, assumed: float, seconds: float, misses: float) -> float:
+        """Return the share that missed, after requests of so many seconds, or of so many misses if these are
+        more, of which a share of `assumed` missed.
+        """
+        of_time = self.requests / self.seconds * seconds if self.seconds else 0.0
+        before = max(of_time, misses / assumed)
+        return (self.misses + assumed * before) / (self.requests + before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +84,6 @@ class LoadMisses:
                 break
             requests, misses, highest = requests + count, misses + missed, max(highest, load)
         return requests, misses, highest
-
-    def missed_share(self, assumed: float, requests: float) -> float:
-        """Return the share of all requests that missed, after so many of which a share of `assumed` did."""
-        return (sum(self.misses) + assumed * requests) / (sum(self.requests) + requests)
 
     def requests_from(self, load: float) -> float:
         """Return the requests at this load and higher ones."""
