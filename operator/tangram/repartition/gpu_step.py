@@ -61,7 +61,7 @@ def missing_holds(
     for name, resource in sorted(needed):
         node = plan.world.node(name)
         hold = node.hold(resource) if node is not None else None
-        lasts = hold is not None and (hold.until is None or hold.until > until - early_s)
+        lasts = hold is not None and hold.lasts_beyond(until - early_s)
         if node is not None and not lasts:
             missing.append(HoldNode(name, resource, plan.world.now, until))
     return tuple(missing)

@@ -1,8 +1,13 @@
 """The step of the whole fleet: every plan, the holds, and what the planner has to know."""
 
-from collections import Counter
+from collections.abc import Collection, Mapping
 
-from tangram.fleet import ComingDevices, MIGLayout, offered_devices, resource_name
+from tangram.repartition.device_changes import (
+    coming_devices,
+    device_differences,
+    going_devices,
+    targets_by_node,
+)
 from tangram.repartition.observed_plan import WHOLE
 from tangram.repartition.plan_step import PlanStep, plan_step
 from tangram.repartition.world import (
@@ -14,66 +19,62 @@ from tangram.repartition.world import (
     RepartitionStep,
     RepartitionWorld,
     UnmarkPod,
-    WorldNode,
     WorldPod,
 )
 
 
 def next_step(world: RepartitionWorld) -> RepartitionStep:
-    """Return the actions that may begin now, in their order, and the state of every plan.
-
-    Of two plans that change one GPU, the first one is carried out; the other one waits.
-    """
-    busy, claimed, steps = set[str](), set[str](), dict[str, PlanStep]()
-    for record in sorted(world.plans, key=_order):
-        gpus = {change.gpu for change in record.changes.changes}
-        nodes = {change.node for change in record.changes.changes}
-        room = not busy or len(busy | nodes) <= world.limits.nodes
-        step = plan_step(world, record, may_begin=room and not gpus & claimed)
-        steps[record.name] = step
-        if step.progress.state is PlanState.EXECUTING:
-            busy |= nodes
-            claimed |= gpus
-    actions: list[Action] = [action for step in steps.values() for action in step.actions]
-    needed = {hold for step in steps.values() for hold in step.holds}
-    arriving = _arriving(world)
-    actions += (hold for hold in arriving.values() if hold is not None)
-    needed |= arriving.keys()
-    placed = {(action.node, action.resource) for action in actions if isinstance(action, HoldNode)}
-    actions += _releases(world, needed, placed)
-    leaving = {pod for step in steps.values() for pod in step.leaving}
-    actions += (UnmarkPod(pod.name) for pod in _marked(world) if pod.name not in leaving)
-    targets = {gpu: layout for step in steps.values() for gpu, layout in step.targets}
-    plan_of = {gpu: name for name, step in steps.items() for gpu, _ in step.targets}
-    until = {name: step.progress.until or world.now for name, step in steps.items()}
-    coming, going = list[ComingDevices](), list[tuple[str, str, int]]()
-    for node in world.nodes:
-        own = {gpu.id: targets[gpu.id] for gpu in node.partition.gpus if gpu.id in targets}
-        own = _unmade(node) | own
-        targets |= own
-        if own:
-            plan = min((plan_of[gpu] for gpu in own if gpu in plan_of), default="")
-            for resource, count in sorted(_difference(node, own).items()):
-                if count > 0:
-                    coming.append(ComingDevices(node.name, resource, count, plan, until.get(plan)))
-                elif count < 0:
-                    going.append((node.name, resource, -count))
-    for node in world.nodes:  # the hold may not be there yet
-        whole = dict(node.allocatable).get(WHOLE, 0)
-        if (node.name, WHOLE) in arriving and whole and not any(g[:2] == (node.name, WHOLE) for g in going):
-            going.append((node.name, WHOLE, whole))
+    """Return the actions that may begin now, in their order, and the state of every plan."""
+    steps, arrivals = _plan_steps(world), _arrival_holds(world)
+    targets = targets_by_node(world.nodes, steps.values())
+    differences = device_differences(world.nodes, targets)
+    layouts = {gpu: layout for own in targets.values() for gpu, layout in own.items()}
     return RepartitionStep(
-        actions=tuple(actions),
+        actions=tuple(_actions(world, steps.values(), arrivals)),
         progress=tuple(steps[record.name].progress for record in world.plans),
-        coming=tuple(coming),
-        going=tuple(sorted(going)),
-        targets=tuple(sorted(targets.items())),
+        coming=tuple(coming_devices(differences, targets, steps, world.now)),
+        going=tuple(going_devices(world.nodes, differences, arrivals)),
+        targets=tuple(sorted(layouts.items())),
         moves=tuple(sorted({move for step in steps.values() for move in step.moves})),
-        arriving=tuple(sorted(node for node, _ in arriving)),
+        arriving=tuple(sorted(node for node, _ in arrivals)),
     )
 
 
-def _arriving(world: RepartitionWorld) -> dict[tuple[str, str], HoldNode | None]:
+def _plan_steps(world: RepartitionWorld) -> dict[str, PlanStep]:
+    """Return the step of each plan, by name. A plan waits while an earlier one changes one of its GPUs, or
+    while as many nodes are changed as the limits allow.
+    """
+    changed_nodes, changed_gpus = set[str](), set[str]()
+    steps: dict[str, PlanStep] = {}
+    for record in sorted(world.plans, key=_order):
+        gpus = {change.gpu for change in record.changes.changes}
+        nodes = {change.node for change in record.changes.changes}
+        is_within_limit = not changed_nodes or len(changed_nodes | nodes) <= world.limits.nodes
+        step = plan_step(world, record, may_begin=is_within_limit and not gpus & changed_gpus)
+        steps[record.name] = step
+        if step.progress.state is PlanState.EXECUTING:
+            changed_nodes |= nodes
+            changed_gpus |= gpus
+    return steps
+
+
+def _actions(
+    world: RepartitionWorld,
+    steps: Collection[PlanStep],
+    arrivals: Mapping[tuple[str, str], HoldNode | None],
+) -> list[Action]:
+    """Return what plans do, then the holds of nodes that have just come, holds to lift and marks to take."""
+    actions: list[Action] = [action for step in steps for action in step.actions]
+    actions += (hold for hold in arrivals.values() if hold is not None)
+    needed = {hold for step in steps for hold in step.holds} | arrivals.keys()
+    placed = {(action.node, action.resource) for action in actions if isinstance(action, HoldNode)}
+    leaving = {pod for step in steps for pod in step.leaving}
+    actions += _releases(world, needed, placed)
+    actions += (UnmarkPod(pod.name) for pod in _marked_pods(world) if pod.name not in leaving)
+    return actions
+
+
+def _arrival_holds(world: RepartitionWorld) -> dict[tuple[str, str], HoldNode | None]:
     """Return the holds of nodes that have just come, with what places them: no pod takes a whole GPU before
     a plan knows it.
     """
@@ -82,12 +83,12 @@ def _arriving(world: RepartitionWorld) -> dict[tuple[str, str], HoldNode | None]
         until = node.arriving_until
         if until is not None and world.now < until:
             hold = node.hold(WHOLE)
-            is_closed = hold is not None and (hold.until is None or world.now < hold.until)
+            is_closed = hold is not None and hold.lasts_beyond(world.now)
             holds[node.name, WHOLE] = None if is_closed else HoldNode(node.name, WHOLE, world.now, until)
     return holds
 
 
-def _marked(world: RepartitionWorld) -> list[WorldPod]:
+def _marked_pods(world: RepartitionWorld) -> list[WorldPod]:
     """Return the replicas that would go first, and do not go yet."""
     pods = (pod for node in world.nodes for pod in node.pods)
     return sorted(pod for pod in pods if pod.owner and pod.is_marked and not pod.is_leaving)
@@ -112,41 +113,6 @@ def _releases(
             if hold.until is None or key in placed:
                 continue
             is_needless = is_at_rest or node.is_closed_without_hold(hold.resource)
-            if hold.until <= world.now or (key not in needed and is_needless):
+            if not hold.lasts_beyond(world.now) or (key not in needed and is_needless):
                 releases.append(ReleaseNode(*key))
     return releases
-
-
-def _unmade(node: WorldNode) -> dict[str, MIGLayout]:
-    """Return the layouts that a GPUNode wants and that its GPUs do not have: after a reboot, for instance."""
-    partition = node.partition
-    if partition.problem or partition.is_applied:
-        return {}
-    wanted = dict(partition.wanted)
-    return {
-        gpu.id: wanted[gpu.id]
-        for gpu in partition.gpus
-        if gpu.id in wanted and gpu.layout != wanted[gpu.id] and not gpu.quarantine
-    }
-
-
-def _difference(node: WorldNode, targets: dict[str, MIGLayout]) -> Counter[str]:
-    """Return the devices that a node gains, and the free ones that it loses (below zero), by resource."""
-    then = offered_devices({gpu.id: targets.get(gpu.id, gpu.layout) for gpu in node.partition.gpus})
-    difference = Counter(then)
-    difference.subtract(dict(node.allocatable))
-    for resource, used in _in_use(node, targets).items():  # it is free for nobody anyway
-        if difference[resource] < 0:
-            difference[resource] = min(0, difference[resource] + used)
-    return difference
-
-
-def _in_use(node: WorldNode, targets: dict[str, MIGLayout]) -> Counter[str]:
-    """Return the devices in use that go, by resource."""
-    used: Counter[str] = Counter()
-    for gpu in node.partition.gpus:
-        target = targets.get(gpu.id, gpu.layout)
-        going = [part for part in gpu.layout.slices if part not in target.slices]
-        used.update(resource_name(part.profile) for part in going if part.start in gpu.held_starts)
-        used[WHOLE] += not gpu.layout.mig_enabled and target.mig_enabled and None in gpu.held_starts
-    return used

@@ -41,6 +41,10 @@ class Hold:
     since: float = 0.0  # epoch seconds
     until: float | None = None  # epoch seconds; later it is lifted. None: a person placed it, and lifts it
 
+    def lasts_beyond(self, instant: float) -> bool:
+        """Whether it is not lifted until after an instant, in epoch seconds."""
+        return self.until is None or self.until > instant
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class WorldPod:
