@@ -114,6 +114,10 @@ class ObservedChange:
         closed = replace(self.change, after=layout).closed
         return closed | frozenset(offered_devices(self._layouts)) if self._clears_node else closed
 
+    def holds(self, layout: MIGLayout) -> frozenset[tuple[str, str]]:
+        """The holds that a layout of this change needs: (node, resource)."""
+        return frozenset((self.node.name, resource) for resource in self.closed(layout))
+
     def is_on_the_way(self, layout: MIGLayout) -> bool:
         """Whether a layout is one of the two of this change, or one between them."""
         before, after = self.change.before, self.change.after
@@ -186,10 +190,13 @@ class ObservedPlan:
     @property
     def needed(self) -> frozenset[tuple[str, str]]:
         """The holds that it needs at most: (node, resource)."""
-        needed = {(change.node, resource) for change in self.missing for resource in change.closed}
-        for item in self.observed:
-            needed |= {(item.node.name, resource) for resource in item.closed(item.change.after)}
-        return frozenset(needed)
+        missing = {(change.node, resource) for change in self.missing for resource in change.closed}
+        return frozenset(missing).union(*(item.holds(item.change.after) for item in self.observed))
+
+    @property
+    def targets(self) -> tuple[tuple[str, MIGLayout], ...]:
+        """The layouts that its GPUs are to have: (GPU, layout)."""
+        return tuple((item.gpu.id, item.change.after) for item in self.observed)
 
     @property
     def policy(self) -> PoolPolicy | None:

@@ -6,20 +6,22 @@ and the node offers the devices; where slices are in use, replicas leave (`movin
 A plan that cannot go on is taken back in the same order: hold, settle, write the layouts before.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tangram.fleet import MIGLayout, PoolPolicy, ReplicaMove
 from tangram.repartition.gpu_step import GPUStep, gpu_step, missing_holds, unsettled
-from tangram.repartition.moving import moving
+from tangram.repartition.moving import Moving, moving
 from tangram.repartition.observed_plan import (
     RETREAT_S,
     ObservedChange,
     ObservedPlan,
+    SliceUser,
     observed_plan,
 )
 from tangram.repartition.world import (
     Action,
+    MarkPod,
     PlanProgress,
     PlanRecord,
     PlanState,
@@ -61,7 +63,7 @@ def _consent(plan: ObservedPlan) -> PlanProgress | None:
     """Return why a plan waits for consent or does not have it any more; None: it may go on."""
     record, world, policy = plan.record, plan.world, plan.policy
     if plan.is_past_consent:
-        return None  # it is cut through to a legal layout, whatever anybody wants now
+        return None  # it is cut through to a legal layout, whatever its consent is now
     ended: tuple[PlanState, str, str] | None = None
     if record.approved is False:
         ended = PlanState.REJECTED, "Rejected", "spec.approved is false"
@@ -115,20 +117,30 @@ def _stuck(plan: ObservedPlan) -> PlanProgress | None:
     """Return why a replica that is to move cannot; None: each can, or has moved."""
     if not plan.has_begun or plan.is_past_consent:
         return None
-    for owner, shape in sorted(plan.waiting_owners.items()):
-        why = plan.world.owners[owner].immovable
-        if why:
-            text = f"replicas of {owner} do not move to {shape}: {why}"
+    waiting, owners = sorted(plan.waiting_owners.items()), plan.world.owners
+    for owner, shape in waiting:
+        if reason := owners[owner].immovable:
+            text = f"replicas of {owner} do not move to {shape}: {reason}"
             return plan.progress(PlanState.FAILED, "MoveImpossible", text)
-    cuts = any(not item.change.keeps_layout for item in plan.observed)
-    starts = any(shape in plan.world.owners[owner].shapes for owner, shape in plan.waiting_owners.items())
-    drains = any(user.pod and user.pod.is_leaving for item in plan.observed for user in item.users)
-    is_late = plan.world.now >= plan.record.since + plan.world.limits.cut_s
-    if plan.waiting_owners and is_late and not (cuts or starts or drains):
-        moves = ", ".join(f"{shape} for {owner}" for owner, shape in sorted(plan.waiting_owners.items()))
-        text = f"no device came free within {plan.world.limits.cut_s:.0f} s: {moves}"
+    cut_s = plan.world.limits.cut_s
+    is_late = plan.world.now >= plan.record.since + cut_s
+    if waiting and is_late and not _frees_devices(plan):
+        moves = ", ".join(f"{shape} for {owner}" for owner, shape in waiting)
+        text = f"no device came free within {cut_s:.0f} s: {moves}"
         return plan.progress(PlanState.FAILED, "NoDevice", text)
     return None
+
+
+def _frees_devices(plan: ObservedPlan) -> bool:
+    """Whether devices still come free for the replicas that wait: a GPU is cut, a replica of the new shape is
+    there already, or a pod finishes its requests.
+    """
+    owners = plan.world.owners
+    return (
+        any(not item.change.keeps_layout for item in plan.observed)
+        or any(shape in owners[owner].shapes for owner, shape in plan.waiting_owners.items())
+        or any(user.pod and user.pod.is_leaving for item in plan.observed for user in item.users)
+    )
 
 
 def _overdue(plan: ObservedPlan) -> PlanProgress | None:
@@ -142,52 +154,49 @@ def _overdue(plan: ObservedPlan) -> PlanProgress | None:
 def _ended(plan: ObservedPlan, progress: PlanProgress) -> PlanStep:
     """Return the step of a plan that ends, or waits for consent.
 
-    What it has written is taken back first, and it ends only once that is seen: whoever reads that it has
-    ended finds nothing of it left. The layout before is written only where no slice that a pod has, or may
-    still get, is in its way; else the GPU is left as it is.
+    What it has written is taken back first, and it ends only once that is seen: of a plan that has ended
+    nothing is left. The layout before is written only where no slice that a pod has, or may still get, is in
+    its way; else the GPU is left as it is.
     """
-    left = [item.back for item in plan.observed if item.is_at_work and plan.has_begun]
-    if not left:
+    changes_at_work = [item.back for item in plan.observed if item.is_at_work and plan.has_begun]
+    if not changes_at_work:
         return PlanStep(progress)
     is_late = plan.world.now >= plan.until + RETREAT_S / 2
-    kept = [item for item in left if item.gpu.quarantine or item.users or is_late]
-    back = [item for item in left if item not in kept]
-    needed = plan.needed | {
-        (item.node.name, resource) for item in back for resource in item.closed(item.change.after)
-    }
+    skipped_changes = [item for item in changes_at_work if item.gpu.quarantine or item.users or is_late]
+    restorations = [item for item in changes_at_work if item not in skipped_changes]
+    needed = plan.needed.union(*(item.holds(item.change.after) for item in restorations))
     if is_late:  # the backend may be at work on what it is to leave: no hold ends before it knows
         holds = missing_holds(plan, needed, plan.world.now + RETREAT_S / 2, RETREAT_S / 4)
     else:
         holds = missing_holds(plan, needed, plan.held_until)
-    if holds or any(unsettled(plan, item, item.closed(item.change.after)) for item in back):
-        back = []
+    if holds or any(unsettled(plan, item, item.closed(item.change.after)) for item in restorations):
+        restorations = []
     if holds:
-        kept = []
-    layouts = [(item, None) for item in kept] + [(item, item.change.after) for item in back]
-    waits_for = f"GPUNode {min(item.node.name for item in left)}"
+        skipped_changes = []
+    layouts = [(item, None) for item in skipped_changes] + [
+        (item, item.change.after) for item in restorations
+    ]
+    waits_for = f"GPUNode {min(item.node.name for item in changes_at_work)}"
     progress = plan.progress(PlanState.EXECUTING, "TakingBack", progress.message, waits_for)
     return PlanStep(progress, (*holds, *_writes(layouts, "")), needed)
 
 
 def _late(plan: ObservedPlan) -> Iterable[str]:
+    """Yield what is not done of a plan that took too long."""
     for owner, shape in sorted(plan.waiting_owners.items()):
         yield f"not every replica of {owner} runs on {shape}"
     for item in plan.observed:
+        if item.is_made:
+            continue
+        users = ", ".join(user.place for user in item.users)
         if item.change.keeps_layout:
-            if item.users:
-                yield f"{', '.join(user.place for user in item.users)} is still in use"
-        elif item.is_cut and not item.is_made:
+            yield f"{users} is still in use"
+        elif item.is_cut:
             yield f"node {item.node.name} does not offer the devices of GPU {item.gpu.id}"
-        elif not item.is_made:
-            why = (
-                item.gpu.failure
-                or item.node.partition.problem
-                or _silent(item)
-                or ", ".join(user.place for user in item.users)
-            )
-            yield f"GPU {item.gpu.id} does not have the layout {item.change.after}" + (
-                f": {why}" if why else ""
-            )
+        else:
+            cause = item.gpu.failure or item.node.partition.problem or _silent(item) or users
+            text = f"GPU {item.gpu.id} does not have the layout {item.change.after}"
+            yield f"{text}: {cause}" if cause else text
 
 
 def _silent(item: ObservedChange) -> str:
@@ -198,40 +207,62 @@ def _silent(item: ObservedChange) -> str:
 
 def _executing(plan: ObservedPlan) -> PlanStep:
     """Return the next step of a plan that goes on: for each GPU by itself, as far as that is possible."""
-    targets = tuple((item.gpu.id, item.change.after) for item in plan.observed)
-    if not plan.has_begun:  # nothing is done before the FleetPlan says so: its deadline counts from then
-        names = ", ".join(sorted({item.node.name for item in plan.observed}))
-        progress = plan.progress(PlanState.EXECUTING, "Beginning", f"{names} are held next", waits=True)
-        return PlanStep(progress, (), plan.needed, targets)
-    moves, steps = moving(plan), list[GPUStep]()
-    for item in plan.observed:
-        strangers = () if item.is_written else [user for user in item.users if not moves.may_leave(user)]
-        if strangers:
-            text = ", ".join(user.place for user in strangers)
-            return _ended(plan, plan.progress(PlanState.BLOCKED, "InUse", f"in use: {text}"))
-        if not item.is_made and not item.change.keeps_layout:
-            steps.append(gpu_step(plan, moves, item))
-    actions: list[Action] = [hold for step in steps for hold in step.holds]
-    closed = tuple(step.item for step in steps if step.is_closed)
-    actions += moves.marks(closed)
-    actions += _writes(((s.item, s.layout) for s in steps if s.layout is not None), plan.record.changes.name)
-    owners = ", ".join(plan.record.changes.disturbed)
-    waits = [step.waits for step in steps]
-    waits += [moves.wait_for(item) for item in plan.observed if item.change.keeps_layout and item.users]
-    waits = waits or [("Moving", f"replicas of {owners} move", "")]
-    reason, message, waits_for = min(waits, key=lambda wait: _FIRST.index(wait[0]))
+    if not plan.has_begun:
+        return _beginning(plan)
+    moves = moving(plan)
+    if foreign_users := _foreign_users(plan, moves):
+        places = ", ".join(user.place for user in foreign_users)
+        return _ended(plan, plan.progress(PlanState.BLOCKED, "InUse", f"in use: {places}"))
+    unmade_changes = [item for item in plan.observed if not item.is_made and not item.change.keeps_layout]
+    steps = [gpu_step(plan, moves, item) for item in unmade_changes]
+    closed_gpus = tuple(step.item for step in steps if step.is_closed)
+    reason, message, waits_for = _first_wait(plan, moves, steps)
     return PlanStep(
         plan.progress(PlanState.EXECUTING, reason, message, waits_for, waits=True),
-        tuple(dict.fromkeys(actions)),
+        _actions(plan, steps, moves.marks(closed_gpus)),
         frozenset((step.item.node.name, resource) for step in steps for resource in step.due),
-        targets,
-        moves.underway(closed),
+        plan.targets,
+        moves.underway(closed_gpus),
         moves.pods,
     )
 
 
+def _beginning(plan: ObservedPlan) -> PlanStep:
+    """Return the step of a plan that begins. Nothing is done before its FleetPlan is Executing: the deadline
+    counts from then.
+    """
+    names = ", ".join(sorted({item.node.name for item in plan.observed}))
+    progress = plan.progress(PlanState.EXECUTING, "Beginning", f"{names} are held next", waits=True)
+    return PlanStep(progress, (), plan.needed, plan.targets)
+
+
+def _foreign_users(plan: ObservedPlan, moves: Moving) -> list[SliceUser]:
+    """Return the users of one GPU that the plan does not move; empty: it moves all that are in its way."""
+    for item in plan.observed:
+        users = [user for user in item.users if not moves.may_leave(user)]
+        if users and not item.is_written:
+            return users
+    return []
+
+
+def _actions(plan: ObservedPlan, steps: Sequence[GPUStep], marks: Iterable[MarkPod]) -> tuple[Action, ...]:
+    """Return the actions of all GPUs: holds, then marks, then layouts; each once."""
+    holds = [hold for step in steps for hold in step.holds]
+    layouts = ((step.item, step.layout) for step in steps if step.layout is not None)
+    return tuple(dict.fromkeys([*holds, *marks, *_writes(layouts, plan.record.changes.name)]))
+
+
 # The first of these that a GPU of a plan waits for is the reason of the plan.
 _FIRST = ("Holding", "Settling", "Cutting", "Moving", "Draining")
+
+
+def _first_wait(plan: ObservedPlan, moves: Moving, steps: Iterable[GPUStep]) -> tuple[str, str, str]:
+    """Return what the plan waits for: reason, message, object."""
+    waits = [step.waits for step in steps]
+    waits += [moves.wait_for(item) for item in plan.observed if item.change.keeps_layout and item.users]
+    owners = ", ".join(plan.record.changes.disturbed)
+    waits = waits or [("Moving", f"replicas of {owners} move", "")]
+    return min(waits, key=lambda wait: _FIRST.index(wait[0]))
 
 
 def _writes(
