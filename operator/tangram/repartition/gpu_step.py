@@ -24,26 +24,41 @@ class GPUStep:
 
 def gpu_step(plan: ObservedPlan, moves: Moving, item: ObservedChange) -> GPUStep:
     """Return the next step of one GPU of a plan that goes on. It does not have its new layout yet."""
-    node, goal, final = item.node, item.goal, item.change.after
-    underway = item.closed(item.wanted) if item.wanted is not None and item.is_at_work else frozenset[str]()
+    goal, final = item.goal, item.change.after
     if goal is not None and item.wanted == goal and not item.has(goal):
-        due = frozenset(r for r in item.closed(goal) if not node.is_closed_without_hold(r))
-        text = item.gpu.failure or f"the partition backend of node {node.name} cuts its GPUs"
-        waits = "Cutting", text, f"GPUNode {node.name}"
-        return GPUStep(item, waits, due, _holds_for(plan, item, due))
+        return _cutting(plan, item, goal)
     if goal is None or (goal == item.gpu.layout and goal != final):
-        closed = item.closed(final)
-        due = underway | {resource for resource in closed if moves.may_close(item, resource)}
-        holds = _holds_for(plan, item, due)
-        is_closed = due >= closed and not holds and unsettled(plan, item, closed) is None
-        return GPUStep(item, moves.wait_for(item), due, holds, is_closed=is_closed)
-    due = underway | item.closed(goal)
+        return _draining(plan, moves, item)
+    due = _underway(item) | item.closed(goal)
+    node = item.node.name
     if holds := _holds_for(plan, item, due):
-        return GPUStep(item, ("Holding", f"holds devices of {node.name} free", ""), due, holds)
+        return GPUStep(item, ("Holding", f"holds devices of {node} free", ""), due, holds)
     if (reason := unsettled(plan, item, due)) is not None:
         return GPUStep(item, ("Settling", *reason), due)
-    waits = "Cutting", f"the wanted layouts of {node.name} are written", f"GPUNode {node.name}"
+    waits = "Cutting", f"the wanted layouts of {node} are written", f"GPUNode {node}"
     return GPUStep(item, waits, due, layout=goal)
+
+
+def _cutting(plan: ObservedPlan, item: ObservedChange, goal: MIGLayout) -> GPUStep:
+    """Return the step of a GPU to which the backend gives its goal."""
+    node = item.node
+    due = frozenset(r for r in item.closed(goal) if not node.is_closed_without_hold(r))
+    text = item.gpu.failure or f"the partition backend of node {node.name} cuts its GPUs"
+    return GPUStep(item, ("Cutting", text, f"GPUNode {node.name}"), due, _holds_for(plan, item, due))
+
+
+def _draining(plan: ObservedPlan, moves: Moving, item: ObservedChange) -> GPUStep:
+    """Return the step of a GPU whose slices are drained first: its node is closed as far as that helps."""
+    closed = item.closed(item.change.after)
+    due = _underway(item) | {resource for resource in closed if moves.may_close(item, resource)}
+    holds = _holds_for(plan, item, due)
+    is_closed = due >= closed and not holds and unsettled(plan, item, closed) is None
+    return GPUStep(item, moves.wait_for(item), due, holds, is_closed=is_closed)
+
+
+def _underway(item: ObservedChange) -> frozenset[str]:
+    """Return the resources that the layout which the backend makes now takes away."""
+    return item.closed(item.wanted) if item.wanted is not None and item.is_at_work else frozenset()
 
 
 def _holds_for(plan: ObservedPlan, item: ObservedChange, due: Iterable[str]) -> tuple[HoldNode, ...]:
@@ -89,14 +104,12 @@ def _is_unknown(node: WorldNode, resource: str) -> bool:
     NVML knows the pods: a device of another pod that has just ended, or of a process, is not the one.
     """
     knows_pods = node.partition.knows_holders
-    known: Counter[str] = Counter()
+    devices: Counter[str] = Counter()  # that the backend knows to be in use, by pod
     for gpu in node.partition.gpus:
         resources: dict[int | None, str] = {s.start: resource_name(s.profile) for s in gpu.layout.slices}
         for start, pod in set(gpu.held):
-            if resources.get(start, WHOLE) == resource:
-                known[pod if knows_pods else ""] += 1
-    claimed: Counter[str] = Counter()
+            devices[pod if knows_pods else ""] += resources.get(start, WHOLE) == resource
+    claims: Counter[str] = Counter()
     for claim_resource, pod, count in node.claimed:
-        if claim_resource == resource:
-            claimed[pod if knows_pods else ""] += count
-    return any(count > known[pod] for pod, count in claimed.items())
+        claims[pod if knows_pods else ""] += count * (claim_resource == resource)
+    return any(count > devices[pod] for pod, count in claims.items())

@@ -1,11 +1,13 @@
-"""A plan of changes beside the world: each GPU that it changes, and who uses what has to go."""
+"""A plan of changes beside the world: each GPU that it changes, and the users of what has to go."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tangram.fleet import (
     LayoutChange,
     MIGLayout,
+    MIGSlice,
     PartitionedGPU,
     PoolPolicy,
     ShapeKey,
@@ -30,7 +32,7 @@ RETREAT_S = 60.0  # after the end of a plan, until which what it has written is 
 
 @dataclass(frozen=True, slots=True)
 class SliceUser:
-    """Who uses a slice, or a GPU as a whole."""
+    """A pod on a slice, or on a GPU as a whole."""
 
     place: str  # text: the slice and its GPU
     resource: str
@@ -82,20 +84,20 @@ class ObservedChange:
     def goal(self) -> MIGLayout | None:
         """The layout that the GPU can get now; None: it has to stay as it is.
 
-        Once nobody uses what goes, it is the new one. Until then NVML makes what fits beside the slices in
+        Once what goes is not in use, it is the new one. Until then NVML makes what fits beside the slices in
         use, and takes the other ones away that have to go: replicas that leave find the new slices.
         """
         if not self.users:
             return self.change.after
-        of = board(self.gpu.sku) if self.gpu.sku else None
-        if self._changes_mode or of is None or not self.node.partition.knows_holders:
+        geometry = board(self.gpu.sku) if self.gpu.sku else None
+        if self._changes_mode or geometry is None or not self.node.partition.knows_holders:
             return None
-        used = self.gpu.held_starts
-        slices = {s for s in self.gpu.layout.slices if s.start in used or s in self.change.after.slices}
-        for part in self.change.after.slices:
-            beside = {*slices, part}
-            if is_legal(of, tuple(sorted(Placement(s.start, s.profile) for s in beside))):
-                slices = beside
+        target, in_use = self.change.after.slices, self.gpu.held_starts
+        slices = {part for part in self.gpu.layout.slices if part.start in in_use or part in target}
+        for part in target:
+            extended = {*slices, part}
+            if is_legal(geometry, tuple(sorted(Placement(s.start, s.profile) for s in extended))):
+                slices = extended
         return MIGLayout(True, tuple(sorted(slices)))
 
     def has(self, layout: MIGLayout) -> bool:
@@ -106,13 +108,13 @@ class ObservedChange:
             return False
         if self.node.partition.is_applied:
             return True
-        offered, allocatable = offered_devices(self._layouts), dict(self.node.allocatable)
+        offered, allocatable = self._offered, dict(self.node.allocatable)
         return all(allocatable.get(resource, 0) >= offered[resource] for resource in layout.resources)
 
     def closed(self, layout: MIGLayout) -> frozenset[str]:
         """The resources of the devices that go with a layout of this change, or that are in its way."""
         closed = replace(self.change, after=layout).closed
-        return closed | frozenset(offered_devices(self._layouts)) if self._clears_node else closed
+        return closed | frozenset(self._offered) if self._clears_node else closed
 
     def holds(self, layout: MIGLayout) -> frozenset[tuple[str, str]]:
         """The holds that a layout of this change needs: (node, resource)."""
@@ -135,8 +137,9 @@ class ObservedChange:
         return self._changes_mode and not self.node.partition.knows_holders
 
     @property
-    def _layouts(self) -> dict[str, MIGLayout]:
-        return {gpu.id: gpu.layout for gpu in self.node.partition.gpus}
+    def _offered(self) -> Counter[str]:
+        """The devices that the layouts of its node offer, by resource."""
+        return offered_devices({gpu.id: gpu.layout for gpu in self.node.partition.gpus})
 
     @property
     def back(self) -> "ObservedChange":
@@ -146,36 +149,44 @@ class ObservedChange:
 
     @property
     def users(self) -> tuple[SliceUser, ...]:
-        """Who uses slices that have to go, or a GPU of which the mode changes or that replicas leave."""
-        change = self.change
-        if change.keeps_layout:
-            return tuple(sorted(self._leaving(), key=lambda user: user.place))
-        leaving = {part.start: part for part in self.gpu.layout.slices if part not in change.after.slices}
-        users = []
-        if self._clears_node:
-            for gpu in self.node.partition.gpus:
-                users += [SliceUser(f"GPU {gpu.id}", WHOLE, self.node.pod(pod)) for _, pod in gpu.held]
-            return tuple(sorted(users, key=lambda user: user.place))
-        for start, pod in self.gpu.held:
-            if start is None and self._changes_mode:
-                users.append(SliceUser(f"GPU {self.gpu.id}", WHOLE, self.node.pod(pod)))
-            elif start in leaving:
-                part = leaving[start]
-                place = f"{part} of GPU {self.gpu.id}"
-                users.append(SliceUser(place, resource_name(part.profile), self.node.pod(pod)))
+        """The users of slices that have to go, or of a GPU that changes its mode or that replicas leave."""
+        users: Iterable[SliceUser]
+        if self.change.keeps_layout:
+            users = self._users_of_other_shapes()
+        elif self._clears_node:
+            gpus = self.node.partition.gpus
+            users = (_slice_user(self.node, gpu.id, None, pod) for gpu in gpus for _, pod in gpu.held)
+        else:
+            users = self._users_of_removed_devices()
         return tuple(sorted(users, key=lambda user: user.place))
 
-    def _leaving(self) -> Iterable[SliceUser]:
-        """Yield the replicas that change their shape and still stand on this GPU."""
+    def _users_of_removed_devices(self) -> Iterable[SliceUser]:
+        """Yield the users of slices that the new layout does not have, or of the GPU as a whole."""
+        removed = {
+            part.start: part for part in self.gpu.layout.slices if part not in self.change.after.slices
+        }
+        for start, pod in self.gpu.held:
+            if start in removed:
+                yield _slice_user(self.node, self.gpu.id, removed[start], pod)
+            elif start is None and self._changes_mode:
+                yield _slice_user(self.node, self.gpu.id, None, pod)
+
+    def _users_of_other_shapes(self) -> Iterable[SliceUser]:
+        """Yield the replicas that change their shape and still run on this GPU."""
         slices, shapes = {part.start: part for part in self.gpu.layout.slices}, dict(self.shapes)
         for start, name in self.gpu.held:
             pod, part = self.node.pod(name), slices.get(start) if start is not None else None
             if pod is None or pod.owner not in shapes:
                 continue
-            device = ShapeKey(self.gpu.sku or "", WHOLE_GPU if part is None else part.profile)
-            if device[:2] != shapes[pod.owner][:2]:
-                place = f"GPU {self.gpu.id}" if part is None else f"{part} of GPU {self.gpu.id}"
-                yield SliceUser(place, resource_name(device.profile), pod)
+            profile = WHOLE_GPU if part is None else part.profile
+            if (self.gpu.sku or "", profile) != shapes[pod.owner][:2]:
+                yield _slice_user(self.node, self.gpu.id, part, name)
+
+
+def _slice_user(node: WorldNode, gpu_id: str, part: MIGSlice | None, pod: str) -> SliceUser:
+    """Return the user of a slice; `part` None: of a GPU as a whole."""
+    place = f"GPU {gpu_id}" if part is None else f"{part} of GPU {gpu_id}"
+    return SliceUser(place, WHOLE if part is None else resource_name(part.profile), node.pod(pod))
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +259,7 @@ class ObservedPlan:
 
     @property
     def until(self) -> float:
-        """Its deadline."""
+        """Its deadline, in epoch seconds."""
         began = self.record.since if self.has_begun else self.world.now
         return began + self.limit_s
 
