@@ -3,18 +3,22 @@ there: a plan counts them, and leaves them as they are.
 """
 
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tangram.catalog import InputError
-from tangram.catalog.prices import Prices
 from tangram.eligibility.devices.node_devices import is_lost
-from tangram.fleet import Claim, FleetSnapshot, Node, claiming_pools, pool_price
+from tangram.fleet import Claim, FleetSnapshot, Node
 from tangram.packing import GPUState
 from tangram.recommendation.documents.nodes import gpus_of_held_devices
 from tangram.recommendation.documents.pods import DeviceHolder, frozen_gpus, with_holders
-from tangram.recommendation.observed.observed_gpus import UNMANAGED_OWNER
-from tangram.recommendation.observed.partitioned_gpus import SliceOwner, partitioned_gpus
+from tangram.recommendation.observed.claim_holders import (
+    UNMANAGED_OWNER,
+    claim_holder,
+    claim_owner,
+    pools_and_price,
+)
+from tangram.recommendation.observed.partitioned_gpus import partitioned_gpus
 
 
 def gpus_in_use_on_left_out_nodes(
@@ -30,15 +34,9 @@ def gpus_in_use_on_left_out_nodes(
     """
     gpus: list[GPUState] = []
     notes: list[str] = []
-    for node in sorted(snapshot.nodes, key=lambda node: node.name):
-        claims = [c for c in snapshot.claims if c.node == node.name and c.leaves_at is None]
-        if node.name in planned_nodes or is_lost(node) or not any(c.owner_uid in names for c in claims):
-            continue
-        if node.sku is None:
-            node = replace(node, sku=_sku_of_replicas(claims, snapshot))  # noqa: PLW2901
-        places = claiming_pools(node, snapshot.pools)
-        price = pool_price(places, {pool.name: pool for pool in snapshot.pools})
-        if node.sku is None or Prices(dict(snapshot.prices)).gpu_hour(node.sku, price) is None:
+    for node, claims in _left_out_nodes(snapshot, names, planned_nodes):
+        pools, price, is_priced = pools_and_price(node, snapshot)
+        if not is_priced:
             notes.append(f"node {node.name}: replicas run there that no cost counts: its price is not known")
             continue
         try:
@@ -46,11 +44,33 @@ def gpus_in_use_on_left_out_nodes(
         except InputError as error:
             notes.append(f"{error.field} {error.problem}; its replicas are not counted")
             continue
-        pool = places[0] if places else ""
+        pool = pools[0] if pools else ""
         gpus += (replace(gpu, pool=pool, price_per_hour=price) for gpu in node_gpus)
-    elsewhere = Counter(names.get(c.owner_uid or "") for c in snapshot.claims if c.node in planned_nodes)
-    left = {owner: max(0, count - elsewhere[owner]) for owner, count in desired.items()}
+    left = _replicas_left(snapshot, names, planned_nodes, desired)
     return tuple(_without_surplus(gpus, left, frozenset(names.values()))), tuple(notes)
+
+
+def _replicas_left(
+    snapshot: FleetSnapshot,
+    names: Mapping[str, str],
+    planned_nodes: Container[str],
+    desired: Mapping[str, int],
+) -> dict[str, int]:
+    """Return how many desired replicas of each LLMDeployment do not run on planned nodes."""
+    planned = Counter(names.get(c.owner_uid or "") for c in snapshot.claims if c.node in planned_nodes)
+    return {owner: max(0, count - planned[owner]) for owner, count in desired.items()}
+
+
+def _left_out_nodes(
+    snapshot: FleetSnapshot, names: Mapping[str, str], planned_nodes: Container[str]
+) -> Iterator[tuple[Node, list[Claim]]]:
+    """Yield the nodes on which LLMDeployments run and that are not planned, with the claims that stay."""
+    for node in sorted(snapshot.nodes, key=lambda node: node.name):
+        claims = [c for c in snapshot.claims if c.node == node.name and c.leaves_at is None]
+        if node.name in planned_nodes or is_lost(node) or not any(c.owner_uid in names for c in claims):
+            continue
+        is_labelled = node.sku is not None
+        yield node if is_labelled else replace(node, sku=_sku_of_replicas(claims, snapshot)), claims
 
 
 def _without_surplus(
@@ -83,27 +103,33 @@ def _gpus(
     inferred. Raises `InputError` where what is held fits no layout.
     """
     partition = snapshot.partition.by_node.get(node.name)
-    owned = {claim.pod: names.get(claim.owner_uid or "") for claim in claims}
-    owners = {pod: SliceOwner(owner, movable=False) for pod, owner in owned.items() if owner is not None}
-    partitioned: tuple[GPUState, ...] = ()
+    gpus: Sequence[GPUState] = ()
+    placed: Container[str] = ()
     if partition is not None:
+        owners = {claim.pod: claim_owner(claim, names, immovable=names) for claim in claims}
         targets = dict(snapshot.partition.targets)
-        partitioned = partitioned_gpus(node, partition, owners, targets, UNMANAGED_OWNER)
-    placed = {pod for gpu in partition.gpus for _, pod in gpu.held} if partition is not None else set()
+        gpus = partitioned_gpus(node, partition, owners, targets, UNMANAGED_OWNER)
+        placed = {pod for gpu in partition.gpus for _, pod in gpu.held} if gpus else ()
+    occupied, _ = with_holders(
+        gpus or gpus_of_held_devices(node, _claimed_devices(claims), "node"),
+        _unplaced_pods(node.name, claims, names, placed),
+    )
+    return frozen_gpus(occupied, frozenset(names.values()))
+
+
+def _unplaced_pods(
+    node: str, claims: list[Claim], names: Mapping[str, str], placed: Container[str]
+) -> Iterator[DeviceHolder]:
+    """Yield the pods on a node whose slices its partition backend does not know, in a fixed order."""
     ordered = sorted(claims, key=lambda claim: (claim.resource, claim.owner_uid or "", claim.count))
-    holders = [
-        DeviceHolder(
-            node.name,
-            f"{node.name}#{number}",
-            names.get(claim.owner_uid or "", UNMANAGED_OWNER),
-            movable=False,
-            counts=((claim.resource, claim.count),),
-        )
-        for number, claim in enumerate(ordered)
-        if not (partitioned and claim.pod in placed)
-    ]
-    held: Counter[str] = Counter()
+    for number, claim in enumerate(ordered):
+        if claim.pod not in placed:
+            yield claim_holder(f"{node}#{number}", claim, claim_owner(claim, names, immovable=names))
+
+
+def _claimed_devices(claims: list[Claim]) -> Counter[str]:
+    """Return how many devices claims ask for, by resource."""
+    devices: Counter[str] = Counter()
     for claim in claims:
-        held[claim.resource] += claim.count
-    gpus, _ = with_holders(partitioned or gpus_of_held_devices(node, held, "node"), holders)
-    return frozen_gpus(gpus, frozenset(names.values()))
+        devices[claim.resource] += claim.count
+    return devices

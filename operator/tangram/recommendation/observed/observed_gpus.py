@@ -1,13 +1,12 @@
 """The GPUs of observed nodes, with the LLMDeployments and foreign pods that hold their slices."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from tangram.catalog import InputError
-from tangram.catalog.prices import Prices
 from tangram.eligibility.devices.node_devices import left_out_notes
-from tangram.fleet import Claim, FleetSnapshot, Node, claiming_pools, pool_price
+from tangram.fleet import Claim, FleetSnapshot, Node
 from tangram.packing import GPUState
 from tangram.recommendation.documents.nodes import inferred_gpus
 from tangram.recommendation.documents.pods import (
@@ -17,10 +16,15 @@ from tangram.recommendation.documents.pods import (
     with_holders,
 )
 from tangram.recommendation.documents.pools import under_pool_policy
+from tangram.recommendation.observed.claim_holders import (
+    UNMANAGED_OWNER,
+    claim_holder,
+    claim_owner,
+    pools_and_price,
+)
 from tangram.recommendation.observed.partitioned_gpus import SliceOwner, partitioned_gpus
 
 PROMISED = "(quota)"  # owner of free slices that foreign quota grants
-UNMANAGED_OWNER = "(others)"  # of pods without an LLMDeployment; no LLMDeployment can have this name
 
 
 def observed_gpus(
@@ -30,37 +34,58 @@ def observed_gpus(
 
     Foreign pods, and those of the `unplanned`, do not move. `names`: LLMDeployments by uid.
     """
+    owners = [claim_owner(claim, names, unplanned) for claim in snapshot.claims]
     notes = left_out_notes(snapshot.nodes)
-    nodes = sorted(snapshot.nodes, key=lambda node: node.name)
-    owners = {
-        claim.pod: SliceOwner(holder.owner, holder.movable)
-        for claim in snapshot.claims
-        if claim.pod and (holder := _holder(0, claim, names, unplanned))
+    gpus = list(_empty_gpus(snapshot, owners, notes))
+    nodes = {gpu.node for gpu in gpus}
+    unhealthy = [
+        holder for node in snapshot.nodes if node.name in nodes for holder in unhealthy_devices(node)
+    ]
+    gpus, overflow_notes = with_holders(gpus, [*_unplaced_pods(snapshot, owners, nodes), *unhealthy])
+    gpus, _ = with_holders(gpus, _unscheduled_replicas(gpus, snapshot, names, unplanned))
+    gpus, _ = with_holders(gpus, _promised(gpus, snapshot))
+    pools = {pool.name: pool for pool in snapshot.pools}
+    planned_gpus = sorted((under_pool_policy(gpu, pools) for gpu in gpus), key=lambda gpu: gpu.id)
+    return tuple(planned_gpus), (*notes, *overflow_notes)
+
+
+def _empty_gpus(
+    snapshot: FleetSnapshot, owners: Iterable[SliceOwner], notes: list[str]
+) -> Iterator[GPUState]:
+    """Yield the GPUs of each node, by name, with the holders that partition backends know alone.
+
+    `owners`: of the snapshot's claims. What is left out is added to `notes`.
+    """
+    owners_by_pod = {
+        claim.pod: owner for claim, owner in zip(snapshot.claims, owners, strict=True) if claim.pod
     }
     partitions, targets = snapshot.partition.by_node, dict(snapshot.partition.targets)
-
-    def known_gpus(node: Node) -> tuple[GPUState, ...]:
+    for node in sorted(snapshot.nodes, key=lambda node: node.name):
         partition = partitions.get(node.name)
-        if partition is None or node.sku is None:
-            return ()
-        return partitioned_gpus(node, partition, owners, targets, UNMANAGED_OWNER)
+        known: tuple[GPUState, ...] = ()
+        if partition is not None and node.sku is not None:
+            known = partitioned_gpus(node, partition, owners_by_pod, targets, UNMANAGED_OWNER)
+        yield from _of_node(node, snapshot, known, notes)
 
-    empty_gpus = [gpu for node in nodes for gpu in _of_node(node, snapshot, known_gpus(node), notes)]
-    node_names = {gpu.node for gpu in empty_gpus}
-    placed = {pod for part in snapshot.partition.nodes for gpu in part.gpus for _, pod in gpu.held if pod}
-    claims = enumerate(sorted((c for c in snapshot.claims if c.pod not in placed), key=_claim_order))
-    pods = [_holder(i, claim, names, unplanned) for i, claim in claims if claim.node in node_names]
-    unhealthy = [holder for node in nodes if node.name in node_names for holder in unhealthy_devices(node)]
-    occupied, overflow_notes = with_holders(empty_gpus, [*pods, *unhealthy])
-    occupied, _ = with_holders(occupied, _unscheduled_replicas(occupied, snapshot, names, unplanned))
-    occupied, _ = with_holders(occupied, _promised(occupied, snapshot))
-    pools = {pool.name: pool for pool in snapshot.pools}
-    gpus = sorted((under_pool_policy(gpu, pools) for gpu in occupied), key=lambda gpu: gpu.id)
-    return tuple(gpus), (*notes, *overflow_notes)
+
+def _unplaced_pods(
+    snapshot: FleetSnapshot, owners: Iterable[SliceOwner], nodes: Container[str]
+) -> Iterator[DeviceHolder]:
+    """Yield the pods on `nodes` whose slices no partition backend knows, in a fixed order."""
+    observed = (gpu for node in snapshot.partition.nodes for gpu in node.gpus)
+    placed = {pod for gpu in observed for _, pod in gpu.held if pod}
+    unplaced = [
+        (claim, owner)
+        for claim, owner in zip(snapshot.claims, owners, strict=True)
+        if claim.pod not in placed
+    ]
+    for number, (claim, owner) in enumerate(sorted(unplaced, key=lambda pair: _claim_order(pair[0]))):
+        if claim.node in nodes:
+            yield claim_holder(f"{claim.node}#{number}", claim, owner)
 
 
 def _promised(gpus: list[GPUState], snapshot: FleetSnapshot) -> list[DeviceHolder]:
-    """Return immovable holders of the free slices that foreign quota grants and nobody uses yet."""
+    """Return immovable holders of the free slices that foreign quota grants and no pod uses yet."""
     foreign: Counter[tuple[str, str]] = Counter()
     for claim in snapshot.claims:
         foreign[claim.node, claim.resource] += claim.count if claim.owner_uid is None else 0
@@ -93,13 +118,12 @@ def _of_node(
         if node.allocatable and not node.left_out:
             notes.append(f"node {node.name}: {_unusable_because(node)}; its GPUs are left out")
         return
-    names = claiming_pools(node, snapshot.pools)
-    price = pool_price(names, {pool.name: pool for pool in snapshot.pools})
-    if Prices(dict(snapshot.prices)).gpu_hour(node.sku, price) is None:
+    pools, price, is_priced = pools_and_price(node, snapshot)
+    if not is_priced:
         notes.append(f"node {node.name}: no price is known for {node.sku}, so its GPUs are left out")
         return
-    if len(names) > 1:
-        notes.append(f"node {node.name}: GPUPools {', '.join(names)} claim it; it belongs to {names[0]}")
+    if len(pools) > 1:
+        notes.append(f"node {node.name}: GPUPools {', '.join(pools)} claim it; it belongs to {pools[0]}")
     gpus = known
     if not gpus:
         try:
@@ -107,7 +131,7 @@ def _of_node(
         except InputError as error:
             notes.append(f"{error.field} {error.problem}; its GPUs are left out")
             return
-    yield from (replace(gpu, pool=names[0] if names else "", price_per_hour=price) for gpu in gpus)
+    yield from (replace(gpu, pool=pools[0] if pools else "", price_per_hour=price) for gpu in gpus)
 
 
 def _unusable_because(node: Node) -> str:
@@ -117,41 +141,44 @@ def _unusable_because(node: Node) -> str:
     return f"has GPUs {node.product!r} that the catalog does not know" if node.product else "has no product"
 
 
-def _holder(number: int, claim: Claim, names: Mapping[str, str], unplanned: frozenset[str]) -> DeviceHolder:
-    owner = names.get(claim.owner_uid or "")
-    return DeviceHolder(
-        node=claim.node,
-        name=f"{claim.node}#{number}",
-        owner=UNMANAGED_OWNER if owner is None else owner,
-        movable=owner is not None and claim.owner_uid not in unplanned,
-        counts=((claim.resource, claim.count),),
-    )
-
-
 def _unscheduled_replicas(
     gpus: list[GPUState], snapshot: FleetSnapshot, names: Mapping[str, str], unplanned: frozenset[str]
-) -> list[DeviceHolder]:
-    """Return the replicas of our Deployments that are not scheduled yet, on free slices of their shape.
+) -> Iterator[DeviceHolder]:
+    """Yield the replicas of our Deployments that are not scheduled yet, on free slices of their shape.
 
     Without them the plan would change with every pod that is scheduled.
     """
     skus = {node.name: node.sku for node in snapshot.nodes}
-    scheduled: Counter[tuple[str, str | None, str]] = Counter()
-    for claim in snapshot.claims:
-        scheduled[claim.owner_uid or "", skus.get(claim.node), claim.resource] += claim.count
-    free: dict[tuple[str | None, str], list[str]] = {}
-    for (node, resource), units in sorted(free_instances(gpus).items(), reverse=True):
-        free.setdefault((skus[node], resource), []).extend([node] * len(units))
-    holders = []
+    free = _nodes_with_free_devices(gpus, skus)
+    scheduled = _scheduled_devices(snapshot, skus)
     for workload in sorted(snapshot.workloads, key=lambda w: (w.owner_uid, w.shape, w.name, w.uid)):
-        if workload.owner_uid not in names or workload.shape.tensor_parallel != 1:
+        uid, shape = workload.owner_uid, workload.shape
+        if uid not in names or shape.tensor_parallel != 1:
             continue
-        key = (workload.owner_uid, workload.shape.sku, workload.shape.resource)
-        scheduled_replicas = min(scheduled[key], workload.replicas)
-        scheduled[key] -= scheduled_replicas
-        nodes = free.get((workload.shape.sku, workload.shape.resource), [])
-        for number in range(min(workload.replicas - scheduled_replicas, len(nodes))):
-            claim = Claim(nodes.pop(), workload.shape.resource, 1, workload.owner_uid)
+        running = min(scheduled[uid, shape.sku, shape.resource], workload.replicas)
+        scheduled[uid, shape.sku, shape.resource] -= running
+        nodes = free.get((shape.sku, shape.resource), [])
+        for number in range(min(workload.replicas - running, len(nodes))):
+            claim = Claim(nodes.pop(), shape.resource, 1, uid)
             name = f"{workload.namespace}/{workload.name}+{number}"
-            holders.append(replace(_holder(0, claim, names, unplanned), name=name))
-    return holders
+            yield claim_holder(name, claim, claim_owner(claim, names, unplanned))
+
+
+def _scheduled_devices(
+    snapshot: FleetSnapshot, skus: Mapping[str, str | None]
+) -> Counter[tuple[str, str | None, str]]:
+    """Return how many devices scheduled pods claim, by uid of their owner, GPU model and resource."""
+    devices: Counter[tuple[str, str | None, str]] = Counter()
+    for claim in snapshot.claims:
+        devices[claim.owner_uid or "", skus.get(claim.node), claim.resource] += claim.count
+    return devices
+
+
+def _nodes_with_free_devices(
+    gpus: list[GPUState], skus: Mapping[str, str | None]
+) -> dict[tuple[str | None, str], list[str]]:
+    """Return the node of each free device by GPU model and resource; the first node by name is the last."""
+    nodes: dict[tuple[str | None, str], list[str]] = {}
+    for (node, resource), devices in sorted(free_instances(gpus).items(), reverse=True):
+        nodes.setdefault((skus[node], resource), []).extend([node] * len(devices))
+    return nodes

@@ -11,7 +11,7 @@ from tangram.packing import GPUState, Instance, board
 
 @dataclass(frozen=True, slots=True)
 class SliceOwner:
-    """Whose pod holds a slice or a GPU."""
+    """The owner of a pod that holds a slice or a GPU."""
 
     name: str
     movable: bool
@@ -22,17 +22,18 @@ def partitioned_gpus(
     partition: NodePartition,
     owners: Mapping[str, SliceOwner],
     targets: Mapping[str, MIGLayout],
-    stranger: str,
+    foreign_owner: str,
 ) -> tuple[GPUState, ...]:
     """Return the GPUs of a node as its backend observes them.
 
     `owners`: by pod, as NAMESPACE/NAME. `targets`: layouts of GPUs that are being cut, by GPU: they count as
-    if they were there, and are not changed again. What nobody in `owners` holds belongs to `stranger`, who
-    does not move.
+    if they were there, and are not changed again. What no pod in `owners` holds belongs to `foreign_owner`,
+    which does not move.
     """
-    holders = Counter(pod for gpu in partition.gpus for start, pod in gpu.held if start is None)
+    gpus_of_pod = Counter(pod for gpu in partition.gpus for start, pod in gpu.held if start is None)
     return tuple(
-        _state(node, partition, gpu, owners, targets.get(gpu.id), stranger, holders) for gpu in partition.gpus
+        _state(node, partition, gpu, owners, targets.get(gpu.id), foreign_owner, gpus_of_pod)
+        for gpu in partition.gpus
     )
 
 
@@ -42,25 +43,20 @@ def _state(
     gpu: PartitionedGPU,
     owners: Mapping[str, SliceOwner],
     target: MIGLayout | None,
-    stranger: str,
-    holders: Counter[str],
+    foreign_owner: str,
+    gpus_of_pod: Counter[str],
 ) -> GPUState:
     sku, layout = node.sku or "", gpu.layout if target is None else target
     may_change = target is None and gpu.is_cuttable and not partition.problem
     # Where the backend does not know the holders, those of the node's pods are assigned by counts afterwards.
-    used = gpu.held if partition.knows_holders else ()
-    held = {start: _owned(pod, owners, stranger) for start, pod in used}
-    pods = dict(used)
+    held = dict(gpu.held) if partition.knows_holders else {}
+    holders = {start: _owned(pod, owners, foreign_owner) for start, pod in held.items()}
+    instances: tuple[Instance, ...] = ()
     if layout.mig_enabled:
-        slices = frozenset(gpu.layout.slices)  # whoever holds another slice has to leave it
-        instances = tuple(
-            _instance(s.profile, s.start, held.get(s.start) if s in slices else None) for s in layout.slices
-        )
-    elif None in held:
-        gang = pods[None] if holders[pods[None]] > 1 and pods[None] else None
-        instances = (_instance(WHOLE_GPU, 0, held[None], gang),)
-    else:
-        instances = ()
+        instances = _slices(layout, gpu.layout, holders)
+    elif None in holders:
+        gang = held[None] if gpus_of_pod[held[None]] > 1 and held[None] else None
+        instances = (_instance(WHOLE_GPU, 0, holders[None], gang),)
     return GPUState(
         id=gpu.id,
         node=node.name,
@@ -75,8 +71,20 @@ def _state(
     )
 
 
-def _owned(pod: str, owners: Mapping[str, SliceOwner], stranger: str) -> SliceOwner:
-    return owners.get(pod) or SliceOwner(stranger, movable=False)
+def _slices(
+    layout: MIGLayout, observed: MIGLayout, holders: Mapping[int | None, SliceOwner]
+) -> tuple[Instance, ...]:
+    """Return the slices of a layout. Only those that are observed have a holder: a pod on another slice has
+    to leave it.
+    """
+    return tuple(
+        _instance(part.profile, part.start, holders.get(part.start) if part in observed.slices else None)
+        for part in layout.slices
+    )
+
+
+def _owned(pod: str, owners: Mapping[str, SliceOwner], foreign_owner: str) -> SliceOwner:
+    return owners.get(pod) or SliceOwner(foreign_owner, movable=False)
 
 
 def _instance(profile: str, start: int, owner: SliceOwner | None, gang: str | None = None) -> Instance:

@@ -5,7 +5,7 @@ It never raises: nodes and LLMDeployments that cannot be read are left out, with
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tangram.capacity.memory.from_facts import architecture_from_facts
 from tangram.catalog import Architecture, InputError
@@ -20,8 +20,8 @@ from tangram.fleet import (
     FleetSnapshot,
     Intent,
     ParsedIntent,
-    PodNeeds,
     Pool,
+    ProvisionedLoad,
     Shape,
     ShapeKey,
     Workload,
@@ -45,23 +45,41 @@ def snapshot_input(
     ordered = by_age(intents)
     deployments, unplanned, notes = _deployments(snapshot, ordered, models or {})
     names = {intent.uid: identity(intent.namespace, intent.name) for intent in ordered}
-    gpus, left_out = observed_gpus(snapshot, names, unplanned)
-    pools, conflicts = _pools(snapshot, gpus)
-    desired = {d.id: d.present[1] for d in deployments if d.present is not None}
-    in_use, uncounted = gpus_in_use_on_left_out_nodes(snapshot, names, {gpu.node for gpu in gpus}, desired)
-    planned = {gpu.id for gpu in gpus}  # two nodes may report one id: a copied disk, or a GPU that moved
-    held = tuple({gpu.id: gpu for gpu in in_use if gpu.id not in planned}.values())
-    partitioned = {gpu.id for node in snapshot.partition.nodes for gpu in node.gpus}
+    planned_gpus, device_notes = observed_gpus(snapshot, names, unplanned)
+    pools, pool_notes = _pools(snapshot, planned_gpus)
+    left_out, uncounted_notes = _left_out_gpus(snapshot, names, planned_gpus, deployments)
+    gpus = sorted((*planned_gpus, *left_out), key=lambda gpu: gpu.id)
     return FleetInput(
-        gpus=tuple(sorted((*gpus, *held), key=lambda gpu: gpu.id)),
-        left_out=frozenset(gpu.id for gpu in held),
+        gpus=tuple(gpus),
+        left_out=frozenset(gpu.id for gpu in left_out),
         deployments=deployments,
         pools=pools,
         pods_listed=True,
         terms=PlanTerms(prices=tuple(sorted(snapshot.prices)), reachable=True),
-        inferred=frozenset(gpu.id for gpu in (*gpus, *held) if gpu.id not in partitioned),
-        notes=(*left_out, *uncounted, *conflicts, *notes),
+        inferred=frozenset(gpu.id for gpu in gpus) - _partitioned_ids(snapshot),
+        notes=(*device_notes, *uncounted_notes, *pool_notes, *notes),
     )
+
+
+def _left_out_gpus(
+    snapshot: FleetSnapshot,
+    names: Mapping[str, str],
+    planned_gpus: tuple[GPUState, ...],
+    deployments: Iterable[ServingRequirements],
+) -> tuple[tuple[GPUState, ...], tuple[str, ...]]:
+    """Return the GPUs beside the planned ones on which LLMDeployments run, and notes.
+
+    Two nodes may report one id: a copied disk, or a GPU that moved. It is counted once.
+    """
+    nodes, ids = {gpu.node for gpu in planned_gpus}, {gpu.id for gpu in planned_gpus}
+    replicas = {d.id: d.present[1] for d in deployments if d.present is not None}
+    gpus, notes = gpus_in_use_on_left_out_nodes(snapshot, names, nodes, replicas)
+    return tuple({gpu.id: gpu for gpu in gpus if gpu.id not in ids}.values()), notes
+
+
+def _partitioned_ids(snapshot: FleetSnapshot) -> set[str]:
+    """Return the ids of the GPUs that partition backends observe."""
+    return {gpu.id for node in snapshot.partition.nodes for gpu in node.gpus}
 
 
 def _pools(snapshot: FleetSnapshot, gpus: tuple[GPUState, ...]) -> tuple[tuple[Pool, ...], list[str]]:
@@ -86,38 +104,89 @@ def _deployments(
 ) -> tuple[tuple[ServingRequirements, ...], frozenset[str], list[str]]:
     """Return the planned LLMDeployments, the uids of the others, and a note with the reason of each."""
     verdicts = acceptance(ordered, snapshot.pod_needs)
-    facts, desired, desired_shapes = snapshot.known_facts, dict(snapshot.desired), dict(snapshot.desired_of)
-    evaluation_reports = reports_by_checkpoint(reports(snapshot))
-    loads = dict(snapshot.provisioned)
-    faulted = {fault.owner_uid: fault.error for fault in snapshot.faults}
-    workloads = defaultdict[str, list[Workload]](list)
-    for workload in snapshot.workloads:
-        workloads[workload.owner_uid].append(workload)
+    observed = _ObservedDeployments.of(snapshot, models)
     deployments, unplanned, notes = [], set(), []
     for intent in ordered:
         accepted, _, reason, _ = verdicts[intent.uid]
+        requirements: ServingRequirements | str = reason
         if accepted and isinstance(intent, Intent):
-            uid = intent.uid
-            inspected = facts.get(FactsKey(intent.namespace, intent.model_uri, snapshot.engine_image))
-            model, needs = models.get(uid), snapshot.pod_needs
-            planned: ServingRequirements | str
-            if uid in faulted:
-                planned = faulted[uid]
-            elif intent.is_off and not intent.paused:  # its pods end by themselves
-                planned = OFF
-            else:
-                planned = _requirements(intent, model, inspected, evaluation_reports, needs)
-            if isinstance(planned, ServingRequirements):
-                present = _desired_replicas(intent, workloads[uid], desired.get(uid), desired_shapes.get(uid))
-                pools = (*planned.pools, *_contained_pools(planned.pools, snapshot))
-                formats = _running_formats(workloads[uid])
-                planned = replace(planned, pools=pools, present=present, formats_running=formats)
-                deployments.append(replace(planned, load=loads.get(uid)))
-                continue
-            reason = planned
+            requirements = observed.requirements(intent)
+        if isinstance(requirements, ServingRequirements):
+            deployments.append(requirements)
+            continue
         unplanned.add(intent.uid)
-        notes.append(f"{identity(intent.namespace, intent.name)} is not planned: {reason}")
+        notes.append(f"{identity(intent.namespace, intent.name)} is not planned: {requirements}")
     return tuple(sorted(deployments, key=lambda deployment: deployment.id)), frozenset(unplanned), notes
+
+
+@dataclass(frozen=True, slots=True)
+class _ObservedDeployments:
+    """What a snapshot holds about LLMDeployments, by uid where nothing else is said."""
+
+    snapshot: FleetSnapshot
+    models: Mapping[str, Architecture]  # from the command line
+    facts: Mapping[FactsKey, CheckpointFacts]
+    evaluations: CheckpointReports
+    workloads: Mapping[str, list[Workload]]
+    desired: Mapping[str, int]  # replicas
+    desired_shapes: Mapping[str, Shape]
+    loads: Mapping[str, ProvisionedLoad]
+    faults: Mapping[str, str]
+
+    @classmethod
+    def of(cls, snapshot: FleetSnapshot, models: Mapping[str, Architecture]) -> "_ObservedDeployments":
+        """Index a snapshot."""
+        workloads = defaultdict[str, list[Workload]](list)
+        for workload in snapshot.workloads:
+            workloads[workload.owner_uid].append(workload)
+        return cls(
+            snapshot=snapshot,
+            models=models,
+            facts=snapshot.known_facts,
+            evaluations=reports_by_checkpoint(reports(snapshot)),
+            workloads=workloads,
+            desired=dict(snapshot.desired),
+            desired_shapes=dict(snapshot.desired_of),
+            loads=dict(snapshot.provisioned),
+            faults={fault.owner_uid: fault.error for fault in snapshot.faults},
+        )
+
+    def requirements(self, intent: Intent) -> ServingRequirements | str:
+        """Return the requirements of an LLMDeployment with what runs of it, or why it is not planned."""
+        uid = intent.uid
+        if uid in self.faults:
+            return self.faults[uid]
+        if intent.is_off and not intent.paused:  # its pods end by themselves
+            return OFF
+        requirements = self._on_bundled_engine(intent)
+        if isinstance(requirements, str):
+            return requirements
+        workloads = self.workloads.get(uid, [])
+        return replace(
+            requirements,
+            pools=(*requirements.pools, *_contained_pools(requirements.pools, self.snapshot)),
+            present=_desired_replicas(intent, workloads, self.desired.get(uid), self.desired_shapes.get(uid)),
+            formats_running=_running_formats(workloads),
+            load=self.loads.get(uid),
+        )
+
+    def _on_bundled_engine(self, intent: Intent) -> ServingRequirements | str:
+        """Return the requirements from the checkpoint, or why they are not known."""
+        facts = self.facts.get(FactsKey(intent.namespace, intent.model_uri, self.snapshot.engine_image))
+        try:
+            model = self.models.get(intent.uid) or (architecture_from_facts(facts) if facts else None)
+            if model is None:
+                return "its checkpoint has not been inspected"
+            key = (intent.namespace, intent.model_uri, facts.digest if facts else "")
+            evaluations = self.evaluations.get(key, ())
+            requirements = requirements_of(intent, model)
+            requirements = on_bundled_engine(requirements, evaluations, self.snapshot.pod_needs)
+            requirements.request.model_length(model)
+        except InputError as error:
+            return f"{error.field} {error.problem}"
+        except Exception as error:  # noqa: BLE001 - a bug of ours, of this LLMDeployment alone
+            return f"its requirements could not be read ({describe(error)}); please report this"
+        return requirements
 
 
 def _contained_pools(named: tuple[str, ...], snapshot: FleetSnapshot) -> list[str]:
@@ -135,29 +204,6 @@ def _contained_pools(named: tuple[str, ...], snapshot: FleetSnapshot) -> list[st
         and (nodes_of_pool := [names for names in claims if names[:1] == (pool.name,)])
         and all(set(names) & set(named) for names in nodes_of_pool)
     ]
-
-
-def _requirements(
-    intent: Intent,
-    model: Architecture | None,
-    inspected: CheckpointFacts | None,
-    evaluation_reports: CheckpointReports,
-    needs: PodNeeds,
-) -> ServingRequirements | str:
-    """Return the requirements, or why they are not known. `model`: from the command line, if any."""
-    try:
-        architecture = model or (architecture_from_facts(inspected) if inspected else None)
-        if architecture is None:
-            return "its checkpoint has not been inspected"
-        digest = inspected.digest if inspected else ""
-        about = evaluation_reports.get((intent.namespace, intent.model_uri, digest), ())
-        requirements = on_bundled_engine(requirements_of(intent, architecture), about, needs)
-        requirements.request.model_length(architecture)
-    except InputError as error:
-        return f"{error.field} {error.problem}"
-    except Exception as error:  # noqa: BLE001 - a bug of ours, of this LLMDeployment alone
-        return f"its requirements could not be read ({describe(error)}); please report this"
-    return requirements
 
 
 def _desired_replicas(
