@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Collection, Container, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from tangram.fleet import (
     FailedChanges,
     FleetSnapshot,
     LayoutChanges,
+    MIGLayout,
     NodePartition,
     ParsedIntent,
     Workload,
@@ -41,6 +42,7 @@ from tangram.repartition import (
     WorldNode,
     WorldOwner,
     WorldPod,
+    has_ended,
 )
 from tangram.shell.repartition.plan_objects import SUFFIX, fits, hash_of, plan_record
 
@@ -88,18 +90,20 @@ def hold_value(since: float, until: float) -> str:
 
 def holds(node: Object) -> tuple[Hold, ...]:
     """Return the holds of a node. One without instants is a person's: it has no end."""
-    placed = []
-    for taint in node["taints"]:
-        resource = held_resource(taint)
-        if resource:
-            if taint.get("value") == ARRIVING:
-                created = _created(node)
-                placed.append(Hold(resource, created, created + ARRIVAL_S))
-                continue
-            since, _, until = str(taint.get("value") or "").partition(_SEPARATOR)
-            is_ours = since.isdecimal() and until.isdecimal() and len(since + until) < 40
-            placed.append(Hold(resource, float(since), float(until)) if is_ours else Hold(resource))
+    created = _created(node)
+    placed = (
+        _hold(resource, taint, created) for taint in node["taints"] if (resource := held_resource(taint))
+    )
     return tuple(sorted(placed, key=lambda hold: hold.resource))
+
+
+def _hold(resource: str, taint: Mapping[str, Any], created: float) -> Hold:
+    value = str(taint.get("value") or "")
+    if value == ARRIVING:
+        return Hold(resource, created, created + ARRIVAL_S)
+    since, _, until = value.partition(_SEPARATOR)
+    has_instants = since.isdecimal() and until.isdecimal() and len(since + until) < 40
+    return Hold(resource, float(since), float(until)) if has_instants else Hold(resource)
 
 
 def _of_this_clock(hold: Hold, limits: RepartitionLimits, now: float) -> Hold:
@@ -139,11 +143,9 @@ def plan_objects(plans: Iterable[Object]) -> FleetPlanObjects:
     """Sort the FleetPlans of changes of this operator."""
     live, final = list[Object](), defaultdict[str, list[Object]](list)
     for plan in sorted(plans, key=lambda obj: (obj["metadata"].get("creationTimestamp", ""), key_of(obj))):
-        state = (plan.get("status") or {}).get("state")
-        is_final = state in list(PlanState) and PlanState(state).is_final
         if plan["metadata"].get("deletionTimestamp"):
             continue
-        if is_final:
+        if has_ended(plan.get("status") or {}):
             final[hash_of(key_of(plan)[1])].append(plan)
         else:
             live.append(plan)
@@ -182,38 +184,71 @@ def repartition_world(
     """Return the world. `nodes`, `pods`: mirrored; `recommended`: changes of the last recommendation;
     `immovable`: why the last plan did not move replicas as it was told, by UID.
     """
-    changes = recommended.changes
-    claimed = defaultdict[str, list[tuple[str, str, int]]](list)
-    for claim in snapshot.claims:
-        claimed[claim.node].append((claim.resource, claim.pod, claim.count))
     objects = {key_of(node)[1]: node for node in nodes}
-    partitions = [partition for partition in snapshot.partition.nodes if partition.node in objects]
-    names = {partition.node for partition in partitions}
     arriving = {} if limits.stopped else _arriving_until(snapshot, objects, recommended.nodes, now)
-    held = [n for n, node in objects.items() if n not in names and (holds(node) or n in arriving)]
-    deployments = {intent.uid: f"{intent.namespace}/{intent.name}" for intent in intents}
-    pods_of = _pods(snapshot, pods, deployments)
-    world_nodes = [
-        WorldNode(
-            partition.node,
-            partition,
-            tuple(_of_this_clock(hold, limits, now) for hold in holds(objects[partition.node])),
-            _counts(objects[partition.node]["allocatable"]),
-            tuple(sorted(claimed[partition.node])),
-            tuple(sorted(pods_of.get(partition.node, ()))),
-            arriving.get(partition.node),
-        )
-        for partition in (*partitions, *(NodePartition(name) for name in held))
-    ]
+    observed = [partition for partition in snapshot.partition.nodes if partition.node in objects]
+    partitions = (*observed, *_unobserved(objects, observed, arriving))
+    names = {intent.uid: f"{intent.namespace}/{intent.name}" for intent in intents}
     records = tuple(_records(plans, recommended, now))
     return RepartitionWorld(
         now=now,
-        nodes=tuple(sorted(world_nodes, key=lambda node: node.name)),
-        plans=(*records, *_new(plans, records, changes, partitions, now)),
+        nodes=tuple(
+            _nodes(partitions, objects, arriving, _devices_in_use(snapshot, pods, names), limits, now)
+        ),
+        plans=(*records, *_new_records(plans, records, recommended.changes, observed, now)),
         policies={pool.name: pool.policy for pool in snapshot.pools},
-        owners=_owners(snapshot, deployments, _serving(snapshot, pods), immovable or {}),
+        owners=_owners(snapshot, names, _serving(snapshot, pods), immovable or {}),
         limits=limits,
     )
+
+
+def _unobserved(
+    nodes: Mapping[str, Object], observed: Iterable[NodePartition], arriving: Container[str]
+) -> Iterable[NodePartition]:
+    """Yield the nodes that are held or have just come, and whose partitions no backend observes."""
+    names = {partition.node for partition in observed}
+    for name, node in nodes.items():
+        if name not in names and (name in arriving or holds(node)):
+            yield NodePartition(name)
+
+
+@dataclass(frozen=True, slots=True)
+class _DevicesInUse:
+    """The devices that scheduled pods claim, by node."""
+
+    claims: Mapping[str, list[tuple[str, str, int]]]  # (resource, pod as NAMESPACE/NAME, devices)
+    pods: Mapping[str, list[WorldPod]]
+
+
+def _devices_in_use(
+    snapshot: FleetSnapshot, pods: Collection[Object], names: Mapping[str, str]
+) -> _DevicesInUse:
+    claims = defaultdict[str, list[tuple[str, str, int]]](list)
+    for claim in snapshot.claims:
+        claims[claim.node].append((claim.resource, claim.pod, claim.count))
+    return _DevicesInUse(claims, _pods(snapshot, pods, names))
+
+
+def _nodes(
+    partitions: Iterable[NodePartition],
+    objects: Mapping[str, Object],
+    arriving: Mapping[str, float],
+    in_use: _DevicesInUse,
+    limits: RepartitionLimits,
+    now: float,
+) -> Iterable[WorldNode]:
+    """Yield the nodes by name."""
+    for partition in sorted(partitions, key=lambda partition: partition.node):
+        name, node = partition.node, objects[partition.node]
+        yield WorldNode(
+            name=name,
+            partition=partition,
+            holds=tuple(_of_this_clock(hold, limits, now) for hold in holds(node)),
+            allocatable=_counts(node["allocatable"]),
+            claimed=tuple(sorted(in_use.claims.get(name, ()))),
+            pods=tuple(sorted(in_use.pods.get(name, ()))),
+            arriving_until=arriving.get(name),
+        )
 
 
 def _pods(
@@ -298,7 +333,7 @@ def _records(plans: FleetPlanObjects, recommended: Recommended, now: float) -> I
         yield replace(record, since=since)
 
 
-def _new(
+def _new_records(
     plans: FleetPlanObjects,
     records: Iterable[PlanRecord],
     recommended: tuple[LayoutChanges, ...],
@@ -310,19 +345,28 @@ def _new(
     While replicas move, the next plan that moves them waits: it would be about where they stand in between.
     """
     underway = [r for r in records if r.state in (PlanState.APPROVED, PlanState.EXECUTING)]
-    moving = {owner for record in underway for owner in record.changes.disturbed}
-    live = {hash_of(key_of(plan)[1]) for plan in plans.live}
+    moving_owners = {owner for record in underway for owner in record.changes.disturbed}
+    live_hashes = {hash_of(key_of(plan)[1]) for plan in plans.live}
     layouts = {gpu.id: gpu.layout for partition in partitions for gpu in partition.gpus}
     wanted = {gpu: layout for partition in partitions for gpu, layout in partition.wanted}
     for changes in recommended:
+        is_moving = not moving_owners.isdisjoint(changes.disturbed)
+        if changes.name in live_hashes or is_moving or not _starts(changes, layouts, wanted):
+            continue
         before = plans.final.get(changes.name, ())
-        starts = all(layouts.get(change.gpu) == change.before for change in changes.changes)
-        # Else the layouts are restored.
-        starts &= any(c.keeps_layout or wanted.get(c.gpu) != c.after for c in changes.changes)
-        starts &= moving.isdisjoint(changes.disturbed)
-        if changes.name not in live and starts and fits(changes) and not _is_refused(before, now):
+        if fits(changes) and not _is_refused(before, now):
             suffix = f"{SUFFIX}{len(before) + 1}" if before else ""
             yield PlanRecord(f"{changes.name}{suffix}", changes, is_recommended=True, since=now)
+
+
+def _starts(
+    changes: LayoutChanges, layouts: Mapping[str, MIGLayout], wanted: Mapping[str, MIGLayout]
+) -> bool:
+    """Whether changes start from the layouts that there are, and not all of them are wanted already: then the
+    layouts are only to be restored.
+    """
+    starts = all(layouts.get(change.gpu) == change.before for change in changes.changes)
+    return starts and any(c.keeps_layout or wanted.get(c.gpu) != c.after for c in changes.changes)
 
 
 def _is_recent(status: Mapping[str, Any], now: float) -> bool:
