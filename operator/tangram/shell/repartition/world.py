@@ -1,4 +1,4 @@
-"""The world of the step function, from mirrored objects. Pure."""
+"""The input of the step function that gives GPUs new layouts, from mirrored objects. Pure."""
 
 import math
 from collections import Counter, defaultdict
@@ -90,16 +90,15 @@ def hold_value(since: float, until: float) -> str:
 
 def holds(node: Object) -> tuple[Hold, ...]:
     """Return the holds of a node. One without instants is a person's: it has no end."""
-    created = _created(node)
-    placed = (
-        _hold(resource, taint, created) for taint in node["taints"] if (resource := held_resource(taint))
-    )
+    resources = ((held_resource(taint), taint) for taint in node["taints"])
+    placed = (_hold(resource, taint, node) for resource, taint in resources if resource)
     return tuple(sorted(placed, key=lambda hold: hold.resource))
 
 
-def _hold(resource: str, taint: Mapping[str, Any], created: float) -> Hold:
+def _hold(resource: str, taint: Mapping[str, Any], node: Object) -> Hold:
     value = str(taint.get("value") or "")
     if value == ARRIVING:
+        created = _created(node)
         return Hold(resource, created, created + ARRIVAL_S)
     since, _, until = value.partition(_SEPARATOR)
     has_instants = since.isdecimal() and until.isdecimal() and len(since + until) < 40
@@ -185,17 +184,15 @@ def repartition_world(
     `immovable`: why the last plan did not move replicas as it was told, by UID.
     """
     objects = {key_of(node)[1]: node for node in nodes}
-    arriving = {} if limits.stopped else _arriving_until(snapshot, objects, recommended.nodes, now)
-    observed = [partition for partition in snapshot.partition.nodes if partition.node in objects]
-    partitions = (*observed, *_unobserved(objects, observed, arriving))
+    partitions = [partition for partition in snapshot.partition.nodes if partition.node in objects]
     names = {intent.uid: f"{intent.namespace}/{intent.name}" for intent in intents}
     records = tuple(_records(plans, recommended, now))
     return RepartitionWorld(
         now=now,
         nodes=tuple(
-            _nodes(partitions, objects, arriving, _devices_in_use(snapshot, pods, names), limits, now)
+            _nodes(snapshot, objects, _devices_in_use(snapshot, pods, names), recommended, limits, now)
         ),
-        plans=(*records, *_new_records(plans, records, recommended.changes, observed, now)),
+        plans=(*records, *_new_records(plans, records, recommended.changes, partitions, now)),
         policies={pool.name: pool.policy for pool in snapshot.pools},
         owners=_owners(snapshot, names, _serving(snapshot, pods), immovable or {}),
         limits=limits,
@@ -230,14 +227,17 @@ def _devices_in_use(
 
 
 def _nodes(
-    partitions: Iterable[NodePartition],
+    snapshot: FleetSnapshot,
     objects: Mapping[str, Object],
-    arriving: Mapping[str, float],
     in_use: _DevicesInUse,
+    recommended: Recommended,
     limits: RepartitionLimits,
     now: float,
 ) -> Iterable[WorldNode]:
-    """Yield the nodes by name."""
+    """Yield the nodes by name: those with a partition backend, and those that are held or have just come."""
+    arriving = {} if limits.stopped else _arriving_until(snapshot, objects, recommended.nodes, now)
+    observed = [partition for partition in snapshot.partition.nodes if partition.node in objects]
+    partitions = (*observed, *_unobserved(objects, observed, arriving))
     for partition in sorted(partitions, key=lambda partition: partition.node):
         name, node = partition.node, objects[partition.node]
         yield WorldNode(
@@ -344,8 +344,7 @@ def _new_records(
 
     While replicas move, the next plan that moves them waits: it would be about where they stand in between.
     """
-    underway = [r for r in records if r.state in (PlanState.APPROVED, PlanState.EXECUTING)]
-    moving_owners = {owner for record in underway for owner in record.changes.disturbed}
+    moving_owners = _moving_owners(records)
     live_hashes = {hash_of(key_of(plan)[1]) for plan in plans.live}
     layouts = {gpu.id: gpu.layout for partition in partitions for gpu in partition.gpus}
     wanted = {gpu: layout for partition in partitions for gpu, layout in partition.wanted}
@@ -355,8 +354,14 @@ def _new_records(
             continue
         before = plans.final.get(changes.name, ())
         if fits(changes) and not _is_refused(before, now):
-            suffix = f"{SUFFIX}{len(before) + 1}" if before else ""
-            yield PlanRecord(f"{changes.name}{suffix}", changes, is_recommended=True, since=now)
+            name = f"{changes.name}{SUFFIX}{len(before) + 1}" if before else changes.name
+            yield PlanRecord(name, changes, is_recommended=True, since=now)
+
+
+def _moving_owners(records: Iterable[PlanRecord]) -> set[str]:
+    """Return the LLMDeployments of which plans that are approved or carried out move replicas."""
+    underway = [record for record in records if record.state in (PlanState.APPROVED, PlanState.EXECUTING)]
+    return {owner for record in underway for owner in record.changes.disturbed}
 
 
 def _starts(
