@@ -86,7 +86,7 @@ class NodeObservation:
 
 @dataclass(frozen=True, slots=True)
 class AgentRound:
-    """What one round found, and what it decided."""
+    """What one round observed, and what it decided."""
 
     version: str  # resourceVersion of the GPUNode
     wanted: tuple[WantedLayout, ...]
@@ -135,19 +135,19 @@ class NodeAgent:
         Raises `ApiError` where the API fails, and `DriverHangs`, published unless the API fails.
         """
         self.due_s = None
-        found = self._unchanged() if from_copies else None
-        found = found or self._decide({})
-        if found is None:
+        agent_round = self._unchanged() if from_copies else None
+        agent_round = agent_round or self._decide({})
+        if agent_round is None:
             self.metrics.show((), {}, {})
             return False
-        if found.work.operation is None:
-            applied = named(former_status(found.status).conditions, "Applied")
+        if agent_round.work.operation is None:
+            applied = named(former_status(agent_round.status).conditions, "Applied")
             self._has_changed &= applied is not None and applied.reason == RESTARTING
-            self._delete_outdated(found)
-            self._measure(found)
-            self.due_s = found.due_s(self.clock())
+            self._delete_outdated(agent_round)
+            self._measure(agent_round)
+            self.due_s = agent_round.due_s(self.clock())
             return False
-        records = self._perform(found.work.operation, found)
+        records = self._perform(agent_round.work.operation, agent_round)
         if records is not None:
             self._decide(records)
         return True
@@ -169,9 +169,9 @@ class NodeAgent:
             observation = self._observe(tuple(former.gpus))
         except DriverHangs as hang:
             self._end({}, hang)
-        found = self._found(obj, node, former, observation, dict(former.records), self.clock())
-        is_idle = found.work.operation is None and found.status == obj.get("status")
-        return found if is_idle else None
+        agent_round = self._decided_round(obj, node, former, observation, dict(former.records), self.clock())
+        is_idle = agent_round.work.operation is None and agent_round.status == obj.get("status")
+        return agent_round if is_idle else None
 
     def _decide(self, changed: Mapping[str, GPURecord], hang: DriverHangs | None = None) -> AgentRound | None:
         """Observe, decide and publish; `changed`: records that are newer than those of the status.
@@ -196,10 +196,10 @@ class NodeAgent:
                 self._end(changed, error)
         else:
             observation = NodeObservation(NodeConditionState("False", "DriverHangs", str(hang)))
-        found = self._found(obj, node, former, observation, {**former.records, **changed}, now)
-        if found.status != stored:
-            self.objects.apply_status(found.version, found.status)
-        return found
+        agent_round = self._decided_round(obj, node, former, observation, {**former.records, **changed}, now)
+        if agent_round.status != stored:
+            self.objects.apply_status(agent_round.version, agent_round.status)
+        return agent_round
 
     def _end(self, changed: Mapping[str, GPURecord], hang: DriverHangs) -> NoReturn:
         """Publish that the driver hangs, if possible, and raise it: only another process calls again."""
@@ -220,7 +220,7 @@ class NodeAgent:
         except NVMLFailure as failure:
             return NodeObservation(NodeConditionState("False", "DriverUnavailable", str(failure)))
 
-    def _found(
+    def _decided_round(
         self,
         obj: dict[str, Any],
         node: dict[str, Any],
@@ -233,34 +233,22 @@ class NodeAgent:
         parsed = parse_wanted(obj.get("spec"))
         wanted = parsed if isinstance(parsed, tuple) else ()
         records = _updated(records, wanted, observation, now)
-        layouts, node_fields = observation.layouts, node.get("status") or {}
-        pods: tuple[DevicePluginPod, ...] = ()
-        work = LayoutWork()
         last = named(former.conditions, "Applied")
         refusal = conflict(node["metadata"].get("labels") or {})
+        work, pods = LayoutWork(), tuple[DevicePluginPod, ...]()
         if not observation.is_known:
             state = _not_observed(last, observation.ready)
         elif refusal is not None:  # where components were paused, the device plugin starts again after it
             state = refusal
         else:
-            work = layout_work(wanted, layouts, observation.holders, records, now)
+            work = layout_work(wanted, observation.layouts, observation.holders, records, now)
             state = work.state() if isinstance(parsed, tuple) else parsed
             if work.operation is None and (last is None or last.reason in (APPLYING, RESTARTING)):
                 pods = tuple(self.objects.device_plugin_pods())
-                offers_all = offers(layouts.values(), node_fields.get("allocatable") or {})
-                is_cut, has_changed = bool(wanted), self._has_changed
-                waits = restart(last, pods, offers_all=offers_all, is_cut=is_cut, has_changed=has_changed)
-                state = waits or state
-        facts = NodeIdentity(
-            generation=int(obj["metadata"].get("generation", 0)),
-            node_uid=str(node["metadata"].get("uid", "")),
-            boot_id=str((node_fields.get("nodeInfo") or {}).get("bootID", "")),
-            backend_version=__version__,
-            driver_version=observation.driver_version,
-        )
+                state = self._restart(last, pods, observation, node, is_cut=bool(wanted)) or state
         status = node_status(
-            facts,
-            layouts.values(),
+            _identity(obj, node, observation),
+            observation.layouts.values(),
             observation.holders,
             wanted,
             former,
@@ -269,13 +257,26 @@ class NodeAgent:
             observation.failures if observation.is_known else former.gpus,
             now,
         )
-        return AgentRound(
-            str(obj["metadata"]["resourceVersion"]), wanted, records, work, status, observation, pods
-        )
+        version = str(obj["metadata"]["resourceVersion"])
+        return AgentRound(version, wanted, records, work, status, observation, pods)
 
-    def _measure(self, found: AgentRound) -> None:
+    def _restart(
+        self,
+        last: GPUNodeCondition | None,
+        pods: tuple[DevicePluginPod, ...],
+        observation: NodeObservation,
+        node: dict[str, Any],
+        *,
+        is_cut: bool,
+    ) -> NodeConditionState | None:
+        """Return the state while the device plugin restarts; None: it need not."""
+        allocatable = (node.get("status") or {}).get("allocatable") or {}
+        offers_all = offers(observation.layouts.values(), allocatable)
+        return restart(last, pods, offers_all=offers_all, is_cut=is_cut, has_changed=self._has_changed)
+
+    def _measure(self, agent_round: AgentRound) -> None:
         """Show the GPUs, and what they use: once nothing is left to do, so that no operation waits for it."""
-        layouts, usages = found.observation.layouts.values(), dict[str, DeviceUsage]()
+        layouts, usages = agent_round.observation.layouts.values(), dict[str, DeviceUsage]()
         if layouts:
             try:
                 usages.update(
@@ -288,20 +289,20 @@ class NodeAgent:
             except DriverHangs as hang:
                 self._end({}, hang)
         known = {layout.gpu: False for layout in layouts}
-        quarantined = {gpu: record.quarantine is not None for gpu, record in found.records.items()}
-        self.metrics.show(layouts, found.observation.holders, {**known, **quarantined}, usages)
+        quarantined = {gpu: record.quarantine is not None for gpu, record in agent_round.records.items()}
+        self.metrics.show(layouts, agent_round.observation.holders, {**known, **quarantined}, usages)
 
-    def _delete_outdated(self, found: AgentRound) -> None:
-        current = named(former_status(found.status).conditions, "Applied")
-        for pod in outdated(current, found.plugin_pods):
+    def _delete_outdated(self, agent_round: AgentRound) -> None:
+        current = named(former_status(agent_round.status).conditions, "Applied")
+        for pod in outdated(current, agent_round.plugin_pods):
             if not pod.is_ending:
                 log.info("restarting the device plugin: deleting %s", pod)
                 self.objects.delete_pod(pod)
 
-    def _perform(self, operation: LayoutOperation, found: AgentRound) -> dict[str, GPURecord] | None:
+    def _perform(self, operation: LayoutOperation, agent_round: AgentRound) -> dict[str, GPURecord] | None:
         """Do the operation, if it still is the next one; return the records that it changes."""
-        wanted = next(layout for layout in found.wanted if layout.gpu == operation.gpu)
-        record = found.records.get(operation.gpu, GPURecord())
+        wanted = next(layout for layout in agent_round.wanted if layout.gpu == operation.gpu)
+        record = agent_round.records.get(operation.gpu, GPURecord())
         log.info("%s", operation)
         self._has_changed = True
         try:
@@ -388,6 +389,17 @@ def _observed(driver: GPUDriver, known: tuple[str, ...], allocations: DeviceAllo
     return NodeObservation(ready, layouts, holders, failures, driver.version())
 
 
+def _identity(obj: dict[str, Any], node: dict[str, Any], observation: NodeObservation) -> NodeIdentity:
+    node_info = (node.get("status") or {}).get("nodeInfo") or {}
+    return NodeIdentity(
+        generation=int(obj["metadata"].get("generation", 0)),
+        node_uid=str(node["metadata"].get("uid", "")),
+        boot_id=str(node_info.get("bootID", "")),
+        backend_version=__version__,
+        driver_version=observation.driver_version,
+    )
+
+
 def _updated(
     records: dict[str, GPURecord],
     wanted: tuple[WantedLayout, ...],
@@ -401,8 +413,8 @@ def _updated(
             failure = _failure(f"observing {gpu}", error)
             updated[gpu] = after_failure(gpu, updated.get(gpu, GPURecord()), failure, now)
     for layout in wanted:
-        found, record = observation.layouts.get(layout.gpu), updated.get(layout.gpu)
-        if found and record and layout.is_applied(found):
+        observed, record = observation.layouts.get(layout.gpu), updated.get(layout.gpu)
+        if observed and record and layout.is_applied(observed):
             updated[layout.gpu] = after_success(record)
     return updated
 
