@@ -1,7 +1,7 @@
 """Merge the inputs of several documents and of the command line; contradictions are refused."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from tangram.fleet import Node, Pool, pool_price
 from tangram.packing import GPUState
 from tangram.recommendation.documents import document_fields as read
 from tangram.recommendation.documents.fleet_input import FleetInput, PlanTerms
-from tangram.recommendation.documents.nodes import gpus_of_held_devices, inferred_node
+from tangram.recommendation.documents.nodes import InferredNode, gpus_of_held_devices, inferred_node
 from tangram.recommendation.documents.pods import (
     DeviceHolder,
     frozen_gpus,
@@ -32,23 +32,15 @@ def merged_input(parts: list[FleetInput]) -> FleetInput:
     _once("Node", [node.node.name for node in nodes])
     deployments = tuple(sorted((d for part in parts for d in part.deployments), key=lambda d: d.id))
     _once("LLMDeployment", [deployment.id for deployment in deployments])
-    gpus = [gpu for part in parts for gpu in part.gpus]
-    node_gpus = [
-        replace(gpu, pool=pool) for node in nodes for pool in [pool_of(node.node, pools)] for gpu in node.gpus
-    ]
-    pods_listed = any(part.pods_listed for part in parts)
-    left_out = {node.node.name for node in nodes if not node.gpus}
-    holders = [pod for part in parts for pod in part.pods if pod.node not in left_out]
-    holders += [holder for node in nodes if node.gpus for holder in unhealthy_devices(node.node)]
-    node_gpus, notes = with_holders(node_gpus, holders)
-    if not pods_listed:  # every slice may be in use
-        node_gpus = [replace(gpu, cuttable=False, convertible=False) for gpu in node_gpus]
-        notes += [_NO_PODS] if node_gpus else []
     terms, by_name = _terms([part.terms for part in parts]), {pool.name: pool for pool in pools}
     pods = [pod for part in parts for pod in part.pods]
-    held = [gpu for node in nodes if not node.gpus for gpu in _gpus_in_use(node.node, pods, by_name, terms)]
-    gpus += [*node_gpus, *held]
-    inferred = set().union(*(part.inferred for part in parts), {gpu.id for gpu in (*node_gpus, *held)})
+    pods_listed = any(part.pods_listed for part in parts)
+    node_gpus, notes = _node_gpus(nodes, pools, pods, pods_listed=pods_listed)
+    left_out = [
+        gpu for node in nodes if not node.gpus for gpu in _gpus_in_use(node.node, pods, by_name, terms)
+    ]
+    gpus = [*(gpu for part in parts for gpu in part.gpus), *node_gpus, *left_out]
+    inferred = set().union(*(part.inferred for part in parts), {gpu.id for gpu in (*node_gpus, *left_out)})
     _once("GPU", [gpu.id for gpu in gpus])
     requests = [request for part in parts for request in part.requests]
     _once("SliceRequest", [request.name for request in requests])
@@ -61,14 +53,31 @@ def merged_input(parts: list[FleetInput]) -> FleetInput:
         headroom=tuple(sorted(item for part in parts for item in part.headroom)),
         terms=terms,
         inferred=frozenset(inferred),
-        left_out=frozenset(gpu.id for gpu in held),
-        notes=(
-            *(note for part in parts for note in part.notes),
-            *left_out_notes(node.node for node in nodes),
-            *(node.problem for node in nodes if node.problem),
-            *notes,
-        ),
+        left_out=frozenset(gpu.id for gpu in left_out),
+        notes=(*(note for part in parts for note in part.notes), *_node_notes(nodes), *notes),
     )
+
+
+def _node_gpus(
+    nodes: tuple[InferredNode, ...], pools: tuple[Pool, ...], pods: list[DeviceHolder], *, pods_listed: bool
+) -> tuple[list[GPUState], list[str]]:
+    """Return the GPUs of nodes with their holders, and notes. Where no pods are listed, every slice may be in
+    use.
+    """
+    gpus = [replace(gpu, pool=pool_of(node.node, pools)) for node in nodes for gpu in node.gpus]
+    left_out = {node.node.name for node in nodes if not node.gpus}
+    holders = [pod for pod in pods if pod.node not in left_out]
+    holders += [holder for node in nodes if node.gpus for holder in unhealthy_devices(node.node)]
+    held_gpus, notes = with_holders(gpus, holders)
+    if pods_listed:
+        return held_gpus, notes
+    notes += [_NO_PODS] if held_gpus else []
+    return [replace(gpu, cuttable=False, convertible=False) for gpu in held_gpus], notes
+
+
+def _node_notes(nodes: Iterable[InferredNode]) -> Iterator[str]:
+    yield from left_out_notes([node.node for node in nodes])
+    yield from (node.problem for node in nodes if node.problem)
 
 
 def _gpus_in_use(

@@ -17,7 +17,8 @@ from tangram.recommendation.problem.pack import LEAST_S, PlanTimeLimit
 from tangram.recommendation.problem.packing_problem import FleetProblem
 
 if TYPE_CHECKING:
-    from tangram.packing.explanation.sufficient_changes import ObjectiveChange
+    from tangram.packing.explanation.question import ExplanationBudget
+    from tangram.packing.explanation.sufficient_changes import ObjectiveChange, SufficientChange
     from tangram.packing.search.stages import SolveLimits
 
 _LOOSER = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0)  # of an objective, as factors
@@ -71,7 +72,7 @@ def _explanation(
     if not any(u.demand == demand_id and u.share > 0 for u in packing.unmet):
         return {}, 0, 0
     from tangram.packing.explanation.explain import infeasible_core  # noqa: PLC0415 - loads the solver
-    from tangram.packing.explanation.question import ExplanationBudget, size  # noqa: PLC0415
+    from tangram.packing.explanation.question import size  # noqa: PLC0415
     from tangram.packing.explanation.sufficient_changes import relaxations  # noqa: PLC0415
 
     assessed = fleet.assessed.get(demand_id)
@@ -82,29 +83,37 @@ def _explanation(
         document = {"because": [_shortfall(assessed)], "relaxations": changes}
         return document, _MOST_SETTINGS * _MODELS_PER_SOLVE * size(fleet.problem), 0
     problem = _with_all_offers(fleet, demand_id)
-    for_core, for_changes = ExplanationBudget(), ExplanationBudget()
-    if limits is not None:
-        expired = limits.started().expired
-        for_core = ExplanationBudget(_QUESTION_S, _QUESTION_S / 4, solves=solves, late=expired)
-        for_changes = replace(for_core)
+    for_core, for_changes = _budgets(limits, solves)
     solves_before = for_changes.solves
     constraints = infeasible_core(problem, packing, demand_id, for_core)
     objectives, solve_limits = _objective_changes(fleet, demand_id), _solve_limits(fleet, limits)
     sufficient = relaxations(problem, packing, demand_id, objectives, for_changes, solve_limits)
     document = {
         "because": [] if constraints is None else [str(binding) for binding in constraints.bindings],
-        "relaxations": [
-            {
-                "dimension": change.dimension,
-                "subject": change.subject,
-                "value": change.value,
-                "text": str(change),
-                "fleetCostPerHour": round(change.cost_per_hour, 6),
-            }
-            for change in sufficient
-        ],
+        "relaxations": [_relaxation(change) for change in sufficient],
     }
     return document, for_core.built + for_changes.built, solves_before - for_changes.solves
+
+
+def _budgets(limits: PlanTimeLimit | None, solves: int) -> "tuple[ExplanationBudget, ExplanationBudget]":
+    """Return what the core and the sufficient changes may cost."""
+    from tangram.packing.explanation.question import ExplanationBudget  # noqa: PLC0415 - loads the solver
+
+    if limits is None:
+        return ExplanationBudget(), ExplanationBudget()
+    expired = limits.started().expired
+    for_core = ExplanationBudget(_QUESTION_S, _QUESTION_S / 4, solves=solves, late=expired)
+    return for_core, replace(for_core)
+
+
+def _relaxation(change: "SufficientChange") -> dict[str, Any]:
+    return {
+        "dimension": change.dimension,
+        "subject": change.subject,
+        "value": change.value,
+        "text": str(change),
+        "fleetCostPerHour": round(change.cost_per_hour, 6),
+    }
 
 
 def _shortfall(assessed: AssessedShapes) -> str:

@@ -85,27 +85,12 @@ def with_modes_in_use(problem: Problem, inferred: Collection[str]) -> Problem:
 
 
 def _fleet(inputs: FleetInput) -> Problem:
-    terms, deployments = inputs.terms, inputs.deployments
-    ids = {d.id for d in deployments}
-    paused = {d.id for d in deployments if d.intent.paused}
-    off = {d.id for d in deployments if d.intent.is_off} - paused
-    aliases = {f"{d.intent.namespace}/{d.intent.name}": d.id for d in deployments}
-
-    def attributed(instance: Instance, gpu: GPUState) -> Instance:
-        owner = instance.owner if instance.owner is None else aliases.get(instance.owner, instance.owner)
-        cost, movable = instance.move_cost, instance.movable and owner not in paused
-        if cost is None and owner is not None and owner not in ids:
-            cost = _foreign_move_cost(gpu, terms)
-        return replace(instance, owner=owner, move_cost=cost, movable=movable)
-
-    planned_gpus = inputs.planned_gpus
+    terms, planned_gpus = inputs.terms, inputs.planned_gpus
+    owners = _PlannedOwners.of(inputs)
     growable = (growable_pool(pool, planned_gpus, dict(terms.prices)) for pool in inputs.pools)
     budgets = ((pool.name, pool.disruption_budget) for pool in sorted(inputs.pools))
     return Problem(
-        gpus=tuple(
-            replace(g, instances=tuple(attributed(i, g) for i in _freed(g, off, aliases)))
-            for g in inputs.gpus
-        ),
+        gpus=tuple(owners.attributed(gpu, terms) for gpu in inputs.gpus),
         demands=(),
         prices=terms.prices,
         headroom=inputs.headroom,
@@ -116,7 +101,40 @@ def _fleet(inputs: FleetInput) -> Problem:
     )
 
 
-def _freed(gpu: GPUState, off: set[str], aliases: Mapping[str, str]) -> Iterable[Instance]:
+@dataclass(frozen=True, slots=True)
+class _PlannedOwners:
+    """The LLMDeployments of a plan, by id."""
+
+    ids: frozenset[str]
+    paused: frozenset[str]
+    off: frozenset[str]  # their pods end by themselves
+    aliases: Mapping[str, str]  # id by NAMESPACE/NAME
+
+    @classmethod
+    def of(cls, inputs: FleetInput) -> "_PlannedOwners":
+        """Return the LLMDeployments of an input."""
+        paused = frozenset(d.id for d in inputs.deployments if d.intent.paused)
+        return cls(
+            ids=frozenset(d.id for d in inputs.deployments),
+            paused=paused,
+            off=frozenset(d.id for d in inputs.deployments if d.intent.is_off) - paused,
+            aliases={f"{d.intent.namespace}/{d.intent.name}": d.id for d in inputs.deployments},
+        )
+
+    def attributed(self, gpu: GPUState, terms: PlanTerms) -> GPUState:
+        """Return a GPU with the owners of its slices by id, and what it costs to move foreign ones."""
+        instances = (self._owned(i, gpu, terms) for i in _freed(gpu, self.off, self.aliases))
+        return replace(gpu, instances=tuple(instances))
+
+    def _owned(self, instance: Instance, gpu: GPUState, terms: PlanTerms) -> Instance:
+        owner = instance.owner if instance.owner is None else self.aliases.get(instance.owner, instance.owner)
+        cost, movable = instance.move_cost, instance.movable and owner not in self.paused
+        if cost is None and owner is not None and owner not in self.ids:
+            cost = _foreign_move_cost(gpu, terms)
+        return replace(instance, owner=owner, move_cost=cost, movable=movable)
+
+
+def _freed(gpu: GPUState, off: Collection[str], aliases: Mapping[str, str]) -> Iterable[Instance]:
     """Return what is on a GPU without what the owners `off` hold: a slice stays, free."""
     for instance in gpu.instances:
         if instance.owner is None or aliases.get(instance.owner, instance.owner) not in off:
