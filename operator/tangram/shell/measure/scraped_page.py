@@ -13,7 +13,7 @@ import math
 import operator
 from array import array
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from urllib.parse import urlencode
 
@@ -122,6 +122,34 @@ class _Layout:
 
 
 @dataclass(slots=True)
+class _EnginePlaces:
+    """Where the values of engines are among those that are read of a page."""
+
+    lines: list[int] = field(default_factory=list)  # that show the model
+    places: dict[str, dict[int, int]] = field(default_factory=dict)  # by engine and column
+    previous: list[tuple[str, int, int]] = field(default_factory=list)  # (engine, column, place)
+
+    def add(self, line: int, series: _Series, text: bytes) -> None:
+        """Add the series of a line. Raises PageProblem."""
+        if series.engine not in self.places:
+            if len(self.places) == MOST_ENGINES:
+                raise PageProblem(f"its page shows more than {MOST_ENGINES} engines")
+            self.places[series.engine] = {}
+        place = len(self.lines)
+        self.lines.append(line)
+        if series.is_previous:
+            self.previous.append((series.engine, series.column, place))
+        elif self.places[series.engine].setdefault(series.column, place) != place:
+            raise PageProblem(f"its page shows a series twice: {_quoted(text)}")
+
+    def by_engine(self) -> dict[str, dict[int, int]]:
+        """Return the places by engine and column; by a previous name only where the present one is not."""
+        for engine, column, place in self.previous:
+            self.places[engine].setdefault(column, place)
+        return self.places
+
+
+@dataclass(slots=True)
 class PodPages:
     """What is remembered of the pages of a pod."""
 
@@ -171,10 +199,8 @@ class PageParser:
     ) -> Generator[None, None, _Layout]:
         """Return what the lines of a page show."""
         identified_bytes = 0
-        known: list[bytes] = []
-        read: list[int] = []
-        places: dict[str, dict[int, int]] = {}  # by engine and column
-        previous: list[tuple[str, int, int]] = []
+        texts: list[bytes] = []
+        places = _EnginePlaces()
         for line, (shown, brace, _) in enumerate(parts):
             identified = self._known.get(shown)
             if identified is None:
@@ -184,31 +210,20 @@ class PageParser:
                 identified_bytes += len(shown)
                 identified = self._identify(shown, brace)
             text, series = identified
-            known.append(text)
-            if series is None or series.model_name != model_name:
-                continue
-            if series.engine not in places:
-                if len(places) == MOST_ENGINES:
-                    raise PageProblem(f"its page shows more than {MOST_ENGINES} engines")
-                places[series.engine] = {}
-            place = len(read)
-            read.append(line)
-            if series.is_previous:
-                previous.append((series.engine, series.column, place))
-                continue
-            if places[series.engine].setdefault(series.column, place) != place:
-                raise PageProblem(f"its page shows a series twice: {_quoted(text + brace)}")
-        for engine, column, place in previous:
-            places[engine].setdefault(column, place)
+            texts.append(text)
+            if series is not None and series.model_name == model_name:
+                places.add(line, series, text + brace)
+        columns_by_engine = places.by_engine()
+        nan_place = len(places.lines)
         engines = [
             _Engine(
                 engine,
-                operator.itemgetter(*(columns.get(column, len(read)) for column in range(_WIDTH))),
+                operator.itemgetter(*(columns.get(column, nan_place) for column in range(_WIDTH))),
                 self._shared(_ALL.difference(columns)),
             )
-            for engine, columns in places.items()
+            for engine, columns in columns_by_engine.items()
         ]
-        return _Layout(model_name, known, read, engines)
+        return _Layout(model_name, texts, places.lines, engines)
 
     def _shared(self, absent: frozenset[int]) -> frozenset[int]:
         if len(self._absent) >= _MOST_ABSENT:
