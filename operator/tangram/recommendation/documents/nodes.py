@@ -80,36 +80,43 @@ def inferred_gpus(node: Node, where: str) -> tuple[GPUState, ...]:
 
     An unhealthy slice has a placement in the layout; an unhealthy whole GPU is left out.
     """
-    sku, counts = node.sku or "", {r: n for r, n in node.allocatable if _is_gpu(r)}
-    for resource, n in sorted(counts.items()):
-        if n > MOST_UNITS:
-            raise InputError(f"{where}: {node.name}: {resource}", f"is {n}, more than a node can have")
-    whole = counts.pop(resource_name(WHOLE_GPU), 0)
-    slices: dict[str, int] = {}
-    for resource, n in sorted(counts.items()):
-        profile = profile_of_resource(sku, resource)
-        if profile is None:
-            raise InputError(f"{where}: {node.name}: {resource}", f"is no slice of {sku}")
-        slices[profile.name] = n
+    sku, name = node.sku or "", f"{where}: {node.name}"
+    whole_gpus, slices = _counted_devices(node, name)
     unhealthy_gpus = dict(node.unhealthy).get(resource_name(WHOLE_GPU), 0)
-    counted = node.gpus if node.gpus is not None and node.gpus <= MOST_PER_NODE else 0
-    cut_gpus = counted - whole - unhealthy_gpus if counted else None
-    layouts = _layouts_of(node, slices, cut_gpus, f"{where}: {node.name}") if slices else ()
-    states = [(False, ())] * whole + [(True, layout) for layout in layouts]
+    gpu_count = node.gpus if node.gpus is not None and node.gpus <= MOST_PER_NODE else 0
+    cut_gpus = gpu_count - whole_gpus - unhealthy_gpus if gpu_count else None
+    layouts = _layouts_of(node, slices, cut_gpus, name) if slices else ()
+    states = [(False, ())] * whole_gpus + [(True, layout) for layout in layouts]
     return tuple(
         GPUState(
             id=f"{node.name}/{index}",
             node=node.name,
             sku=sku,
             zone=node.zone,
-            mig_enabled=mig,
+            mig_enabled=mig_enabled,
             convertible=board(sku) is not None,
             nvlink_gpus=nvlink_gpus(sku),
             backend="mig-manager",  # the worst case: a re-cut stops all replicas of the GPU
             instances=layout,
         )
-        for index, (mig, layout) in enumerate(states)
+        for index, (mig_enabled, layout) in enumerate(states)
     )
+
+
+def _counted_devices(node: Node, name: str) -> tuple[int, dict[str, int]]:
+    """Return the whole GPUs of a node, and its slices by profile. Raises `InputError`; `name`: for it."""
+    counts = {resource: count for resource, count in node.allocatable if _is_gpu(resource)}
+    for resource, count in sorted(counts.items()):
+        if count > MOST_UNITS:
+            raise InputError(f"{name}: {resource}", f"is {count}, more than a node can have")
+    whole_gpus = counts.pop(resource_name(WHOLE_GPU), 0)
+    slices: dict[str, int] = {}
+    for resource, count in sorted(counts.items()):
+        profile = profile_of_resource(node.sku or "", resource)
+        if profile is None:
+            raise InputError(f"{name}: {resource}", f"is no slice of {node.sku or ''}")
+        slices[profile.name] = count
+    return whole_gpus, slices
 
 
 def gpus_of_held_devices(node: Node, held: Mapping[str, int], where: str) -> tuple[GPUState, ...]:

@@ -66,20 +66,24 @@ def with_holders(gpus: Iterable[GPUState], pods: Iterable[DeviceHolder]) -> tupl
     """Return the GPUs with their holders, and a note about each pod that requests more than is free."""
     by_id = {gpu.id: gpu for gpu in gpus}
     free = free_instances(by_id.values())
-    held: dict[str, dict[int, Instance]] = {}
+    held: dict[str, dict[int, Instance]] = {gpu: {} for gpu in by_id}
     notes = []
     for holder in sorted(pods):
         for resource, count in holder.counts:
             units = free.get((holder.node, resource), deque())
             assigned = [units.popleft() for _ in range(min(count, len(units)))]
+            is_gang = resource == resource_name(WHOLE_GPU) and count > 1
             for gpu, instance in assigned:
-                gang = holder.name if resource == resource_name(WHOLE_GPU) and count > 1 else None
-                held_instance = replace(instance, owner=holder.owner, movable=holder.movable, gang=gang)
-                held.setdefault(gpu, {})[instance.start] = held_instance
+                held[gpu][instance.start] = _held(instance, holder, is_gang=is_gang)
             if len(assigned) < count and holder.owner != UNHEALTHY:
                 held_text = f"pod {holder.name} holds {count} {resource}"
                 notes.append(f"{held_text}, more than node {holder.node} has left")
-    return [_with_instances(gpu, held.get(gpu.id, {})) for gpu in by_id.values()], notes
+    return [_with_instances(gpu, held[gpu.id]) for gpu in by_id.values()], notes
+
+
+def _held(instance: Instance, holder: DeviceHolder, *, is_gang: bool) -> Instance:
+    gang = holder.name if is_gang else None
+    return replace(instance, owner=holder.owner, movable=holder.movable, gang=gang)
 
 
 def frozen_gpus(gpus: Iterable[GPUState], owners: Container[str]) -> tuple[GPUState, ...]:

@@ -32,16 +32,15 @@ def advice_by_deployment(
     moved = {move.owner for move in packing.moves}
     on_new_devices, recut_gpus = _owners_on_new_devices(fleet, packing), _recut_gpus(packing)
     for deployment, shown in zip(fleet.inputs.deployments, document["deployments"], strict=True):
-        if deployment.id in unmet.keys() | moved | on_new_devices:
-            changes = [
-                RecommendedChange(change["dimension"], change["text"])
-                for change in shown.get("relaxations", ())
-            ]
-            if deployment.id in on_new_devices:
-                text = _carrying_out(packing, name, unmet.get(deployment.id, 0.0))
-                changes.insert(0, RecommendedChange(LAYOUT, text))
-            because, recut = tuple(shown.get("because", ())), recut_gpus.get(deployment.id, frozenset())
-            yield deployment.id, Advice(name, saves, because, tuple(changes), recut)
+        owner = deployment.id
+        if owner not in unmet.keys() | moved | on_new_devices:
+            continue
+        changes = [RecommendedChange(c["dimension"], c["text"]) for c in shown.get("relaxations", ())]
+        if owner in on_new_devices:
+            text = _carrying_out(packing, name, unmet.get(owner, 0.0))
+            changes.insert(0, RecommendedChange(LAYOUT, text))
+        because = tuple(shown.get("because", ()))
+        yield owner, Advice(name, saves, because, tuple(changes), recut_gpus.get(owner, frozenset()))
 
 
 def _owners_on_new_devices(fleet: FleetProblem, packing: Packing) -> set[str]:
