@@ -67,21 +67,31 @@ def _run_on(api: ApiThread, arguments: argparse.Namespace) -> int:
         plugin_namespace=arguments.device_plugin_namespace,
         plugin_selector=arguments.device_plugin_selector,
     )
-    pods = PodResources(arguments.pod_resources_socket)
-    driver = DriverThread(NVMLDriver, arguments.driver_deadline_s)
     trigger = RoundTrigger()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: trigger.stop())
     watch = NodeWatch(api.client, arguments.node_name, trigger.change)
     api.begin(watch.follow())
-    metrics = AgentMetrics(arguments.node_name)
-    if arguments.metrics_port:
-        try:
-            MetricsServer(arguments.metrics_port, metrics.registry).start()
-        except OSError as error:
-            log.warning("no metrics: port %d: %s", arguments.metrics_port, error)
-    agent = NodeAgent(cluster, driver, pods, lambda: datetime.now(UTC), watch.copies, metrics)
+    agent = NodeAgent(
+        cluster,
+        DriverThread(NVMLDriver, arguments.driver_deadline_s),
+        PodResources(arguments.pod_resources_socket),
+        lambda: datetime.now(UTC),
+        watch.copies,
+        _served_metrics(arguments.node_name, arguments.metrics_port),
+    )
     return run(agent, arguments.interval_s, trigger)
+
+
+def _served_metrics(node_name: str, port: int) -> AgentMetrics:
+    """Return the metrics, on a port unless it is 0. A node is partitioned without them, too."""
+    metrics = AgentMetrics(node_name)
+    if port:
+        try:
+            MetricsServer(port, metrics.registry).start()
+        except OSError as error:
+            log.warning("no metrics: port %d: %s", port, error)
+    return metrics
 
 
 def run(agent: NodeAgent, interval_s: float, trigger: RoundTrigger) -> int:

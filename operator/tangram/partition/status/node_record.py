@@ -104,18 +104,10 @@ def status_document(
     mig_config: str | None = None,
 ) -> dict[str, Any]:
     """Return the status as it is written, with the attempts of `records`."""
-    recorded = tuple(
-        gpu.model_copy(update={"attempts": records.get(gpu.id, GPURecord()).attempts})
-        for gpu in sorted(gpus, key=lambda gpu: (gpu.index, gpu.id))
-    )
-    pairs: tuple[tuple[ConditionName, NodeConditionState], ...]
-    pairs = (("Ready", states.ready), ("Applied", states.applied))
-    conditions = (
-        condition(name, state, named(former.conditions, name), facts.generation, now) for name, state in pairs
-    )
+    recorded = _with_attempts(gpus, records)
     status = GPUNodeStatus(
         observed_generation=facts.generation,
-        conditions=tuple(conditions),
+        conditions=_conditions(states, former, facts.generation, now),
         node_uid=facts.node_uid or None,
         boot_id=facts.boot_id or None,
         backend=backend,
@@ -129,6 +121,25 @@ def status_document(
         quarantine=tuple(record.quarantine for _, record in sorted(records.items()) if record.quarantine),
     )
     return status.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _with_attempts(gpus: Iterable[GPUStatus], records: Mapping[str, GPURecord]) -> tuple[GPUStatus, ...]:
+    """Return the GPUs with the attempts of their records, by index."""
+    return tuple(
+        gpu.model_copy(update={"attempts": records.get(gpu.id, GPURecord()).attempts})
+        for gpu in sorted(gpus, key=lambda gpu: (gpu.index, gpu.id))
+    )
+
+
+def _conditions(
+    states: NodeStates, former: FormerStatus, generation: int, now: datetime
+) -> tuple[GPUNodeCondition, ...]:
+    """Return the conditions with their times: those before, where a state is the same."""
+    pairs: tuple[tuple[ConditionName, NodeConditionState], ...]
+    pairs = (("Ready", states.ready), ("Applied", states.applied))
+    return tuple(
+        condition(name, state, named(former.conditions, name), generation, now) for name, state in pairs
+    )
 
 
 def _short_text(value: Any) -> str | None:
