@@ -60,11 +60,11 @@ from tangram.fleet import (
 from tangram.fleet.lengths import around
 from tangram.planner import plan
 from tangram.repartition import (
+    FleetState,
     PlanRecord,
     PlanState,
     RepartitionLimits,
-    RepartitionWorld,
-    WorldNode,
+    RepartitionNode,
     next_step,
 )
 from tests.support.fleet import IMAGE, NOW, Cluster, intent
@@ -233,21 +233,23 @@ def review_of(newest: Intent) -> Review:
     return Review("CREATE", "llmdeployments", "ns", "reviewed", body)
 
 
-def cut_world(observed: FleetSnapshot) -> RepartitionWorld:
+def cut_world(observed: FleetSnapshot) -> FleetState:
     """Return a world in which the first GPU of each node of two SKUs is cut into two slices."""
     nodes, plans = [], []
     for node in observed.nodes:
         gpus = [
             PartitionedGPU(f"{node.name}/index-{i}", MIGLayout(), node.sku) for i in range(node.gpus or 0)
         ]
-        nodes.append(WorldNode(node.name, NodePartition(node.name, "nvml", "", True, True, tuple(gpus))))
+        nodes.append(
+            RepartitionNode(node.name, NodePartition(node.name, "nvml", "", True, True, tuple(gpus)))
+        )
         if node.sku in ("H100-80GB-SXM", "A100-80GB-SXM"):
             after = MIGLayout(True, (MIGSlice(0, "3g.40gb"), MIGSlice(4, "3g.40gb")))
             change = LayoutChange(node.name, gpus[0].id, MIGLayout(), after)
             of = LayoutChanges((change,), pool="pool")
             plans.append(PlanRecord(of.name, of, True, state=PlanState.EXECUTING, since=NOW))
     limits = RepartitionLimits(nodes=len(nodes))
-    return RepartitionWorld(NOW, tuple(nodes), tuple(plans), {"pool": PoolPolicy.FULL}, limits)
+    return FleetState(NOW, tuple(nodes), tuple(plans), {"pool": PoolPolicy.FULL}, limits)
 
 
 def facts_of(model: Architecture | None) -> CheckpointFacts | None:

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 from tangram.fleet import Claim, Node, NodePartition, PartitionView, Pool, PoolPolicy
 from tangram.fleet.times import rfc3339
-from tangram.repartition import Hold, HoldNode, ReleaseNode, RepartitionLimits, WorldNode, next_step
-from tangram.shell.repartition.world import (
+from tangram.repartition import Hold, HoldNode, ReleaseNode, RepartitionLimits, RepartitionNode, next_step
+from tangram.shell.repartition.fleet_state import (
     ARRIVAL_S,
     FleetPlanObjects,
     Recommended,
+    fleet_state,
     holds,
-    repartition_world,
 )
 from tests.support.fleet import snapshot
 from tests.support.repartition_worlds import NOW, WHOLE, gpu, node, world
@@ -41,7 +41,7 @@ def test_the_hold_ends_with_the_deadline_and_once_a_plan_knows_the_node():
 
 
 def test_a_node_without_a_gpunode_is_held_too():
-    bare = WorldNode("a", NodePartition("a"), arriving_until=NOW + 60)
+    bare = RepartitionNode("a", NodePartition("a"), arriving_until=NOW + 60)
 
     assert next_step(world(bare)).actions == (HoldNode("a", WHOLE, NOW, NOW + 60),)
 
@@ -63,7 +63,7 @@ def held_until(
     observed = snapshot(seen, pools=(pool,), claims=(Claim("a", WHOLE, 1, None),), partition=PartitionView())
     made = {"metadata": {"name": "a", "creationTimestamp": rfc3339(created)}, "taints": [], "allocatable": {}}
     nothing = FleetPlanObjects((), {})
-    found = repartition_world(observed, (), [made], [], nothing, recommended, replace(LIMITS, **limits), NOW)
+    found = fleet_state(observed, (), [made], [], nothing, recommended, replace(LIMITS, **limits), NOW)
     return found.nodes[0].arriving_until if found.nodes else None
 
 

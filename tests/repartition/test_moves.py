@@ -6,15 +6,15 @@ import pytest
 
 from tangram.fleet import PoolPolicy, ReplicaMove, ShapeKey
 from tangram.repartition import (
+    DevicePod,
     Hold,
     HoldNode,
     MarkPod,
     PlanState,
     ReleaseNode,
+    ReplicaOwner,
     SetLayouts,
     UnmarkPod,
-    WorldOwner,
-    WorldPod,
     next_step,
 )
 from tests.support.repartition_worlds import LIMITS, NOW, changes, gpu, layout, node, plan, verdicts, world
@@ -23,7 +23,7 @@ RESOURCE = "nvidia.com/mig-2g.12gb"
 BEFORE, AFTER = "2g.12gb@0 2g.12gb@2", "1g.6gb@0 2g.12gb@2"
 CUT = changes(("a", "a0", BEFORE, AFTER))
 SAME, OTHER = ShapeKey("A30", "2g.12gb"), ShapeKey("A30", "4g.24gb")
-POD = WorldPod("chat/llama-1", "chat/llama")
+POD = DevicePod("chat/llama-1", "chat/llama")
 CLOSED = Hold(RESOURCE, NOW - 10, NOW + 5000)
 
 
@@ -43,7 +43,7 @@ def moved(
     there = replace(node("a", busy, holds=holds, claimed={RESOURCE: len(pods)}), pods=tuple(pods))
     of = replace(CUT, moves=(("chat/llama", shape),))
     found = world(there, plans=(plan(of),), policy=PoolPolicy.FULL)
-    owners = {owner: WorldOwner("uid", 1, available, available if asked is None else asked, shapes)}
+    owners = {owner: ReplicaOwner("uid", 1, available, available if asked is None else asked, shapes)}
     return next_step(replace(found, owners=owners))
 
 
@@ -124,7 +124,7 @@ def restarted(*pods, policy=PoolPolicy.FULL, approved=True, state=PlanState.EXEC
     there = replace(node("a", busy, holds=holds, claimed={RESOURCE: len(pods)}), pods=tuple(pods))
     of = replace(CUT, moves=(("chat/llama", OTHER),), restarts=("chat/llama",))
     found = world(there, plans=(replace(plan(of), approved=approved, state=state),), policy=policy)
-    owners = {"chat/llama": WorldOwner("uid", 1, len(pods), len(pods), shapes)}
+    owners = {"chat/llama": ReplicaOwner("uid", 1, len(pods), len(pods), shapes)}
     return next_step(replace(found, owners=owners))
 
 
@@ -158,13 +158,13 @@ def test_a_replica_that_restarts_stops_only_when_its_node_is_closed_and_it_is_ma
 
 def test_of_several_replicas_those_that_are_not_in_the_way_go_on():
     """The number is absolute: while a pod ends, no other one is stopped in its place."""
-    other, marked = WorldPod("chat/llama-2", "chat/llama"), replace(POD, is_marked=True)
+    other, marked = DevicePod("chat/llama-2", "chat/llama"), replace(POD, is_marked=True)
     for first in (marked, replace(marked, is_leaving=True)):
         busy = replace(gpu("a0", BEFORE), held=((0, first.name), (2, other.name)))
         there = replace(node("a", busy, holds=(CLOSED,), claimed={RESOURCE: 2}), pods=(first, other))
         of = replace(CUT, moves=(("chat/llama", OTHER),), restarts=("chat/llama",))
         found = world(there, plans=(replace(plan(of), approved=True),), policy=PoolPolicy.FULL)
-        owners = {"chat/llama": WorldOwner("uid", 2, 2, 2, frozenset({SAME}))}
+        owners = {"chat/llama": ReplicaOwner("uid", 2, 2, 2, frozenset({SAME}))}
 
         assert next_step(replace(found, owners=owners)).moves[0].most_on_others == 1
 
@@ -182,7 +182,7 @@ def test_a_plan_is_not_done_before_what_it_restarts_is_there_again():
     found = world(cut, plans=(replace(plan(of), approved=True),), policy=PoolPolicy.FULL)
 
     def state(desired, *shapes):
-        owners = {"chat/llama": WorldOwner("uid", desired, 0, 0, frozenset(shapes))}
+        owners = {"chat/llama": ReplicaOwner("uid", desired, 0, 0, frozenset(shapes))}
         return next_step(replace(found, owners=owners)).progress[0].state
 
     assert [state(1), state(1, OTHER), state(0)] == [PlanState.EXECUTING, PlanState.DONE, PlanState.DONE]
@@ -195,7 +195,7 @@ def test_a_replica_that_changes_its_shape_is_never_marked():
 
 
 def test_a_pod_of_somebody_else_in_the_way_ends_the_plan():
-    result = moved(WorldPod("team/job-1"))
+    result = moved(DevicePod("team/job-1"))
 
     assert verdicts(result) == {"plan": ("Blocked", "InUse")}
     assert result.moves == ()
@@ -206,7 +206,7 @@ def test_a_plan_is_done_only_once_its_replicas_have_their_shape():
     of = replace(CUT, moves=(("chat/llama", OTHER),))
     found = world(cut, plans=(plan(of),), policy=PoolPolicy.FULL)
     on = [
-        replace(found, owners={"chat/llama": WorldOwner("uid", 1, 1, 1, frozenset({s}))})
+        replace(found, owners={"chat/llama": ReplicaOwner("uid", 1, 1, 1, frozenset({s}))})
         for s in (SAME, OTHER)
     ]
 
@@ -236,7 +236,7 @@ def chain(layout, *held, wanted=None, pods=(), available=1, holds=(), **fields):
     there = node("a", replace(gpu("a0", layout), held=users), holds=holds, wanted=wanted or {}, **fields)
     there = replace(there, pods=tuple(pods), claimed=tuple((QUARTER, pod.name, 1) for pod in pods))
     owners = {
-        "chat/llama": WorldOwner("uid", 1, available, available, frozenset({ShapeKey("A30", "1g.6gb")}))
+        "chat/llama": ReplicaOwner("uid", 1, available, available, frozenset({ShapeKey("A30", "1g.6gb")}))
     }
     return next_step(replace(world(there, plans=(plan(CHAIN),), policy=PoolPolicy.FULL), owners=owners))
 
@@ -267,7 +267,7 @@ def test_once_it_is_offered_it_is_free_for_a_replacement():
 
 
 def test_the_replacement_serves_and_the_first_replica_goes():
-    second = WorldPod("chat/llama-2", "chat/llama")
+    second = DevicePod("chat/llama-2", "chat/llama")
     closed = Hold(QUARTER, NOW - 10, NOW + 5000)
     result = chain(
         BETWEEN["layout"],
@@ -283,7 +283,7 @@ def test_the_replacement_serves_and_the_first_replica_goes():
 
 
 def test_once_it_is_gone_the_new_layout_is_made():
-    second = WorldPod("chat/llama-2", "chat/llama")
+    second = DevicePod("chat/llama-2", "chat/llama")
     closed = Hold(QUARTER, NOW - 10, NOW + 5000)
     result = chain(BETWEEN["layout"], 3, pods=(second,), wanted=BETWEEN["wanted"], holds=(closed,))
 
@@ -312,7 +312,7 @@ def test_a_rejection_while_a_slice_on_the_way_is_made_takes_it_back():
 
 def test_mig_manager_makes_nothing_beside_a_slice_in_use():
     there = node("a", replace(gpu("a0", QUARTERS), held=((0, POD.name),)), backend="mig-manager")
-    owners = {"chat/llama": WorldOwner("uid", 1, 1, 1, frozenset({ShapeKey("A30", "1g.6gb")}))}
+    owners = {"chat/llama": ReplicaOwner("uid", 1, 1, 1, frozenset({ShapeKey("A30", "1g.6gb")}))}
     found = world(replace(there, pods=(POD,)), plans=(plan(CHAIN),), policy=PoolPolicy.FULL)
 
     assert next_step(replace(found, owners=owners)).actions == ()
@@ -320,7 +320,7 @@ def test_mig_manager_makes_nothing_beside_a_slice_in_use():
 
 TWO = "2g.12gb@0 2g.12gb@2"
 BOTH = changes(("a", "a0", TWO, "gpu"))
-PODS = (WorldPod("chat/llama-1", "chat/llama"), WorldPod("chat/llama-2", "chat/llama"))
+PODS = (DevicePod("chat/llama-1", "chat/llama"), DevicePod("chat/llama-2", "chat/llama"))
 
 
 def both(*pods, available, asked=None, holds=(CLOSED,)):
@@ -330,7 +330,7 @@ def both(*pods, available, asked=None, holds=(CLOSED,)):
     there = replace(there, pods=pods, claimed=tuple((RESOURCE, pod.name, 1) for pod in pods))
     of = replace(BOTH, moves=(("chat/llama", SAME),))
     owners = {
-        "chat/llama": WorldOwner(
+        "chat/llama": ReplicaOwner(
             "uid", 2, available, available if asked is None else asked, frozenset({SAME})
         )
     }
@@ -354,13 +354,13 @@ def test_nobody_else_is_marked_where_more_are_marked_than_are_replaced():
     """A replacement has failed since: one serves, two are marked."""
     four = "1g.6gb@0 1g.6gb@1 1g.6gb@2 1g.6gb@3"
     quarter = ShapeKey("A30", "1g.6gb")
-    pods = tuple(WorldPod(f"chat/llama-{n}", "chat/llama", is_marked=n < 2) for n in range(4))
+    pods = tuple(DevicePod(f"chat/llama-{n}", "chat/llama", is_marked=n < 2) for n in range(4))
     users = tuple((n, pod.name) for n, pod in enumerate(pods))
     there = node("a", replace(gpu("a0", four), held=users), holds=(Hold(QUARTER, NOW - 10, NOW + 5000),))
     there = replace(there, pods=pods, claimed=tuple((QUARTER, pod.name, 1) for pod in pods))
     of = replace(changes(("a", "a0", four, "gpu")), moves=(("chat/llama", quarter),))
     found = world(there, plans=(plan(of),), policy=PoolPolicy.FULL)
-    owners = {"chat/llama": WorldOwner("uid", 4, 5, 5, frozenset({quarter}))}
+    owners = {"chat/llama": ReplicaOwner("uid", 4, 5, 5, frozenset({quarter}))}
 
     assert next_step(replace(found, owners=owners)).actions == ()
 
@@ -380,21 +380,21 @@ def test_then_the_next_one_is_replaced_while_the_first_finishes_its_requests():
 
 
 def test_a_pod_on_two_gpus_is_one_replica():
-    pod = WorldPod("chat/llama-1", "chat/llama")
+    pod = DevicePod("chat/llama-1", "chat/llama")
     of = changes(("a", "a0", "gpu", TWO), ("a", "a1", "gpu", TWO))
     whole = ShapeKey("A30", "gpu", 2)
     held = ((None, pod.name),)
     gpus = tuple(replace(gpu(name, "gpu"), held=held) for name in ("a0", "a1"))
     there = node("a", *gpus, holds=(Hold("nvidia.com/gpu", NOW - 10, NOW + 5000),))
     there = replace(there, pods=(pod,), claimed=(("nvidia.com/gpu", pod.name, 2),))
-    owners = {"chat/llama": WorldOwner("uid", 1, 2, 2, frozenset({whole}))}
+    owners = {"chat/llama": ReplicaOwner("uid", 1, 2, 2, frozenset({whole}))}
     found = world(there, plans=(plan(replace(of, moves=(("chat/llama", whole),))),), policy=PoolPolicy.FULL)
     result = next_step(replace(found, owners=owners))
 
     assert result.actions == (MarkPod("chat/llama-1"),)
     assert both(*PODS, available=2).moves[0].surge == 2
     assert next_step(
-        replace(found, owners={"chat/llama": WorldOwner("uid", 1, 1, 1, frozenset({whole}))})
+        replace(found, owners={"chat/llama": ReplicaOwner("uid", 1, 1, 1, frozenset({whole}))})
     ).moves == (ReplicaMove("uid", whole, surge=1),)
 
 
@@ -420,7 +420,7 @@ def test_the_node_of_a_marked_pod_without_a_replacement_is_opened_again():
 
 def test_the_mark_of_a_plan_that_has_ended_is_taken_from_the_pod():
     pod = replace(POD, is_marked=True)
-    there = replace(node("a", gpu("a0", BEFORE)), pods=(pod, WorldPod("team/job-1", is_marked=True)))
+    there = replace(node("a", gpu("a0", BEFORE)), pods=(pod, DevicePod("team/job-1", is_marked=True)))
 
     assert next_step(world(there)).actions == (UnmarkPod("chat/llama-1"),)
 
@@ -440,7 +440,7 @@ LEAVE = replace(changes(("a", "a0", "gpu", "gpu")), moves=(("chat/llama", SLICE)
 def left(*held, state=PlanState.EXECUTING, shapes=(ENTIRE,), age_s=10.0, of=LEAVE, approved=True, **fields):
     """The next step where chat/llama is to leave a0, whole, for a slice of a1."""
     drains, owner = fields.pop("drains", False), fields
-    pods = tuple(WorldPod(name, name.rpartition("-")[0], is_leaving=drains) for name in held)
+    pods = tuple(DevicePod(name, name.rpartition("-")[0], is_leaving=drains) for name in held)
     gpus = (
         replace(gpu("a0", "gpu"), held=tuple((None, pod.name) for pod in pods)),
         gpu("a1", "1g.6gb@0 2g.12gb@2"),
@@ -448,7 +448,7 @@ def left(*held, state=PlanState.EXECUTING, shapes=(ENTIRE,), age_s=10.0, of=LEAV
     there = replace(node("a", *gpus), pods=pods)
     record = plan(of, state, since=NOW - age_s, approved=approved)
     found = world(there, plans=(record,), policy=PoolPolicy.RECOMMEND)
-    known = WorldOwner("uid", 1, 1, 1, frozenset(shapes), **owner)
+    known = ReplicaOwner("uid", 1, 1, 1, frozenset(shapes), **owner)
     return next_step(replace(found, owners={} if "gone" in held else {"chat/llama": known}))
 
 
@@ -513,7 +513,7 @@ def test_a_cut_is_not_done_before_the_replica_that_moves_for_it_has_left_its_gpu
     both = replace(
         changes(("a", "a0", "gpu", "gpu"), ("a", "a1", "empty", "1g.6gb@0 2g.12gb@2")), moves=LEAVE.moves
     )
-    pod = WorldPod("chat/llama-1", "chat/llama")
+    pod = DevicePod("chat/llama-1", "chat/llama")
     cut = gpu("a1", "1g.6gb@0 2g.12gb@2")
     there = replace(
         node(
@@ -522,7 +522,7 @@ def test_a_cut_is_not_done_before_the_replica_that_moves_for_it_has_left_its_gpu
         pods=(pod,),
     )
     found = world(there, plans=(plan(both),), policy=PoolPolicy.FULL)
-    owner = WorldOwner("uid", 1, 1, 1, frozenset({ENTIRE}))
+    owner = ReplicaOwner("uid", 1, 1, 1, frozenset({ENTIRE}))
     result = next_step(replace(found, owners={"chat/llama": owner}))
 
     assert verdicts(result) == {"plan": ("Executing", "Moving")}

@@ -13,7 +13,7 @@ from tangram.api.gpu_node import DEFAULT_STATUS
 from tangram.fleet import FleetSnapshot, NodePartition
 from tangram.kube.kinds import Object
 from tangram.repartition import ReleaseNode, RepartitionLimits, next_step
-from tangram.shell.repartition.world import Recommended, hold_value, plan_objects, repartition_world
+from tangram.shell.repartition.fleet_state import Recommended, fleet_state, hold_value, plan_objects
 from tangram.shell.report.pool_status import pool_statuses
 from tangram.shell.settings import Settings
 from tangram.shell.snapshot.fleet_snapshot import fleet_snapshot
@@ -74,7 +74,7 @@ def step(gpu_node_object: Object, *taints: dict[str, str]) -> Any:
     node = {"metadata": {"name": "n1"}, "taints": list(taints), "allocatable": {"nvidia.com/gpu": "1"}}
     known = Recommended(nodes=frozenset({"n1"}))
     snapshot = observed(gpu_node_object)
-    world = repartition_world(snapshot, (), [node], [], plan_objects([]), known, RepartitionLimits(), NOW)
+    world = fleet_state(snapshot, (), [node], [], plan_objects([]), known, RepartitionLimits(), NOW)
     return next_step(world)
 
 

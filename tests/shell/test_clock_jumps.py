@@ -19,14 +19,14 @@ from tangram.fleet import (
     offered_devices,
 )
 from tangram.repartition import HoldNode, PlanState, ReleaseNode, RepartitionLimits, SetLayouts, next_step
-from tangram.shell.repartition.plan_objects import plan_object, plan_status
-from tangram.shell.repartition.world import (
+from tangram.shell.repartition.fleet_state import (
     RETRY_S,
     Recommended,
+    fleet_state,
     hold_value,
     plan_objects,
-    repartition_world,
 )
+from tangram.shell.repartition.plan_objects import plan_object, plan_status
 from tests.support.repartition_worlds import layout
 
 NOW = 1_700_000_000.0
@@ -110,7 +110,7 @@ class Cut:
             partition=PartitionView(nodes=(partition,)),
         )
         known = Recommended("", (CUT,) if self.has == "gpu" else (), frozenset({"a"}))
-        world = repartition_world(snapshot, (), [node], [], plan_objects(self.plans), known, LIMITS, self.now)
+        world = fleet_state(snapshot, (), [node], [], plan_objects(self.plans), known, LIMITS, self.now)
         return next_step(world), world
 
     def _taint(self, action):

@@ -21,6 +21,8 @@ from tangram.fleet.labels import OWNER_LABEL
 from tangram.kube.client import ApiError
 from tangram.kube.kinds import DELETION_COST, GPU_NODES, NODES, TEMPLATE_LABEL, VARIANT_LABEL
 from tangram.repartition import (
+    DevicePod,
+    FleetState,
     Hold,
     HoldNode,
     MarkPod,
@@ -29,15 +31,23 @@ from tangram.repartition import (
     PlanState,
     ReleaseNode,
     RepartitionLimits,
+    RepartitionNode,
     RepartitionStep,
-    RepartitionWorld,
     SetLayouts,
     UnmarkPod,
-    WorldNode,
-    WorldPod,
 )
 from tangram.shell.lead.lease import NotLeader
 from tangram.shell.repartition.executor import KEPT, ROUND_S, Executor, RepartitionRound
+from tangram.shell.repartition.fleet_state import (
+    MARK,
+    Recommended,
+    failed_changes,
+    fleet_state,
+    hold_value,
+    holds,
+    plan_objects,
+    waiting_for_consent,
+)
 from tangram.shell.repartition.plan_objects import (
     change_display,
     fits,
@@ -45,16 +55,6 @@ from tangram.shell.repartition.plan_objects import (
     plan_object,
     plan_record,
     plan_status,
-)
-from tangram.shell.repartition.world import (
-    MARK,
-    Recommended,
-    failed_changes,
-    hold_value,
-    holds,
-    plan_objects,
-    repartition_world,
-    waiting_for_consent,
 )
 from tangram.shell.watch.kept_fields import fleet_plan
 from tangram.shell.watch.store import Store
@@ -79,7 +79,7 @@ def world_of(*plans, nodes=(), recommended=(), partitions=(), now=NOW):
     snapshot = FleetSnapshot(partition=PartitionView(nodes=tuple(partitions)))
     objects = plan_objects(plans)
     known = Recommended("", tuple(recommended))
-    return repartition_world(snapshot, (), nodes, (), objects, known, RepartitionLimits(), now)
+    return fleet_state(snapshot, (), nodes, (), objects, known, RepartitionLimits(), now)
 
 
 def test_a_replica_that_terminates_or_is_not_ready_serves_for_nobody():
@@ -95,7 +95,7 @@ def test_a_replica_that_terminates_or_is_not_ready_serves_for_nobody():
     ]
     late = workload(intent("llama"), Shape("A30", "gpu"), 2)  # its status counts the pod that leaves
     snapshot = FleetSnapshot(claims=tuple(claims), workloads=(replace(late, owner_uid="u"),))
-    world = repartition_world(
+    world = fleet_state(
         snapshot, [owner], (), pods, plan_objects(()), Recommended("", ()), RepartitionLimits(), NOW
     )
 
@@ -253,7 +253,7 @@ def test_a_replica_of_an_llmdeployment_that_was_made_invalid_is_not_taken_for_mo
     runs = workload(intent("llama"), Shape("A30", "gpu"), 1)
     snapshot = FleetSnapshot(workloads=(runs,))
     immovable = {"uid-llama": "waits until condition Accepted is True"}
-    world = repartition_world(
+    world = fleet_state(
         snapshot,
         [invalid],
         (),
@@ -285,11 +285,11 @@ def test_a_pod_whose_deployment_is_gone_is_a_leaving_replica_by_its_name(replica
         claims=(Claim("a", "nvidia.com/gpu", 1, None, None, "chat/p"),),
         partition=PartitionView((uncut(),)),
     )
-    world = repartition_world(
+    world = fleet_state(
         snapshot, [llama], [node], [pod], plan_objects(()), Recommended("", ()), RepartitionLimits(), NOW
     )
 
-    assert world.nodes[0].pods == (WorldPod("chat/p", owner, is_leaving=bool(owner)),)
+    assert world.nodes[0].pods == (DevicePod("chat/p", owner, is_leaving=bool(owner)),)
 
 
 WAITS = (("chat/llama", "p"), ("chat/tiny", "p"))
@@ -562,7 +562,7 @@ def current(
     """Return a round in which a step is written."""
     return RepartitionRound(
         snapshot=FleetSnapshot(),
-        world=RepartitionWorld(now, (WorldNode("a", NodePartition("a", wanted=wanted)),), plans),
+        fleet=FleetState(now, (RepartitionNode("a", NodePartition("a", wanted=wanted)),), plans),
         step=RepartitionStep(actions=actions, progress=progress),
         nodes={"a": node_object()} if nodes is None else nodes,
         gpu_nodes={"a": gpu_node_object()} if gpu_nodes is None else gpu_nodes,

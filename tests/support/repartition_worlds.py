@@ -16,13 +16,13 @@ from tangram.fleet import (
     resource_name,
 )
 from tangram.repartition import (
+    FleetState,
     Hold,
     PlanRecord,
     PlanState,
     RepartitionLimits,
+    RepartitionNode,
     RepartitionStep,
-    RepartitionWorld,
-    WorldNode,
     next_step,
 )
 
@@ -54,7 +54,7 @@ def node(
     claimed: dict[str, str] | None = None,
     allocatable: dict[str, int] | None = None,
     **fields: object,
-) -> WorldNode:
+) -> RepartitionNode:
     """Return a node that offers what its GPUs hold; applied if they are as wanted.
 
     `claimed`: resources by the pods that ask for a device of them.
@@ -69,7 +69,7 @@ def node(
     )
     counts = offered_devices({item.id: item.layout for item in gpus}) if allocatable is None else allocatable
     claims = tuple(sorted((resource, pod, 1) for pod, resource in (claimed or {}).items()))
-    return WorldNode(name, partition, holds, tuple(sorted(counts.items())), claims)
+    return RepartitionNode(name, partition, holds, tuple(sorted(counts.items())), claims)
 
 
 def changes(*parts: tuple[str, str, str, str], disturbed: tuple[str, ...] = ()) -> LayoutChanges:
@@ -97,22 +97,22 @@ def hold(resource: str, age_s: float = 10.0, left_s: float | None = None) -> Hol
 
 
 def world(
-    *nodes: WorldNode,
+    *nodes: RepartitionNode,
     plans: tuple[PlanRecord, ...] = (),
     policy: PoolPolicy | None = PoolPolicy.IDLE_ONLY,
     **limits: object,
-) -> RepartitionWorld:
+) -> FleetState:
     """Return a world with one GPUPool."""
     policies = {} if policy is None else {POOL: policy}
-    return RepartitionWorld(NOW, nodes, plans, policies, replace(LIMITS, **limits))  # type: ignore[arg-type]
+    return FleetState(NOW, nodes, plans, policies, replace(LIMITS, **limits))  # type: ignore[arg-type]
 
 
-def step(*nodes: WorldNode, **fields: object) -> RepartitionStep:
+def step(*nodes: RepartitionNode, **fields: object) -> RepartitionStep:
     """Return the next step of a world."""
     return next_step(world(*nodes, **fields))  # type: ignore[arg-type]
 
 
-def told_devices(of: WorldNode, result: RepartitionStep) -> Counter[str]:
+def told_devices(of: RepartitionNode, result: RepartitionStep) -> Counter[str]:
     """Return what the planner is told that a node offers: what it does, and comes, less what goes."""
     told = Counter(dict(of.allocatable))
     told.update({device.resource: device.count for device in result.coming if device.node == of.name})
@@ -120,7 +120,7 @@ def told_devices(of: WorldNode, result: RepartitionStep) -> Counter[str]:
     return told
 
 
-def devices_to_tell(of: WorldNode, targets: dict[str, MIGLayout]) -> Counter[str]:
+def devices_to_tell(of: RepartitionNode, targets: dict[str, MIGLayout]) -> Counter[str]:
     """Return what is to be told: what the targets offer, and devices that go and are in use until then."""
     then = offered_devices({item.id: targets.get(item.id, item.layout) for item in of.partition.gpus})
     used: Counter[str] = Counter()

@@ -1,15 +1,15 @@
 """The step function that gives GPUs new MIG layouts under running replicas. Pure.
 
-In: the world, as the API server shows it: nodes with their holds, GPUNodes, pods, FleetPlans with changes.
-Out: the actions that may begin now, and the state of each plan. Nothing is kept between two calls: a new
-leader, or the same one after a crash between any two writes, goes on from the world alone.
+In: the state of the fleet, as the API server shows it: nodes with their holds, GPUNodes, pods, and FleetPlans
+with changes. Out: the actions that may begin now, and the state of each plan. Nothing is kept between two
+calls: a new leader, or the same one after a crash between any two writes, goes on from that state alone.
 """
 
 from tangram.repartition.consent import closed_to_consent, has_ended, proposed_again
-from tangram.repartition.next_step import next_step
-from tangram.repartition.observed_plan import RETREAT_S
-from tangram.repartition.world import (
+from tangram.repartition.fleet_state import (
     Action,
+    DevicePod,
+    FleetState,
     Hold,
     HoldNode,
     MarkPod,
@@ -18,18 +18,20 @@ from tangram.repartition.world import (
     PlanState,
     ReleaseNode,
     RepartitionLimits,
+    RepartitionNode,
     RepartitionStep,
-    RepartitionWorld,
+    ReplicaOwner,
     SetLayouts,
     UnmarkPod,
-    WorldNode,
-    WorldOwner,
-    WorldPod,
 )
+from tangram.repartition.next_step import next_step
+from tangram.repartition.observed_plan import RETREAT_S
 
 __all__ = [
     "RETREAT_S",
     "Action",
+    "DevicePod",
+    "FleetState",
     "Hold",
     "HoldNode",
     "MarkPod",
@@ -38,13 +40,11 @@ __all__ = [
     "PlanState",
     "ReleaseNode",
     "RepartitionLimits",
+    "RepartitionNode",
     "RepartitionStep",
-    "RepartitionWorld",
+    "ReplicaOwner",
     "SetLayouts",
     "UnmarkPod",
-    "WorldNode",
-    "WorldOwner",
-    "WorldPod",
     "closed_to_consent",
     "has_ended",
     "next_step",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tangram.repartition.world import PlanState
+from tangram.repartition.fleet_state import PlanState
 
 _WAITS = (None, PlanState.RECOMMENDED)
 

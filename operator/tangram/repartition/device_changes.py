@@ -4,14 +4,14 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from tangram.fleet import ComingDevices, MIGLayout, offered_devices, resource_name
+from tangram.repartition.fleet_state import RepartitionNode
 from tangram.repartition.observed_plan import WHOLE
 from tangram.repartition.plan_step import PlanStep
-from tangram.repartition.world import WorldNode
 
 Layouts = Mapping[str, MIGLayout]  # by GPU
 
 
-def targets_by_node(nodes: Iterable[WorldNode], steps: Iterable[PlanStep]) -> dict[str, Layouts]:
+def targets_by_node(nodes: Iterable[RepartitionNode], steps: Iterable[PlanStep]) -> dict[str, Layouts]:
     """Return the layouts that GPUs of each node are to have: those of plans, else those of its GPUNode."""
     targets = {gpu: layout for step in steps for gpu, layout in step.targets}
     by_node: dict[str, Layouts] = {}
@@ -22,7 +22,9 @@ def targets_by_node(nodes: Iterable[WorldNode], steps: Iterable[PlanStep]) -> di
     return by_node
 
 
-def device_differences(nodes: Iterable[WorldNode], targets: Mapping[str, Layouts]) -> dict[str, Counter[str]]:
+def device_differences(
+    nodes: Iterable[RepartitionNode], targets: Mapping[str, Layouts]
+) -> dict[str, Counter[str]]:
     """Return the devices that each node gains, and the free ones that it loses (below zero), by resource.
 
     `targets`: by node; one without is not in the result.
@@ -47,7 +49,7 @@ def coming_devices(
 
 
 def going_devices(
-    nodes: Iterable[WorldNode],
+    nodes: Iterable[RepartitionNode],
     differences: Mapping[str, Counter[str]],
     arrivals: Collection[tuple[str, str]],
 ) -> list[tuple[str, str, int]]:
@@ -68,7 +70,7 @@ def going_devices(
     return sorted((node, resource, count) for (node, resource), count in going.items())
 
 
-def _unmade_layouts(node: WorldNode) -> dict[str, MIGLayout]:
+def _unmade_layouts(node: RepartitionNode) -> dict[str, MIGLayout]:
     """Return the layouts that a GPUNode wants and that its GPUs do not have: after a reboot, for instance."""
     partition = node.partition
     if partition.problem or partition.is_applied:
@@ -81,7 +83,7 @@ def _unmade_layouts(node: WorldNode) -> dict[str, MIGLayout]:
     }
 
 
-def _difference(node: WorldNode, targets: Layouts) -> Counter[str]:
+def _difference(node: RepartitionNode, targets: Layouts) -> Counter[str]:
     """Return the devices that one node gains or loses. One in use was not free: no new replica loses it."""
     then = offered_devices({gpu.id: targets.get(gpu.id, gpu.layout) for gpu in node.partition.gpus})
     difference = Counter(then)
@@ -92,7 +94,7 @@ def _difference(node: WorldNode, targets: Layouts) -> Counter[str]:
     return difference
 
 
-def _removed_in_use(node: WorldNode, targets: Layouts) -> Counter[str]:
+def _removed_in_use(node: RepartitionNode, targets: Layouts) -> Counter[str]:
     """Return the devices in use that go, by resource."""
     used: Counter[str] = Counter()
     for gpu in node.partition.gpus:

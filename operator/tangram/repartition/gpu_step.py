@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tangram.fleet import MIGLayout, resource_name
+from tangram.repartition.fleet_state import HoldNode, RepartitionNode
 from tangram.repartition.moving import Moving
 from tangram.repartition.observed_plan import WHOLE, ObservedChange, ObservedPlan
-from tangram.repartition.world import HoldNode, WorldNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,21 +74,21 @@ def missing_holds(
     """
     missing = []
     for name, resource in sorted(needed):
-        node = plan.world.node(name)
+        node = plan.fleet.node(name)
         hold = node.hold(resource) if node is not None else None
         lasts = hold is not None and hold.lasts_beyond(until - early_s)
         if node is not None and not lasts:
-            missing.append(HoldNode(name, resource, plan.world.now, until))
+            missing.append(HoldNode(name, resource, plan.fleet.now, until))
     return tuple(missing)
 
 
 def unsettled(plan: ObservedPlan, item: ObservedChange, closed: Iterable[str]) -> tuple[str, str] | None:
     """Return what is waited for before devices of `closed` may be taken away: (message, object)."""
-    world, node = plan.world, item.node
+    fleet, node = plan.fleet, item.node
     for resource in sorted(closed):
         hold = node.hold(resource)
-        held_since = max(hold.since, plan.record.since) if hold is not None else world.now
-        if world.now < held_since + world.limits.settle_s:
+        held_since = max(hold.since, plan.record.since) if hold is not None else fleet.now
+        if fleet.now < held_since + fleet.limits.settle_s:
             return f"node {node.name} was closed just now", f"Node {node.name}"
         if _is_unknown(node, resource):
             text = f"a pod on node {node.name} asks for {resource}, and its device is not known yet"
@@ -98,7 +98,7 @@ def unsettled(plan: ObservedPlan, item: ObservedChange, closed: Iterable[str]) -
     return None
 
 
-def _is_unknown(node: WorldNode, resource: str) -> bool:
+def _is_unknown(node: RepartitionNode, resource: str) -> bool:
     """Whether a pod on a node asks for a resource, and the backend does not know its device yet.
 
     NVML knows the pods: a device of another pod that has just ended, or of a process, is not the one.

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from tangram.fleet import ReplicaMove, ShapeKey, resource_name
 from tangram.fleet.partition import ANY_NUMBER
+from tangram.repartition.fleet_state import DevicePod, MarkPod
 from tangram.repartition.observed_plan import ObservedChange, ObservedPlan, SliceUser
-from tangram.repartition.world import MarkPod, WorldPod
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Moving:
         """
         gpus, moves = {item.gpu.id for item in closed}, list[ReplicaMove]()
         for owner, shape in sorted(self.shapes.items()):
-            state = self.plan.world.owners.get(owner)
+            state = self.plan.fleet.owners.get(owner)
             is_away = owner in self.plan.record.changes.restarts and state is not None and not state.shapes
             if state is not None and (self.leaving.get(owner) or state.shapes - {shape} or is_away):
                 others = self._not_stopping(owner, gpus) if self._restarts(owner) else ANY_NUMBER
@@ -106,7 +106,7 @@ class Moving:
         arrived = resource_name(self.shapes[owner].profile)
         return sum(
             pod.owner == owner and not pod.is_leaving and not (pod.is_marked and pod in stopping)
-            for node in self.plan.world.nodes
+            for node in self.plan.fleet.nodes
             for pod in node.pods
             if (arrived, pod.name) not in {claim[:2] for claim in node.claimed}
         )
@@ -133,19 +133,19 @@ class Moving:
 
         A replica that starts is waited for: it would be the first one that the Deployment gives up.
         """
-        state, spare = self.plan.world.owners.get(owner), self._spare(owner)
+        state, spare = self.plan.fleet.owners.get(owner), self._spare(owner)
         is_starting = state is not None and state.replicas > state.available
         return 0 if is_starting else min(spare, len(self._staying(owner)))
 
     def _spare(self, owner: str) -> int:
         """Return how many replicas serve beside the desired ones."""
-        state = self.plan.world.owners.get(owner)
+        state = self.plan.fleet.owners.get(owner)
         return 0 if state is None else max(0, state.available - state.desired)
 
     def _marked(self, owner: str) -> int:
         return sum(pod.is_marked for pod in self._staying(owner))
 
-    def _staying(self, owner: str) -> frozenset[WorldPod]:
+    def _staying(self, owner: str) -> frozenset[DevicePod]:
         """Return the pods that have to leave and do not yet. A pod may hold several GPUs."""
         pods = {user.pod for _, user in self.leaving.get(owner, ())}
         return frozenset(pod for pod in pods if pod is not None and not pod.is_leaving)

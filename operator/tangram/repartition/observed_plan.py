@@ -1,4 +1,4 @@
-"""A plan of changes beside the world: each GPU that it changes, and the users of what has to go."""
+"""A plan of changes beside the fleet: each GPU that it changes, and the users of what has to go."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -17,13 +17,13 @@ from tangram.fleet import (
 from tangram.fleet.shape import WHOLE_GPU
 from tangram.packing import board
 from tangram.packing.geometry.layouts import Placement, is_legal
-from tangram.repartition.world import (
+from tangram.repartition.fleet_state import (
+    DevicePod,
+    FleetState,
     PlanProgress,
     PlanRecord,
     PlanState,
-    RepartitionWorld,
-    WorldNode,
-    WorldPod,
+    RepartitionNode,
 )
 
 WHOLE = resource_name(WHOLE_GPU)
@@ -36,7 +36,7 @@ class SliceUser:
 
     place: str  # text: the slice and its GPU
     resource: str
-    pod: WorldPod | None = None  # None: it is not known
+    pod: DevicePod | None = None  # None: it is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class ObservedChange:
     """A change beside its GPU as it is."""
 
     change: LayoutChange
-    node: WorldNode
+    node: RepartitionNode
     gpu: PartitionedGPU
     shapes: tuple[tuple[str, ShapeKey], ...] = ()  # that replicas which move are to have, by LLMDeployment
 
@@ -183,7 +183,7 @@ class ObservedChange:
                 yield _slice_user(self.node, self.gpu.id, part, name)
 
 
-def _slice_user(node: WorldNode, gpu_id: str, part: MIGSlice | None, pod: str) -> SliceUser:
+def _slice_user(node: RepartitionNode, gpu_id: str, part: MIGSlice | None, pod: str) -> SliceUser:
     """Return the user of a slice; `part` None: of a GPU as a whole."""
     place = f"GPU {gpu_id}" if part is None else f"{part} of GPU {gpu_id}"
     return SliceUser(place, WHOLE if part is None else resource_name(part.profile), node.pod(pod))
@@ -193,7 +193,7 @@ def _slice_user(node: WorldNode, gpu_id: str, part: MIGSlice | None, pod: str) -
 class ObservedPlan:
     """One plan beside the GPUs that it changes."""
 
-    world: RepartitionWorld
+    fleet: FleetState
     record: PlanRecord
     observed: tuple[ObservedChange, ...]
     missing: tuple[LayoutChange, ...] = ()  # of which the node or the GPU is not there
@@ -212,7 +212,7 @@ class ObservedPlan:
     @property
     def policy(self) -> PoolPolicy | None:
         """Policy of the GPUPool of its GPUs; None: the pool is gone."""
-        return self.world.policies.get(self.record.changes.pool)
+        return self.fleet.policies.get(self.record.changes.pool)
 
     @property
     def has_begun(self) -> bool:
@@ -234,7 +234,7 @@ class ObservedPlan:
         """The LLMDeployments of which a replica has not the shape yet to which it moves. One that was deleted
         has no replica.
         """
-        owners = self.world.owners
+        owners = self.fleet.owners
         return {
             owner: shape
             for owner, shape in self.record.changes.moves
@@ -244,7 +244,7 @@ class ObservedPlan:
     @property
     def stopped_owners(self) -> tuple[str, ...]:
         """The LLMDeployments that the plan restarts and that have no replica yet."""
-        owners = self.world.owners
+        owners = self.fleet.owners
         return tuple(
             owner
             for owner in self.record.changes.restarts
@@ -260,13 +260,13 @@ class ObservedPlan:
     @property
     def until(self) -> float:
         """Its deadline, in epoch seconds."""
-        began = self.record.since if self.has_begun else self.world.now
+        began = self.record.since if self.has_begun else self.fleet.now
         return began + self.limit_s
 
     @property
     def limit_s(self) -> float:
         """How long it may take."""
-        limits = self.world.limits
+        limits = self.fleet.limits
         is_managed = any(item.node.partition.backend == "mig-manager" for item in self.observed)
         times = (limits.cut_s, limits.move_s * bool(self.record.changes.moves), limits.managed_s * is_managed)
         return max(times)
@@ -285,14 +285,14 @@ class ObservedPlan:
         return PlanProgress(self.record.name, state, reason, message, waits_for, until, done)
 
 
-def observed_plan(world: RepartitionWorld, record: PlanRecord) -> ObservedPlan:
+def observed_plan(fleet: FleetState, record: PlanRecord) -> ObservedPlan:
     """Return a plan beside the GPUs that it changes."""
     observed, missing = [], []
     for change in record.changes.changes:
-        node = world.node(change.node)
+        node = fleet.node(change.node)
         gpu = node.partition.gpu(change.gpu) if node is not None else None
         if node is None or gpu is None:
             missing.append(change)
         else:
             observed.append(ObservedChange(change, node, gpu, record.changes.moves))
-    return ObservedPlan(world, record, tuple(observed), tuple(missing))
+    return ObservedPlan(fleet, record, tuple(observed), tuple(missing))

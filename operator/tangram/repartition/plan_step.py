@@ -10,6 +10,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tangram.fleet import MIGLayout, PoolPolicy, ReplicaMove
+from tangram.repartition.fleet_state import (
+    Action,
+    FleetState,
+    MarkPod,
+    PlanProgress,
+    PlanRecord,
+    PlanState,
+    SetLayouts,
+)
 from tangram.repartition.gpu_step import GPUStep, gpu_step, missing_holds, unsettled
 from tangram.repartition.moving import Moving, moving
 from tangram.repartition.observed_plan import (
@@ -18,15 +27,6 @@ from tangram.repartition.observed_plan import (
     ObservedPlan,
     SliceUser,
     observed_plan,
-)
-from tangram.repartition.world import (
-    Action,
-    MarkPod,
-    PlanProgress,
-    PlanRecord,
-    PlanState,
-    RepartitionWorld,
-    SetLayouts,
 )
 
 
@@ -42,9 +42,9 @@ class PlanStep:
     leaving: frozenset[str] = frozenset()  # pods that leave its GPUs, as NAMESPACE/NAME
 
 
-def plan_step(world: RepartitionWorld, record: PlanRecord, *, may_begin: bool) -> PlanStep:
+def plan_step(fleet: FleetState, record: PlanRecord, *, may_begin: bool) -> PlanStep:
     """Return the next step of a plan that is not final. `may_begin`: no other plan keeps it from that."""
-    plan = observed_plan(world, record)
+    plan = observed_plan(fleet, record)
     if plan.is_made:
         moved = "every replica has moved" if record.changes.moves else ""
         cut = any(not change.keeps_layout for change in record.changes.changes)
@@ -54,14 +54,14 @@ def plan_step(world: RepartitionWorld, record: PlanRecord, *, may_begin: bool) -
     if ended is not None:
         return _ended(plan, ended)
     if not plan.has_begun and not may_begin:
-        limit = f"another plan changes its GPUs, or {world.limits.nodes} nodes are changed already"
+        limit = f"another plan changes its GPUs, or {fleet.limits.nodes} nodes are changed already"
         return PlanStep(plan.progress(PlanState.APPROVED, "WaitingForOtherPlans", limit))
     return _executing(plan)
 
 
 def _consent(plan: ObservedPlan) -> PlanProgress | None:
     """Return why a plan waits for consent or does not have it any more; None: it may go on."""
-    record, world, policy = plan.record, plan.world, plan.policy
+    record, fleet, policy = plan.record, plan.fleet, plan.policy
     if plan.is_past_consent:
         return None  # it is cut through to a legal layout, whatever its consent is now
     ended: tuple[PlanState, str, str] | None = None
@@ -69,7 +69,7 @@ def _consent(plan: ObservedPlan) -> PlanProgress | None:
         ended = PlanState.REJECTED, "Rejected", "spec.approved is false"
     elif policy in (None, PoolPolicy.IGNORE):
         ended = PlanState.SUPERSEDED, "PolicyForbids", f"GPUPool {record.changes.pool} allows no changes"
-    elif world.limits.stopped:
+    elif fleet.limits.stopped:
         ended = PlanState.SUPERSEDED, "Stopped", "the operator's setting partition.stopped is true"
     elif record.is_recommended is None and not plan.has_begun:
         state = record.state or PlanState.APPROVED
@@ -92,7 +92,7 @@ def _consent(plan: ObservedPlan) -> PlanProgress | None:
 def _lost(plan: ObservedPlan) -> PlanProgress | None:
     """Return why a plan cannot go on; None: it can."""
     for change in plan.missing:
-        node = plan.world.node(change.node)
+        node = plan.fleet.node(change.node)
         if node is not None and node.partition.problem:  # what GPUs there are is not known
             return plan.progress(PlanState.BLOCKED, "BackendNotReady", node.partition.problem)
         text = f"node {change.node} does not report GPU {change.gpu} any more"
@@ -117,13 +117,13 @@ def _stuck(plan: ObservedPlan) -> PlanProgress | None:
     """Return why a replica that is to move cannot; None: each can, or has moved."""
     if not plan.has_begun or plan.is_past_consent:
         return None
-    waiting, owners = sorted(plan.waiting_owners.items()), plan.world.owners
+    waiting, owners = sorted(plan.waiting_owners.items()), plan.fleet.owners
     for owner, shape in waiting:
         if reason := owners[owner].immovable:
             text = f"replicas of {owner} do not move to {shape}: {reason}"
             return plan.progress(PlanState.FAILED, "MoveImpossible", text)
-    cut_s = plan.world.limits.cut_s
-    is_late = plan.world.now >= plan.record.since + cut_s
+    cut_s = plan.fleet.limits.cut_s
+    is_late = plan.fleet.now >= plan.record.since + cut_s
     if waiting and is_late and not _frees_devices(plan):
         moves = ", ".join(f"{shape} for {owner}" for owner, shape in waiting)
         text = f"no device came free within {cut_s:.0f} s: {moves}"
@@ -135,7 +135,7 @@ def _frees_devices(plan: ObservedPlan) -> bool:
     """Whether devices still come free for the replicas that wait: a GPU is cut, a replica of the new shape is
     there already, or a pod finishes its requests.
     """
-    owners = plan.world.owners
+    owners = plan.fleet.owners
     return (
         any(not item.change.keeps_layout for item in plan.observed)
         or any(shape in owners[owner].shapes for owner, shape in plan.waiting_owners.items())
@@ -145,7 +145,7 @@ def _frees_devices(plan: ObservedPlan) -> bool:
 
 def _overdue(plan: ObservedPlan) -> PlanProgress | None:
     """Return that a plan took too long; None: it did not."""
-    if not plan.has_begun or plan.world.now < plan.until:
+    if not plan.has_begun or plan.fleet.now < plan.until:
         return None
     message = "; ".join(_late(plan)) or f"not done within {plan.limit_s:.0f} s"
     return plan.progress(PlanState.FAILED, "DeadlineExceeded", message)
@@ -161,12 +161,12 @@ def _ended(plan: ObservedPlan, progress: PlanProgress) -> PlanStep:
     changes_at_work = [item.back for item in plan.observed if item.is_at_work and plan.has_begun]
     if not changes_at_work:
         return PlanStep(progress)
-    is_late = plan.world.now >= plan.until + RETREAT_S / 2
+    is_late = plan.fleet.now >= plan.until + RETREAT_S / 2
     skipped_changes = [item for item in changes_at_work if item.gpu.quarantine or item.users or is_late]
     restorations = [item for item in changes_at_work if item not in skipped_changes]
     needed = plan.needed.union(*(item.holds(item.change.after) for item in restorations))
     if is_late:  # the backend may be at work on what it is to leave: no hold ends before it knows
-        holds = missing_holds(plan, needed, plan.world.now + RETREAT_S / 2, RETREAT_S / 4)
+        holds = missing_holds(plan, needed, plan.fleet.now + RETREAT_S / 2, RETREAT_S / 4)
     else:
         holds = missing_holds(plan, needed, plan.held_until)
     if holds or any(unsettled(plan, item, item.closed(item.change.after)) for item in restorations):

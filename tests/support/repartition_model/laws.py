@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 from tangram.fleet import PoolPolicy
 from tangram.repartition import (
+    FleetState,
     HoldNode,
     MarkPod,
     PlanRecord,
     PlanState,
     ReleaseNode,
     RepartitionStep,
-    RepartitionWorld,
     SetLayouts,
 )
 from tests.support.repartition_model.fleet import ABSENT, POOL, STATES, Fleet, Scenario, Write
@@ -21,7 +21,7 @@ from tests.support.repartition_model.node import AVAILABLE, QUARANTINE, NodeStat
 from tests.support.repartition_worlds import devices_to_tell, told_devices
 
 
-def check_decision(world: RepartitionWorld, step: RepartitionStep, hashes: Mapping[str, PlanRecord]) -> None:
+def check_decision(world: FleetState, step: RepartitionStep, hashes: Mapping[str, PlanRecord]) -> None:
     """Raise where a step itself breaks a law. `hashes`: the plans by the hash of their changes."""
     plans = {plan.name: plan for plan in world.plans}
     held = {(action.node, action.resource) for action in step.actions if isinstance(action, HoldNode)}
@@ -38,7 +38,7 @@ def check_decision(world: RepartitionWorld, step: RepartitionStep, hashes: Mappi
     _check_devices(world, step)
 
 
-def _check_ended(world: RepartitionWorld, plan: PlanRecord, state: PlanState) -> None:
+def _check_ended(world: FleetState, plan: PlanRecord, state: PlanState) -> None:
     """Raise where a plan ends, and something of it is still to be cut."""
     for change in plan.changes.changes:
         node = world.node(change.node)
@@ -50,7 +50,7 @@ def _check_ended(world: RepartitionWorld, plan: PlanRecord, state: PlanState) ->
             raise LawBroken(f"{plan.name} is {state}, and {change.gpu} is still to be cut")
 
 
-def _check_consent(world: RepartitionWorld, plan: PlanRecord | None) -> None:
+def _check_consent(world: FleetState, plan: PlanRecord | None) -> None:
     """Raise where a plan is written that may not be."""
     if plan is None:
         return
@@ -62,14 +62,14 @@ def _check_consent(world: RepartitionWorld, plan: PlanRecord | None) -> None:
         raise LawBroken(f"{plan.name} is written without consent")
 
 
-def _has_consent(world: RepartitionWorld, plan: PlanRecord) -> bool:
+def _has_consent(world: FleetState, plan: PlanRecord) -> bool:
     policy = world.policies[POOL]
     allowed = policy is PoolPolicy.FULL or (policy is PoolPolicy.IDLE_ONLY and not plan.changes.disturbed)
     allowed |= policy is PoolPolicy.RECOMMEND and plan.approved is True
     return allowed and plan.approved is not False and not world.limits.stopped
 
 
-def lost_slice(world: RepartitionWorld, step: RepartitionStep) -> str:
+def lost_slice(world: FleetState, step: RepartitionStep) -> str:
     """Return the GPU of which a slice that is known to be held is not in the layout that is written."""
     for action in step.actions:
         node = world.node(action.node) if isinstance(action, SetLayouts) else None
@@ -85,7 +85,7 @@ def lost_slice(world: RepartitionWorld, step: RepartitionStep) -> str:
     return ""
 
 
-def _check_mark(world: RepartitionWorld, name: str) -> None:
+def _check_mark(world: FleetState, name: str) -> None:
     """Raise where a replica is marked that no plan moves, or that is in no plan's way."""
     node = next(node for node in world.nodes if node.pod(name) is not None)
     pod = node.pod(name)
@@ -101,7 +101,7 @@ def _check_mark(world: RepartitionWorld, name: str) -> None:
     raise LawBroken(f"{name} is marked, and is in the way of no plan")
 
 
-def _check_devices(world: RepartitionWorld, step: RepartitionStep) -> None:
+def _check_devices(world: FleetState, step: RepartitionStep) -> None:
     """Raise where what the planner is told is not what the GPUs will offer: offered + coming - going."""
     targets = dict(step.targets)
     for node in world.nodes:

@@ -16,19 +16,19 @@ from tangram.fleet import (
     offered_devices,
 )
 from tangram.repartition import (
+    DevicePod,
+    FleetState,
     Hold,
     HoldNode,
     MarkPod,
     PlanRecord,
     ReleaseNode,
     RepartitionLimits,
+    RepartitionNode,
     RepartitionStep,
-    RepartitionWorld,
+    ReplicaOwner,
     SetLayouts,
     UnmarkPod,
-    WorldNode,
-    WorldOwner,
-    WorldPod,
     next_step,
 )
 from tests.support.repartition_model.fleet import (
@@ -57,7 +57,7 @@ from tests.support.repartition_model.node import QUARANTINE, TERMINATING, NodeSt
 from tests.support.repartition_model.replicas import pod_counts, replicas_asked
 from tests.support.repartition_worlds import layout
 
-Decide = Callable[[RepartitionWorld], RepartitionStep]
+Decide = Callable[[FleetState], RepartitionStep]
 
 
 class Decision(NamedTuple):
@@ -76,7 +76,7 @@ class Operator:
     plans: tuple[LayoutChanges, ...] = ()
     kinds: tuple[PodKind, ...] = ()
     _hashes: tuple[str, ...] = ()  # of the plans
-    _nodes: dict[tuple[int, NodeState], WorldNode] = field(default_factory=dict)
+    _nodes: dict[tuple[int, NodeState], RepartitionNode] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.kinds = self.scenario.kinds
@@ -112,7 +112,7 @@ class Operator:
             gpus=gpus, pods=pods, holds=holds, plugin_due=False, plugin_down=False, announced=(NONE, 0)
         )
 
-    def world(self, fleet: Fleet) -> RepartitionWorld:
+    def world(self, fleet: Fleet) -> FleetState:
         """Return what the API server shows of a fleet of which the nodes are `visible`."""
         nodes = tuple(self._node(index, node) for index, node in enumerate(fleet.nodes) if node.exists)
         plans = tuple(
@@ -131,7 +131,7 @@ class Operator:
             LIMITS.settle_s, LIMITS.cut_s, stopped=fleet.settings.stopped, move_s=LIMITS.move_s
         )
         owners = {
-            f"a/o{owner}": WorldOwner(
+            f"a/o{owner}": ReplicaOwner(
                 f"o{owner}",
                 item.desired,
                 min(item.available, pod_counts(fleet, owner).available),
@@ -141,15 +141,15 @@ class Operator:
             for owner, item in enumerate(fleet.owners)
         }
         policies = {POOL: POLICIES[fleet.settings.policy]}
-        return RepartitionWorld(NOW, nodes, plans, policies, limits, owners)
+        return FleetState(NOW, nodes, plans, policies, limits, owners)
 
-    def _node(self, index: int, node: NodeState) -> WorldNode:
+    def _node(self, index: int, node: NodeState) -> RepartitionNode:
         found = self._nodes.get((index, node))
         if found is None:
             found = self._nodes[index, node] = self._world_node(index, node)
         return found
 
-    def _world_node(self, index: int, node: NodeState) -> WorldNode:
+    def _world_node(self, index: int, node: NodeState) -> RepartitionNode:
         first = self.scenario.node_of.index(index)
         gpus = tuple(
             PartitionedGPU(
@@ -186,8 +186,8 @@ class Operator:
             kind = self.kinds[pod.kind]
             claimed.append((RESOURCES[kind.resource], name, 1))
             owner = "" if kind.owner == NONE else f"a/o{kind.owner}"
-            pods.append(WorldPod(name, owner, pod.phase == TERMINATING, bool(pod.mark)))
-        return WorldNode(
+            pods.append(DevicePod(name, owner, pod.phase == TERMINATING, bool(pod.mark)))
+        return RepartitionNode(
             f"n{index}",
             partition,
             holds,

@@ -32,7 +32,7 @@ from tangram.kube.kinds import (
 )
 from tangram.kube.kubeconfig import find_credentials, load_kubeconfig
 from tangram.shell.measure.scaler import Scaler, params_of, provisioned_loads
-from tangram.shell.repartition.world import waiting_for_consent
+from tangram.shell.repartition.fleet_state import waiting_for_consent
 from tangram.shell.settings import Settings
 from tangram.shell.snapshot.fleet_snapshot import fleet_snapshot
 from tangram.shell.snapshot.intents import parsed_intents

@@ -19,7 +19,7 @@ from tangram.shell.decide.recommendation_worker import RecommendationResult, Rec
 from tangram.shell.decide.worker import WorkerFailed
 from tangram.shell.lead.lease import NotLeader
 from tangram.shell.measure.metrics import OperatorMetrics
-from tangram.shell.repartition.world import Recommended
+from tangram.shell.repartition.fleet_state import Recommended
 from tangram.shell.report.fleet_plans import FleetPlans
 
 log = logging.getLogger(__name__)

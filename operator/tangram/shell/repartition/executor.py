@@ -27,6 +27,7 @@ from tangram.kube.kinds import (
 )
 from tangram.kube.retry_delays import RetrySchedule
 from tangram.repartition import (
+    FleetState,
     HoldNode,
     MarkPod,
     PlanProgress,
@@ -35,22 +36,21 @@ from tangram.repartition import (
     ReleaseNode,
     RepartitionLimits,
     RepartitionStep,
-    RepartitionWorld,
     SetLayouts,
     UnmarkPod,
     next_step,
 )
-from tangram.shell.repartition.plan_objects import gpu_indices, layout_fields, plan_object, plan_status
-from tangram.shell.repartition.world import (
+from tangram.shell.repartition.fleet_state import (
     MARK,
     FleetPlanObjects,
     Recommended,
     failed_changes,
+    fleet_state,
     hold_value,
     plan_objects,
-    repartition_world,
     waiting_for_consent,
 )
+from tangram.shell.repartition.plan_objects import gpu_indices, layout_fields, plan_object, plan_status
 from tangram.shell.report.fleet_plans import is_of_changes
 from tangram.shell.report.status_writer import apply_status
 from tangram.shell.watch.expectations import Expectations
@@ -66,10 +66,10 @@ ROUND_S = 30.0  # after which what a round decided is not written any more: a ho
 
 @dataclass(frozen=True, slots=True)
 class RepartitionRound:
-    """One round: the world, and what is to be done in it."""
+    """One round: the state of the fleet, and what is to be done in it."""
 
     snapshot: FleetSnapshot
-    world: RepartitionWorld
+    fleet: FleetState
     step: RepartitionStep
     nodes: dict[str, Object]  # by name
     gpu_nodes: Mapping[str, Object]  # by name
@@ -86,7 +86,7 @@ class RepartitionRound:
             for progress in self.step.progress
             if progress.state in (PlanState.RECOMMENDED, PlanState.APPROVED)
         }
-        plans = (record.changes for record in self.world.plans if record.name in waiting)
+        plans = (record.changes for record in self.fleet.plans if record.name in waiting)
         return frozenset(change.gpu for changes in plans for change in changes.changes)
 
 
@@ -121,11 +121,11 @@ class Executor:
     ) -> RepartitionRound:
         """Return the round that `perform` writes, with the snapshot that knows what is being changed."""
         plans = plan_objects(p for p in self.plan_mirror.store if is_of_changes(p) and self._ours(p))
-        world = repartition_world(
+        fleet = fleet_state(
             snapshot, intents, view.nodes, view.pods, plans, recommended, self.limits, now, self.immovable
         )
-        step = next_step(world)
-        settled = world.next_settled()
+        step = next_step(fleet)
+        settled = fleet.next_settled()
         self._settled_at = None if settled is None else self.clock() + settled - now
         partition = PartitionView(
             nodes=snapshot.partition.nodes,
@@ -140,7 +140,7 @@ class Executor:
         )
         return RepartitionRound(
             snapshot=replace(snapshot, partition=partition),
-            world=world,
+            fleet=fleet,
             step=step,
             nodes={key_of(node)[1]: node for node in view.nodes},
             gpu_nodes={key_of(obj)[1]: obj for obj in view.gpu_nodes},
@@ -158,7 +158,7 @@ class Executor:
         if self._may_write_plans():
             await self._write_plans(current)
         for action in current.step.actions:
-            if self.now() > current.world.now + ROUND_S:
+            if self.now() > current.fleet.now + ROUND_S:
                 log.warning("the writes of a round take long: the next one decides what is left of them")
                 return
             match action:
@@ -244,7 +244,7 @@ class Executor:
 
     async def _write_plans(self, current: RepartitionRound) -> None:
         objects = {key_of(plan)[1]: plan for plan in current.plans.live}
-        for record, progress in zip(current.world.plans, current.step.progress, strict=True):
+        for record, progress in zip(current.fleet.plans, current.step.progress, strict=True):
             await self._try(
                 f"fleetplan {record.name}",
                 self._write_plan,
@@ -270,7 +270,7 @@ class Executor:
                     return  # the mirror will show it
                 raise
             self._plan_expectations.expect_write(FLEET_PLANS, plan, self.clock())
-        status, before = plan_status(progress, record, current.world.now), plan.get("status") or {}
+        status, before = plan_status(progress, record, current.fleet.now), plan.get("status") or {}
         is_early = str(before.get("since") or "") <= status["since"]  # else by another clock, or by hand
         if _timeless(status) == _timeless(before) and is_early:
             return
@@ -289,7 +289,7 @@ class Executor:
         node = current.nodes[action.node]
         taints = [taint for taint in node["taints"] if held_resource(taint) != action.resource]
         if isinstance(action, HoldNode):
-            # It closes the node from now on: the round may have taken long since it observed the world.
+            # It closes the node from now on: the round may have taken long since it observed the fleet.
             value = hold_value(max(action.since, self.now()), action.until)
             key = hold_taint(action.resource)
             taints.append({"key": key, "value": value, "effect": "NoSchedule"})
@@ -314,7 +314,7 @@ class Executor:
 
     async def _set_layouts(self, action: SetLayouts, current: RepartitionRound) -> None:
         obj = current.gpu_nodes[action.node]
-        node = current.world.node(action.node)
+        node = current.fleet.node(action.node)
         layouts: dict[str, MIGLayout] = dict(node.partition.wanted) if node is not None else {}
         for gpu, layout in action.layouts:
             if layout is None:

@@ -7,7 +7,7 @@ from tangram.eligibility.devices.tolerations import held_resource
 from tangram.kube.client import UNGUARDED, ApiClient, ApiError
 from tangram.kube.kinds import NODES, Object
 from tangram.kube.retry_delays import RetryDelays
-from tangram.shell.repartition.world import holds
+from tangram.shell.repartition.fleet_state import holds
 
 log = logging.getLogger(__name__)
 

@@ -34,14 +34,14 @@ from tangram.kube.kinds import (
 from tangram.packing import board
 from tangram.repartition import (
     RETREAT_S,
+    DevicePod,
+    FleetState,
     Hold,
     PlanRecord,
     PlanState,
     RepartitionLimits,
-    RepartitionWorld,
-    WorldNode,
-    WorldOwner,
-    WorldPod,
+    RepartitionNode,
+    ReplicaOwner,
     has_ended,
 )
 from tangram.shell.repartition.plan_objects import SUFFIX, fits, hash_of, plan_record
@@ -169,7 +169,7 @@ def waiting_for_consent(plans: Iterable[Object]) -> tuple[tuple[str, str], ...]:
     )
 
 
-def repartition_world(
+def fleet_state(
     snapshot: FleetSnapshot,
     intents: Iterable[ParsedIntent],
     nodes: Iterable[Object],
@@ -179,15 +179,17 @@ def repartition_world(
     limits: RepartitionLimits,
     now: float,
     immovable: Mapping[str, str] | None = None,
-) -> RepartitionWorld:
-    """Return the world. `nodes`, `pods`: mirrored; `recommended`: changes of the last recommendation;
-    `immovable`: why the last plan did not move replicas as it was told, by UID.
+) -> FleetState:
+    """Return the state of the fleet.
+
+    `nodes`, `pods`: mirrored; `recommended`: changes of the last recommendation; `immovable`: why the last
+    plan did not move replicas as it was told, by UID.
     """
     objects = {key_of(node)[1]: node for node in nodes}
     partitions = [partition for partition in snapshot.partition.nodes if partition.node in objects]
     names = {intent.uid: f"{intent.namespace}/{intent.name}" for intent in intents}
     records = tuple(_records(plans, recommended, now))
-    return RepartitionWorld(
+    return FleetState(
         now=now,
         nodes=tuple(
             _nodes(snapshot, objects, _devices_in_use(snapshot, pods, names), recommended, limits, now)
@@ -214,7 +216,7 @@ class _DevicesInUse:
     """The devices that scheduled pods claim, by node."""
 
     claims: Mapping[str, list[tuple[str, str, int]]]  # (resource, pod as NAMESPACE/NAME, devices)
-    pods: Mapping[str, list[WorldPod]]
+    pods: Mapping[str, list[DevicePod]]
 
 
 def _devices_in_use(
@@ -233,14 +235,14 @@ def _nodes(
     recommended: Recommended,
     limits: RepartitionLimits,
     now: float,
-) -> Iterable[WorldNode]:
+) -> Iterable[RepartitionNode]:
     """Yield the nodes by name: those with a partition backend, and those that are held or have just come."""
     arriving = {} if limits.stopped else _arriving_until(snapshot, objects, recommended.nodes, now)
     observed = [partition for partition in snapshot.partition.nodes if partition.node in objects]
     partitions = (*observed, *_unobserved(objects, observed, arriving))
     for partition in sorted(partitions, key=lambda partition: partition.node):
         name, node = partition.node, objects[partition.node]
-        yield WorldNode(
+        yield RepartitionNode(
             name=name,
             partition=partition,
             holds=tuple(_of_this_clock(hold, limits, now) for hold in holds(node)),
@@ -253,19 +255,19 @@ def _nodes(
 
 def _pods(
     snapshot: FleetSnapshot, pods: Collection[Object], names: Mapping[str, str]
-) -> Mapping[str, list[WorldPod]]:
+) -> Mapping[str, list[DevicePod]]:
     """Return the pods with devices, by node.
 
     Kubernetes ends the pods of a Deployment some time after it was deleted: meanwhile they are leaving.
     """
     marked = {"/".join(key_of(pod)) for pod in pods if pod.get("deletionCost") == MARK}
     named = {"/".join(key_of(pod)): owner for pod in pods if (owner := _owner_by_name(pod)) in names.values()}
-    by_node: dict[str, list[WorldPod]] = defaultdict(list)
+    by_node: dict[str, list[DevicePod]] = defaultdict(list)
     for claim in snapshot.claims:
         owner, is_leaving = names.get(claim.owner_uid or "", ""), claim.leaves_at is not None
         if claim.owner_uid is None and claim.pod in named:
             owner, is_leaving = named[claim.pod], True
-        by_node[claim.node].append(WorldPod(claim.pod, owner, is_leaving, claim.pod in marked))
+        by_node[claim.node].append(DevicePod(claim.pod, owner, is_leaving, claim.pod in marked))
     return by_node
 
 
@@ -296,7 +298,7 @@ def _owners(
     names: Mapping[str, str],
     serving: Mapping[str, int],
     immovable: Mapping[str, str],
-) -> Mapping[str, WorldOwner]:
+) -> Mapping[str, ReplicaOwner]:
     """Return the state of each LLMDeployment by NAMESPACE/NAME.
 
     The status of a Deployment that was just scaled down counts pods for a while that terminate already.
@@ -305,7 +307,7 @@ def _owners(
     for workload in snapshot.workloads:
         own[workload.owner_uid].append(workload)
     return {
-        name: WorldOwner(
+        name: ReplicaOwner(
             uid,
             desired.get(uid, max((workload.replicas for workload in own[uid]), default=0)),
             min(sum(workload.available for workload in own[uid]), serving.get(uid, 0)),

@@ -47,7 +47,7 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class WorldPod:
+class DevicePod:
     """A scheduled pod that holds devices of a node."""
 
     name: str  # NAMESPACE/NAME
@@ -57,7 +57,7 @@ class WorldPod:
 
 
 @dataclass(frozen=True, slots=True)
-class WorldOwner:
+class ReplicaOwner:
     """An LLMDeployment whose replicas may have to move."""
 
     uid: str
@@ -69,7 +69,7 @@ class WorldOwner:
 
 
 @dataclass(frozen=True, slots=True)
-class WorldNode:
+class RepartitionNode:
     """One node."""
 
     name: str
@@ -78,11 +78,11 @@ class WorldNode:
     allocatable: tuple[tuple[str, int], ...] = ()  # (resource, devices that the node offers), sorted
     # (resource, scheduled pod as NAMESPACE/NAME, devices that it asks for), sorted
     claimed: tuple[tuple[str, str, int], ...] = ()
-    pods: tuple[WorldPod, ...] = ()  # by name
+    pods: tuple[DevicePod, ...] = ()  # by name
     # Epoch seconds until which a node that has just come waits for a plan that knows it; None: it does not.
     arriving_until: float | None = None
 
-    def pod(self, name: str) -> WorldPod | None:
+    def pod(self, name: str) -> DevicePod | None:
         """Return one of its pods."""
         return next((pod for pod in self.pods if pod.name == name), None)
 
@@ -130,17 +130,17 @@ DEFAULT_LIMITS = RepartitionLimits()
 
 
 @dataclass(frozen=True, slots=True)
-class RepartitionWorld:
+class FleetState:
     """Everything that the next step depends on."""
 
     now: float  # epoch seconds
-    nodes: tuple[WorldNode, ...] = ()  # by name
+    nodes: tuple[RepartitionNode, ...] = ()  # by name
     plans: tuple[PlanRecord, ...] = ()  # those that are not final, the oldest first
     policies: Mapping[str, PoolPolicy] = field(default_factory=dict)  # by GPUPool
     limits: RepartitionLimits = DEFAULT_LIMITS
-    owners: Mapping[str, WorldOwner] = field(default_factory=dict)  # by NAMESPACE/NAME
+    owners: Mapping[str, ReplicaOwner] = field(default_factory=dict)  # by NAMESPACE/NAME
 
-    def node(self, name: str) -> WorldNode | None:
+    def node(self, name: str) -> RepartitionNode | None:
         """Return one node."""
         return next((node for node in self.nodes if node.name == name), None)
 
