@@ -234,18 +234,7 @@ class NodeAgent:
         wanted = parsed if isinstance(parsed, tuple) else ()
         records = _updated(records, wanted, observation, now)
         last = named(former.conditions, "Applied")
-        refusal = conflict(node["metadata"].get("labels") or {})
-        work, pods = LayoutWork(), tuple[DevicePluginPod, ...]()
-        if not observation.is_known:
-            state = _not_observed(last, observation.ready)
-        elif refusal is not None:  # where components were paused, the device plugin starts again after it
-            state = refusal
-        else:
-            work = layout_work(wanted, observation.layouts, observation.holders, records, now)
-            state = work.state() if isinstance(parsed, tuple) else parsed
-            if work.operation is None and (last is None or last.reason in (APPLYING, RESTARTING)):
-                pods = tuple(self.objects.device_plugin_pods())
-                state = self._restart(last, pods, observation, node, is_cut=bool(wanted)) or state
+        work, state, pods = self._work(parsed, last, node, observation, records, now)
         status = node_status(
             _identity(obj, node, observation),
             observation.layouts.values(),
@@ -259,6 +248,31 @@ class NodeAgent:
         )
         version = str(obj["metadata"]["resourceVersion"])
         return AgentRound(version, wanted, records, work, status, observation, pods)
+
+    def _work(
+        self,
+        parsed: tuple[WantedLayout, ...] | NodeConditionState,
+        last: GPUNodeCondition | None,
+        node: dict[str, Any],
+        observation: NodeObservation,
+        records: dict[str, GPURecord],
+        now: datetime,
+    ) -> tuple[LayoutWork, NodeConditionState, tuple[DevicePluginPod, ...]]:
+        """Return what is due on the GPUs, the state Applied, and the pods of the device plugin where they
+        count. `last`: Applied as it was.
+        """
+        if not observation.is_known:
+            return LayoutWork(), _not_observed(last, observation.ready), ()
+        refusal = conflict(node["metadata"].get("labels") or {})
+        if refusal is not None:  # where components were paused, the device plugin starts again after it
+            return LayoutWork(), refusal, ()
+        wanted = parsed if isinstance(parsed, tuple) else ()
+        work = layout_work(wanted, observation.layouts, observation.holders, records, now)
+        state = work.state() if isinstance(parsed, tuple) else parsed
+        if work.operation is not None or not (last is None or last.reason in (APPLYING, RESTARTING)):
+            return work, state, ()
+        pods = tuple(self.objects.device_plugin_pods())
+        return work, self._restart(last, pods, observation, node, is_cut=bool(wanted)) or state, pods
 
     def _restart(
         self,

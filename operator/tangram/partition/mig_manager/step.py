@@ -172,14 +172,19 @@ def _status(
     parsed = reading.parsed if isinstance(reading.parsed, tuple) else ()
     listed = {layout.gpu for layout in parsed} & {gpu.id for gpu in gpus}
     records = {gpu.id: GPURecord(decision.attempts) for gpu in gpus if not listed or gpu.id in listed}
-    displays = NodeDisplays()
-    if reading.observed:
-        applied = [_is_applied(layout, reading.observed) for layout in parsed]
-        displays = NodeDisplays(display_of(map(_text_of, reading.observed)), f"{sum(applied)}/{len(applied)}")
     states = NodeStates(reading.ready, decision.state)
+    displays = _displays(parsed, reading.observed)
     return status_document(
         BACKEND, identity, gpus, records, states, reading.former, displays, now, mig_config
     )
+
+
+def _displays(wanted: tuple[WantedLayout, ...], observed: ObservedCounts) -> NodeDisplays:
+    """Return the observed layouts as text, and how many of the wanted ones are there."""
+    if not observed:
+        return NodeDisplays()
+    applied = [_is_applied(layout, observed) for layout in wanted]
+    return NodeDisplays(display_of(map(_text_of, observed)), f"{sum(applied)}/{len(applied)}")
 
 
 def _gpu_status(index: int, counts: GPUCounts | None, product: str | None, sku: str | None) -> GPUStatus:

@@ -80,8 +80,8 @@ def _explanation(
         return {"because": [f"placement: {missing}"], "relaxations": []}, 0, 0
     if assessed is not None and not assessed.serving:
         changes = list(_serving_settings(fleet, assessed, limits))
-        document = {"because": [_shortfall(assessed)], "relaxations": changes}
-        return document, _MOST_SETTINGS * _MODELS_PER_SOLVE * size(fleet.problem), 0
+        built = _MOST_SETTINGS * _MODELS_PER_SOLVE * size(fleet.problem)
+        return {"because": [_shortfall(assessed)], "relaxations": changes}, built, 0
     problem = _with_all_offers(fleet, demand_id)
     for_core, for_changes = _budgets(limits, solves)
     solves_before = for_changes.solves
