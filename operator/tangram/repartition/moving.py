@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tangram.fleet import ReplicaMove, ShapeKey, resource_name
 from tangram.fleet.partition import ANY_NUMBER
-from tangram.repartition.fleet_state import DevicePod, MarkPod
+from tangram.repartition.fleet_state import DevicePod, MarkPod, ReplicaOwner
 from tangram.repartition.observed_plan import ObservedChange, ObservedPlan, SliceUser
 
 
@@ -43,14 +43,14 @@ class Moving:
         Either a replica on it goes next, or no replica of the plan has to start there just now.
         """
         pods = [user.pod for user in item.users if user.resource == resource and user.pod is not None]
-        if any(pod.is_leaving or (pod.is_marked and self._going(pod.owner)) for pod in pods):
+        if any(pod.is_leaving or (pod.is_marked and self._leaving_now(pod.owner)) for pod in pods):
             return True
         arriving = (
             owner
             for owner, shape in self.shapes.items()
             if resource_name(shape.profile) == resource and shape.sku == item.gpu.sku
         )
-        return all(self._batch(owner) for owner in arriving if self._staying(owner))
+        return all(self._batch_size(owner) for owner in arriving if self._pods_to_leave(owner))
 
     def wait_for(self, item: ObservedChange) -> tuple[str, str, str]:
         """Return what is waited for while replicas leave a GPU."""
@@ -67,13 +67,13 @@ class Moving:
         gpus = {item.gpu.id for item in closed}
         for owner, users in sorted(self.leaving.items()):
             pods = {user.pod for item, user in users if item.gpu.id in gpus}
-            ready = sorted(pod for pod in self._staying(owner) if pod in pods and not pod.is_marked)
+            ready = sorted(pod for pod in self._pods_to_leave(owner) if pod in pods and not pod.is_marked)
             if self._restarts(owner):
                 yield from (MarkPod(pod.name) for pod in ready)
                 continue
             if not self.stays_on_shape(owner):
                 continue
-            for pod in ready[: max(0, self._batch(owner) - self._marked(owner))]:
+            for pod in ready[: max(0, self._batch_size(owner) - self._marked_count(owner))]:
                 yield MarkPod(pod.name)
 
     def underway(self, closed: Iterable[ObservedChange]) -> tuple[ReplicaMove, ...]:
@@ -84,11 +84,15 @@ class Moving:
         gpus, moves = {item.gpu.id for item in closed}, list[ReplicaMove]()
         for owner, shape in sorted(self.shapes.items()):
             state = self.plan.fleet.owners.get(owner)
-            is_away = owner in self.plan.record.changes.restarts and state is not None and not state.shapes
-            if state is not None and (self.leaving.get(owner) or state.shapes - {shape} or is_away):
-                others = self._not_stopping(owner, gpus) if self._restarts(owner) else ANY_NUMBER
+            if state is not None and self._is_underway(owner, state):
+                others = self._continuing_replicas(owner, gpus) if self._restarts(owner) else ANY_NUMBER
                 moves.append(ReplicaMove(state.uid, shape, self._surge(owner), others))
         return tuple(moves)
+
+    def _is_underway(self, owner: str, state: ReplicaOwner) -> bool:
+        """Whether a replica has to leave a GPU, has another shape, or has stopped to restart."""
+        has_stopped = owner in self.plan.record.changes.restarts and not state.shapes
+        return bool(self.leaving.get(owner) or state.shapes - {self.shapes[owner]}) or has_stopped
 
     @property
     def pods(self) -> frozenset[str]:
@@ -100,7 +104,7 @@ class Moving:
         """Whether replicas may stop before others serve: only where they change their shape."""
         return owner in self.plan.record.changes.restarts and not self.stays_on_shape(owner)
 
-    def _not_stopping(self, owner: str, gpus: Container[str]) -> int:
+    def _continuing_replicas(self, owner: str, gpus: Container[str]) -> int:
         """Return how many replicas on other shapes go on: not those marked on GPUs whose nodes are closed."""
         stopping = {user.pod for item, user in self.leaving.get(owner, ()) if item.gpu.id in gpus}
         arrived = resource_name(self.shapes[owner].profile)
@@ -118,34 +122,34 @@ class Moving:
         """
         if not self.stays_on_shape(owner):
             return 0
-        if self._batch(owner):
-            return self._spare(owner) - self._going(owner)
-        return len(self._staying(owner))
+        if self._batch_size(owner):
+            return self._surplus(owner) - self._leaving_now(owner)
+        return len(self._pods_to_leave(owner))
 
-    def _going(self, owner: str) -> int:
+    def _leaving_now(self, owner: str) -> int:
         """Return how many marked pods go now. A mark does not last: a replacement may fail, or the Deployment
         end another pod.
         """
-        return min(self._marked(owner), self._batch(owner))
+        return min(self._marked_count(owner), self._batch_size(owner))
 
-    def _batch(self, owner: str) -> int:
+    def _batch_size(self, owner: str) -> int:
         """Return how many of the replicas that stay may leave: their replacements serve, and none starts.
 
         A replica that starts is waited for: it would be the first one that the Deployment gives up.
         """
-        state, spare = self.plan.fleet.owners.get(owner), self._spare(owner)
+        state, surplus = self.plan.fleet.owners.get(owner), self._surplus(owner)
         is_starting = state is not None and state.replicas > state.available
-        return 0 if is_starting else min(spare, len(self._staying(owner)))
+        return 0 if is_starting else min(surplus, len(self._pods_to_leave(owner)))
 
-    def _spare(self, owner: str) -> int:
+    def _surplus(self, owner: str) -> int:
         """Return how many replicas serve beside the desired ones."""
         state = self.plan.fleet.owners.get(owner)
         return 0 if state is None else max(0, state.available - state.desired)
 
-    def _marked(self, owner: str) -> int:
-        return sum(pod.is_marked for pod in self._staying(owner))
+    def _marked_count(self, owner: str) -> int:
+        return sum(pod.is_marked for pod in self._pods_to_leave(owner))
 
-    def _staying(self, owner: str) -> frozenset[DevicePod]:
+    def _pods_to_leave(self, owner: str) -> frozenset[DevicePod]:
         """Return the pods that have to leave and do not yet. A pod may hold several GPUs."""
         pods = {user.pod for _, user in self.leaving.get(owner, ())}
         return frozenset(pod for pod in pods if pod is not None and not pod.is_leaving)
@@ -155,7 +159,7 @@ def moving(plan: ObservedPlan) -> Moving:
     """Return what is moved for a plan."""
     leaving: dict[str, list[tuple[ObservedChange, SliceUser]]] = {}
     shapes = dict(plan.record.changes.moves)
-    for item in plan.observed:
+    for item in plan.gpu_changes:
         for user in () if item.is_written else item.users:
             if user.pod is not None and user.pod.owner in shapes:
                 leaving.setdefault(user.pod.owner, []).append((item, user))

@@ -195,19 +195,19 @@ class ObservedPlan:
 
     fleet: FleetState
     record: PlanRecord
-    observed: tuple[ObservedChange, ...]
-    missing: tuple[LayoutChange, ...] = ()  # of which the node or the GPU is not there
+    gpu_changes: tuple[ObservedChange, ...]
+    missing_changes: tuple[LayoutChange, ...] = ()  # of which the node or the GPU is not there
 
     @property
-    def needed(self) -> frozenset[tuple[str, str]]:
+    def needed_holds(self) -> frozenset[tuple[str, str]]:
         """The holds that it needs at most: (node, resource)."""
-        missing = {(change.node, resource) for change in self.missing for resource in change.closed}
-        return frozenset(missing).union(*(item.holds(item.change.after) for item in self.observed))
+        missing = {(change.node, resource) for change in self.missing_changes for resource in change.closed}
+        return frozenset(missing).union(*(item.holds(item.change.after) for item in self.gpu_changes))
 
     @property
     def targets(self) -> tuple[tuple[str, MIGLayout], ...]:
         """The layouts that its GPUs are to have: (GPU, layout)."""
-        return tuple((item.gpu.id, item.change.after) for item in self.observed)
+        return tuple((item.gpu.id, item.change.after) for item in self.gpu_changes)
 
     @property
     def policy(self) -> PoolPolicy | None:
@@ -225,9 +225,9 @@ class ObservedPlan:
 
         Where no GPU is cut, nothing of a plan can be done before it begins.
         """
-        is_cut = self.has_begun or any(not item.change.keeps_layout for item in self.observed)
-        is_made = is_cut and not self.missing and not self.waiting_owners and not self.stopped_owners
-        return is_made and all(item.is_made for item in self.observed)
+        is_cut = self.has_begun or any(not item.change.keeps_layout for item in self.gpu_changes)
+        is_made = is_cut and not self.missing_changes and not self.waiting_owners and not self.stopped_owners
+        return is_made and all(item.is_made for item in self.gpu_changes)
 
     @property
     def waiting_owners(self) -> dict[str, ShapeKey]:
@@ -254,8 +254,8 @@ class ObservedPlan:
     @property
     def is_past_consent(self) -> bool:
         """Whether a GPUNode wants a new layout of it, and no replica has to move for the others."""
-        rests = all(item.is_written or not item.users for item in self.observed)
-        return self.has_begun and rests and any(item.is_written for item in self.observed)
+        rests = all(item.is_written or not item.users for item in self.gpu_changes)
+        return self.has_begun and rests and any(item.is_written for item in self.gpu_changes)
 
     @property
     def until(self) -> float:
@@ -267,7 +267,7 @@ class ObservedPlan:
     def limit_s(self) -> float:
         """How long it may take."""
         limits = self.fleet.limits
-        is_managed = any(item.node.partition.backend == "mig-manager" for item in self.observed)
+        is_managed = any(item.node.partition.backend == "mig-manager" for item in self.gpu_changes)
         times = (limits.cut_s, limits.move_s * bool(self.record.changes.moves), limits.managed_s * is_managed)
         return max(times)
 
@@ -280,7 +280,7 @@ class ObservedPlan:
         self, state: PlanState, reason: str, message: str, waits_for: str = "", *, waits: bool = False
     ) -> PlanProgress:
         """Return its progress; a plan that waits has a deadline."""
-        done = sum(item.is_made for item in self.observed)
+        done = sum(item.is_made for item in self.gpu_changes)
         until = self.until if waits or waits_for else None
         return PlanProgress(self.record.name, state, reason, message, waits_for, until, done)
 

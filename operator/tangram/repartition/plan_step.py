@@ -91,13 +91,13 @@ def _consent(plan: ObservedPlan) -> PlanProgress | None:
 
 def _lost(plan: ObservedPlan) -> PlanProgress | None:
     """Return why a plan cannot go on; None: it can."""
-    for change in plan.missing:
+    for change in plan.missing_changes:
         node = plan.fleet.node(change.node)
         if node is not None and node.partition.problem:  # what GPUs there are is not known
             return plan.progress(PlanState.BLOCKED, "BackendNotReady", node.partition.problem)
         text = f"node {change.node} does not report GPU {change.gpu} any more"
         return plan.progress(PlanState.BLOCKED, "GPUMissing", text)
-    for item in plan.observed:
+    for item in plan.gpu_changes:
         change, gpu = item.change, item.gpu
         if gpu.quarantine:
             return plan.progress(PlanState.FAILED, "Quarantined", f"GPU {gpu.id}: {gpu.quarantine}")
@@ -137,9 +137,9 @@ def _frees_devices(plan: ObservedPlan) -> bool:
     """
     owners = plan.fleet.owners
     return (
-        any(not item.change.keeps_layout for item in plan.observed)
+        any(not item.change.keeps_layout for item in plan.gpu_changes)
         or any(shape in owners[owner].shapes for owner, shape in plan.waiting_owners.items())
-        or any(user.pod and user.pod.is_leaving for item in plan.observed for user in item.users)
+        or any(user.pod and user.pod.is_leaving for item in plan.gpu_changes for user in item.users)
     )
 
 
@@ -158,13 +158,13 @@ def _ended(plan: ObservedPlan, progress: PlanProgress) -> PlanStep:
     nothing is left. The layout before is written only where no slice that a pod has, or may still get, is in
     its way; else the GPU is left as it is.
     """
-    changes_at_work = [item.back for item in plan.observed if item.is_at_work and plan.has_begun]
+    changes_at_work = [item.back for item in plan.gpu_changes if item.is_at_work and plan.has_begun]
     if not changes_at_work:
         return PlanStep(progress)
     is_late = plan.fleet.now >= plan.until + RETREAT_S / 2
     skipped_changes = [item for item in changes_at_work if item.gpu.quarantine or item.users or is_late]
     restorations = [item for item in changes_at_work if item not in skipped_changes]
-    needed = plan.needed.union(*(item.holds(item.change.after) for item in restorations))
+    needed = plan.needed_holds.union(*(item.holds(item.change.after) for item in restorations))
     if is_late:  # the backend may be at work on what it is to leave: no hold ends before it knows
         holds = missing_holds(plan, needed, plan.fleet.now + RETREAT_S / 2, RETREAT_S / 4)
     else:
@@ -185,7 +185,7 @@ def _late(plan: ObservedPlan) -> Iterable[str]:
     """Yield what is not done of a plan that took too long."""
     for owner, shape in sorted(plan.waiting_owners.items()):
         yield f"not every replica of {owner} runs on {shape}"
-    for item in plan.observed:
+    for item in plan.gpu_changes:
         if item.is_made:
             continue
         users = ", ".join(user.place for user in item.users)
@@ -213,7 +213,7 @@ def _executing(plan: ObservedPlan) -> PlanStep:
     if foreign_users := _foreign_users(plan, moves):
         places = ", ".join(user.place for user in foreign_users)
         return _ended(plan, plan.progress(PlanState.BLOCKED, "InUse", f"in use: {places}"))
-    unmade_changes = [item for item in plan.observed if not item.is_made and not item.change.keeps_layout]
+    unmade_changes = [item for item in plan.gpu_changes if not item.is_made and not item.change.keeps_layout]
     steps = [gpu_step(plan, moves, item) for item in unmade_changes]
     closed_gpus = tuple(step.item for step in steps if step.is_closed)
     reason, message, waits_for = _first_wait(plan, moves, steps)
@@ -231,14 +231,14 @@ def _beginning(plan: ObservedPlan) -> PlanStep:
     """Return the step of a plan that begins. Nothing is done before its FleetPlan is Executing: the deadline
     counts from then.
     """
-    names = ", ".join(sorted({item.node.name for item in plan.observed}))
+    names = ", ".join(sorted({item.node.name for item in plan.gpu_changes}))
     progress = plan.progress(PlanState.EXECUTING, "Beginning", f"{names} are held next", waits=True)
-    return PlanStep(progress, (), plan.needed, plan.targets)
+    return PlanStep(progress, (), plan.needed_holds, plan.targets)
 
 
 def _foreign_users(plan: ObservedPlan, moves: Moving) -> list[SliceUser]:
     """Return the users of one GPU that the plan does not move; empty: it moves all that are in its way."""
-    for item in plan.observed:
+    for item in plan.gpu_changes:
         users = [user for user in item.users if not moves.may_leave(user)]
         if users and not item.is_written:
             return users
@@ -259,7 +259,7 @@ _FIRST = ("Holding", "Settling", "Cutting", "Moving", "Draining")
 def _first_wait(plan: ObservedPlan, moves: Moving, steps: Iterable[GPUStep]) -> tuple[str, str, str]:
     """Return what the plan waits for: reason, message, object."""
     waits = [step.waits for step in steps]
-    waits += [moves.wait_for(item) for item in plan.observed if item.change.keeps_layout and item.users]
+    waits += [moves.wait_for(item) for item in plan.gpu_changes if item.change.keeps_layout and item.users]
     owners = ", ".join(plan.record.changes.disturbed)
     waits = waits or [("Moving", f"replicas of {owners} move", "")]
     return min(waits, key=lambda wait: _FIRST.index(wait[0]))
