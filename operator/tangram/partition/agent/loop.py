@@ -14,7 +14,6 @@ from typing import Any, NoReturn, Protocol
 
 import pynvml
 
-from tangram import __version__
 from tangram.api.gpu_node import GPUNodeCondition, InstanceHolder
 from tangram.kube.client import ApiError
 from tangram.partition.agent.cluster import NodeObjects
@@ -30,7 +29,7 @@ from tangram.partition.agent.driver_thread import DriverHangs, DriverThread, GPU
 from tangram.partition.agent.layout_work import LayoutWork, layout_work
 from tangram.partition.agent.metrics import AgentMetrics
 from tangram.partition.agent.node_labels import conflict
-from tangram.partition.agent.node_status import node_status
+from tangram.partition.agent.node_status import node_identity, node_status
 from tangram.partition.agent.pod_resources import DeviceAllocations, PodResourcesFailure
 from tangram.partition.device_usage import DeviceUsage, device_usage
 from tangram.partition.difference import LayoutOperation, difference
@@ -45,7 +44,6 @@ from tangram.partition.status.attempts import (
 from tangram.partition.status.conditions import NodeConditionState, named
 from tangram.partition.status.node_record import (
     FormerStatus,
-    NodeIdentity,
     NodeStates,
     former_status,
     parse_wanted,
@@ -236,7 +234,7 @@ class NodeAgent:
         last = named(former.conditions, "Applied")
         work, state, pods = self._work(parsed, last, node, observation, records, now)
         status = node_status(
-            _identity(obj, node, observation),
+            node_identity(obj, node, observation.driver_version),
             observation.layouts.values(),
             observation.holders,
             wanted,
@@ -401,17 +399,6 @@ def _observed(driver: GPUDriver, known: tuple[str, ...], allocations: DeviceAllo
         ready = NodeConditionState("False", "GPUNotObserved", text)
     holders = allocations.among(layouts.values())
     return NodeObservation(ready, layouts, holders, failures, driver.version())
-
-
-def _identity(obj: dict[str, Any], node: dict[str, Any], observation: NodeObservation) -> NodeIdentity:
-    node_info = (node.get("status") or {}).get("nodeInfo") or {}
-    return NodeIdentity(
-        generation=int(obj["metadata"].get("generation", 0)),
-        node_uid=str(node["metadata"].get("uid", "")),
-        boot_id=str(node_info.get("bootID", "")),
-        backend_version=__version__,
-        driver_version=observation.driver_version,
-    )
 
 
 def _updated(

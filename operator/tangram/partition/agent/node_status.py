@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
+from tangram import __version__
 from tangram.partition.gpu_node import Holders, applied_display, gpu_status, layout_display
 from tangram.partition.layouts import ObservedLayout, WantedLayout
 from tangram.partition.status.attempts import GPURecord
@@ -14,6 +15,20 @@ from tangram.partition.status.node_record import (
     NodeStates,
     status_document,
 )
+
+
+def node_identity(
+    obj: Mapping[str, Any], node: Mapping[str, Any], driver_version: str | None
+) -> NodeIdentity:
+    """Return what the status of a GPUNode `obj` says of its node."""
+    node_info = (node.get("status") or {}).get("nodeInfo") or {}
+    return NodeIdentity(
+        generation=int(obj["metadata"].get("generation", 0)),
+        node_uid=str(node["metadata"].get("uid", "")),
+        boot_id=str(node_info.get("bootID", "")),
+        backend_version=__version__,
+        driver_version=driver_version,
+    )
 
 
 def node_status(
