@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tangram.packing.column_generation.linear_program import rows_of
 from tangram.packing.model import cp_model
-from tangram.packing.search.program import rows_of
 from tangram.packing.solve import solve
 from tests.support.packing_facts import UNMET, ProblemFacts
 from tests.support.packing_instances import instance

@@ -9,13 +9,13 @@ from tangram.catalog import InputError, share
 from tangram.fleet import WHOLE_GPU
 from tangram.packing import Demand, GPUState, Instance, Offer, Problem, Spread, slice_request
 from tangram.packing.assignment.report import _as_laid_out
+from tangram.packing.column_generation.master import Master
 from tangram.packing.model.build import build
 from tangram.packing.model.gpu_classes import gpu_classes
 from tangram.packing.model.prepare import by_owner, prepared_fleet
 from tangram.packing.problem.prepared import MONEY
 from tangram.packing.problem.result import Stage, Unmet
 from tangram.packing.search import choose
-from tangram.packing.search.master import Master
 from tangram.packing.search.stages import Run, SolveLimits, SolverTime
 from tangram.packing.solve import _choose, solve
 from tests.support.packing_instances import instance

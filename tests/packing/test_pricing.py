@@ -7,10 +7,10 @@ from fractions import Fraction
 
 import pytest
 
+from tangram.packing.column_generation.label_search import PricingEffort
+from tangram.packing.column_generation.mix_space import MixPrices, MixShape, MixSpace
+from tangram.packing.column_generation.pricing import MixPricing
 from tangram.packing.problem.mix import SCALE, UNMET, WHOLE_SERVICE, served_units
-from tangram.packing.search.label_search import PricingEffort
-from tangram.packing.search.mix_space import MixPrices, MixShape, MixSpace
-from tangram.packing.search.pricing import MixPricing
 
 RATE = 60.0
 

@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import replace
 
 from tangram.packing.assignment.report import Report
+from tangram.packing.column_generation.master import Master
 from tangram.packing.model.build import build
 from tangram.packing.model.gpu_classes import PreparedFleet, finest_classes, gpu_classes
 from tangram.packing.model.prepare import by_fate, by_owner, by_shape, prepared_fleet
@@ -20,7 +21,6 @@ from tangram.packing.problem.result import Packing, Stage
 from tangram.packing.problem.statement import Problem
 from tangram.packing.problem.validate import validate
 from tangram.packing.search.choose import Chooser, with_bounds
-from tangram.packing.search.master import Master
 from tangram.packing.search.settled import chosen_columns, gives_up_replicas, settled_demands
 from tangram.packing.search.shortlist import near_classes
 from tangram.packing.search.stages import Run, SolveLimits, SolverTime

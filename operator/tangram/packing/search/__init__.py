@@ -1,4 +1,5 @@
-"""Stages, bounds and incumbents: the master problem over mixes, its pricing problem, CP-SAT beside it.
+"""The solution of each stage: price-and-branch on a small fleet, neighbourhood search on a large one.
 
-In: a model. Out: counts of GPUs per target and of replicas per shape, with the bound of each stage.
+In: a model, and the bounds and columns of `column_generation`. Out: counts of GPUs per target and of replicas
+per shape, with the bound of each stage.
 """

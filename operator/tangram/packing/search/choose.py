@@ -10,6 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from math import ceil, gcd
 
+from tangram.packing.column_generation.master import Bounded, Master
 from tangram.packing.model.build import build
 from tangram.packing.model.gpu_classes import GPUClasses, PreparedFleet
 from tangram.packing.model.variables import Model, Terms
@@ -17,7 +18,6 @@ from tangram.packing.problem.mix import UNMET
 from tangram.packing.problem.prepared import MONEY, MixColumn, PreparedDemand, least_unmet_of
 from tangram.packing.problem.result import Stage
 from tangram.packing.search.hints import first_guess
-from tangram.packing.search.master import Bounded, Master
 from tangram.packing.search.settled import chosen_columns
 from tangram.packing.search.shortlist import COLUMNS, columns_around, furthest, near_classes, near_columns
 from tangram.packing.search.stages import Run, SolverTime, solve_model

@@ -3,11 +3,11 @@
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from tangram.packing.column_generation.master import FINE, Bounded
 from tangram.packing.model.gpu_classes import GPUClasses, PreparedFleet
 from tangram.packing.model.variables import Model
 from tangram.packing.problem.prepared import MixColumn, PreparedDemand, column_of
 from tangram.packing.search.hints import as_it_is
-from tangram.packing.search.master import FINE, Bounded
 
 _TARGETS = 6  # of each class of GPUs: of 1,000 scattered GPUs 1,350 of 6,161 are left
 _NEAR = 0.05  # of a GPU's price: what targets nearby cost more than those in use

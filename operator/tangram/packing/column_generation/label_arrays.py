@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tangram.packing.search.corners import Corners, PricedCount
+from tangram.packing.column_generation.corners import Corners, PricedCount
 
 _Numbers = NDArray[np.int64]
 _HIGHEST = np.iinfo(np.int64).max

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
+from tangram.packing.column_generation.demand_pricer import DemandPricer
+from tangram.packing.column_generation.label_search import PricingEffort
+from tangram.packing.column_generation.linear_program import Column, Optimum, Program, Row, rows_of
 from tangram.packing.model.variables import Model, Terms
 from tangram.packing.problem.mix import UNMET, MixCounts
 from tangram.packing.problem.prepared import PreparedDemand
-from tangram.packing.search.demand_pricer import DemandPricer
-from tangram.packing.search.label_search import PricingEffort
-from tangram.packing.search.program import Column, Optimum, Program, Row, rows_of
 
 FINE = 1024  # parts of a unit that dual values are rounded to
 _ROUNDS = 100  # of the benchmark, seed 0, 100 GPUs end in 18 at most and 1,000 in 13

@@ -2,8 +2,8 @@
 
 from itertools import pairwise
 
+from tangram.packing.column_generation.mix_space import MixPrices, MixSpace
 from tangram.packing.problem.mix import missing_replicas
-from tangram.packing.search.mix_space import MixPrices, MixSpace
 
 # One count of one shape, priced: service up to the whole; replicas; cost; spent of the budget; regret.
 PricedCount = tuple[int, int, int, int, int]

@@ -5,9 +5,9 @@ Prices and costs are integers in any one unit; every bound is a proof, whatever 
 
 from collections.abc import Iterator
 
-from tangram.packing.search.corners import Corners
-from tangram.packing.search.label_search import LabelSearch, PricingEffort
-from tangram.packing.search.mix_space import MixPrices, MixSpace, MixVector
+from tangram.packing.column_generation.corners import Corners
+from tangram.packing.column_generation.label_search import LabelSearch, PricingEffort
+from tangram.packing.column_generation.mix_space import MixPrices, MixSpace, MixVector
 
 # Passes: the quarters of the gap in which mixes are sought, and how many labels are kept per shape. Labels
 # that are dropped lower the bound, not its validity. A first pass that keeps 16 labels, or 256, takes longer

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tangram.fleet import ShapeKey
+from tangram.packing.column_generation.label_search import PricingEffort
+from tangram.packing.column_generation.mix_space import MixPrices, MixShape, MixSpace
+from tangram.packing.column_generation.pricing import MixPricing
 from tangram.packing.model.variables import MixTerms
 from tangram.packing.problem.mix import WHOLE_SERVICE, MixCounts, MixLimits
 from tangram.packing.problem.prepared import Exchange, PreparedDemand
-from tangram.packing.search.label_search import PricingEffort
-from tangram.packing.search.mix_space import MixPrices, MixShape, MixSpace
-from tangram.packing.search.pricing import MixPricing
 
 _BEST = 4  # mixes of one round at most: with 8 and 16 there are as many rounds
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+from tangram.packing.column_generation.corners import Corners, PricedCount
+from tangram.packing.column_generation.mix_space import MixPrices, MixVector
 from tangram.packing.problem.mix import SCALE, UNMET
-from tangram.packing.search.corners import Corners, PricedCount
-from tangram.packing.search.mix_space import MixPrices, MixVector
 
 # Costs and multipliers are kept in 2**-30 of the prices' unit, or in what fits 58 bits.
 _SHIFT, _BITS = 30, 58
@@ -160,7 +160,7 @@ class LabelSearch:
         At most `keep` labels per shape stay. The cheapest mix is returned unless its label was dropped. Where
         `effort` ends, nothing is found, and all is dropped.
         """
-        from tangram.packing.search import label_arrays as arrays  # noqa: PLC0415 - numpy loads slowly
+        from tangram.packing.column_generation import label_arrays as arrays  # noqa: PLC0415 - numpy is slow
 
         gap, dropped = (min(most, self._highest) << self._shift) - self._root, most + 1
         if gap < 0:
