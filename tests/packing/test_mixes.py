@@ -15,7 +15,9 @@ from tangram.packing.model.gpu_classes import gpu_classes
 from tangram.packing.model.prepare import by_owner, prepared_fleet
 from tangram.packing.problem.prepared import MONEY
 from tangram.packing.problem.result import Stage, Unmet
-from tangram.packing.search import choose
+from tangram.packing.search.mix_search import MixSearch
+from tangram.packing.search.shortlist import Shortlist
+from tangram.packing.search.stage_solver import StageSolver
 from tangram.packing.search.stages import Run, SolveLimits, SolverTime
 from tangram.packing.solve import _choose, solve
 from tests.support.packing_instances import instance
@@ -197,13 +199,13 @@ def test_a_request_that_finds_no_room_takes_none_from_the_bound_of_a_demand():
 
 @pytest.mark.parametrize("small", [True, False])
 def test_dollars_that_were_not_minimised_in_time_have_the_bound_of_the_master(monkeypatch, small):
-    search = choose.Chooser._solve
-    monkeypatch.setattr(choose, "_SMALL", 500 if small else 0)
-    monkeypatch.setattr(choose.Chooser, "_serve_all", lambda _: False)
+    solve_stage = StageSolver.solve
+    monkeypatch.setattr(StageSolver, "is_small", small)
+    monkeypatch.setattr(MixSearch, "_serve_all", lambda _: False)
     monkeypatch.setattr(
-        choose.Chooser,
-        "_solve",
-        lambda self, goal, *more: None if goal is None else search(self, goal, *more),
+        StageSolver,
+        "solve",
+        lambda self, goal, *more: None if goal.is_dollars else solve_stage(self, goal, *more),
     )
     fleet = prepared_fleet(instance("plenty", 0))
 
@@ -217,7 +219,7 @@ def test_dollars_that_were_not_minimised_in_time_have_the_bound_of_the_master(mo
 def test_a_plan_is_laid_out_as_it_was_chosen_where_few_targets_do_not_suffice(monkeypatch):
     problem, refused = instance("running", 3, 12), []
 
-    def none(model, *_):
+    def none(_, model, *__):
         refused.append(model.classes)
         return model.classes.restricted([()] * len(model.classes.existing))
 
@@ -225,7 +227,7 @@ def test_a_plan_is_laid_out_as_it_was_chosen_where_few_targets_do_not_suffice(mo
     # The model tells owners apart once mixes are settled.
     monkeypatch.setattr("tangram.packing.solve._MOST_CLASSES", 0)
     expected = solve(problem)
-    monkeypatch.setattr("tangram.packing.solve.near_classes", none)
+    monkeypatch.setattr(Shortlist, "targets", none)
 
     packed = solve(problem)
 
@@ -241,8 +243,8 @@ def test_dollars_are_those_of_the_incumbent_where_the_master_finds_none(monkeypa
         found = minimise(self, goal, *more)
         return replace(found, feasible=False) if goal is self._model.dollars else found
 
-    monkeypatch.setattr(choose, "_SMALL", 0)
-    monkeypatch.setattr(choose.Chooser, "_serve_all", lambda _: False)
+    monkeypatch.setattr(StageSolver, "is_small", False)
+    monkeypatch.setattr(MixSearch, "_serve_all", lambda _: False)
     monkeypatch.setattr(Master, "minimise", fails)
 
     packed = solve(instance("plenty", 0))
@@ -257,7 +259,7 @@ def test_dollars_are_those_of_the_incumbent_where_the_master_finds_none(monkeypa
 def test_all_targets_are_searched_where_few_leave_much_unmet(monkeypatch, kind, seed):
     problem = instance(kind, seed, 12 if kind == "spread" else 4)
     best = sum(choice.unmet for choice in solve(problem).choices)
-    monkeypatch.setattr(choose, "_SMALL", 0)
+    monkeypatch.setattr(StageSolver, "is_small", False)
 
     packed = solve(problem)
 

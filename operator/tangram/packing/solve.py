@@ -20,9 +20,11 @@ from tangram.packing.problem.prepared import MONEY
 from tangram.packing.problem.result import Packing, Stage
 from tangram.packing.problem.statement import Problem
 from tangram.packing.problem.validate import validate
-from tangram.packing.search.choose import Chooser, with_bounds
+from tangram.packing.search.mix_search import MixSearch
+from tangram.packing.search.search_tuning import TUNING
 from tangram.packing.search.settled import chosen_columns, gives_up_replicas, settled_demands
-from tangram.packing.search.shortlist import near_classes
+from tangram.packing.search.shortlist import Shortlist
+from tangram.packing.search.stage_bounds import with_bounds
 from tangram.packing.search.stages import Run, SolveLimits, SolverTime
 
 __all__ = ["SolveLimits", "solve"]
@@ -30,8 +32,6 @@ __all__ = ["SolveLimits", "solve"]
 # Above this many classes, the model tells owners apart only once their mixes are settled.
 _MOST_CLASSES = 300
 _MOST_SETTLED = 3000
-# Targets of a class beside those in use: with 3, 10,000 scattered GPUs got no better in 11 s; with 1 in 2 s.
-_TARGETS = 1
 _DOUBTFUL = 0.05  # so far from its bound a stage may be from what would have been found with more time
 _NO_LIMITS = SolveLimits()
 
@@ -142,13 +142,13 @@ def _choose(fleet: PreparedFleet, solver_time: SolverTime, most: int) -> tuple[R
     """Choose the mixes. True: with every owner told apart, so that the dollars are exact."""
     grouped, exact = finest_classes(fleet, by_owner(fleet), by_shape(fleet), most)
     model = build(fleet, fleet.demands, grouped)
-    chooser = Chooser(fleet, solver_time, model)
-    run = chooser.choose()
+    search = MixSearch(fleet, solver_time, model)
+    run = search.run()
     if run.solution is None:
         return run, exact
-    if model.mixes and chooser.small and run.complete:
-        whole = chooser.everything()
-        run = run if whole.solution is None else whole
+    if model.mixes and search.is_small and run.complete:
+        exact_run = search.run_of_all_mixes()
+        run = run if exact_run.solution is None else exact_run
     _share(run, len(model.cp.proto.variables))
     return run, exact
 
@@ -190,7 +190,8 @@ def _settle(fleet: PreparedFleet, first: Run, solver_time: SolverTime) -> Run | 
     if solver_time.is_large(len(model.cp.proto.variables)):
         bounded = Master(model).minimise(model.dollars, 0, solver_time.late)
         if bounded.feasible:
-            few = near_classes(model, bounded, fleet.problem.horizon_h, first.carried(model), _TARGETS)
+            shortlist = Shortlist(fleet, bounded, TUNING)
+            few = shortlist.targets(model, first.carried(model), TUNING.settled_class_targets)
             model = build(fleet, settled, few)
     run = Run(model, solver_time)
     run.start_from(first)

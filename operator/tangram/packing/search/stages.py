@@ -114,6 +114,31 @@ def solve_model(
     return Found(list(solver.response_proto.solution), bound, proved)
 
 
+@dataclass(frozen=True, slots=True)
+class TieBreak:
+    """An objective, and a second one that only decides between solutions of equal value of the first."""
+
+    terms: Terms
+    ties: Terms
+
+    @property
+    def weight(self) -> int:
+        """Units of the combination in one of the first: more than the second ever has."""
+        return self.ties.most + 1
+
+    @property
+    def combined(self) -> Terms:
+        """Both as one objective."""
+        combined = Terms()
+        combined.extend(self.terms, self.weight)
+        combined.extend(self.ties)
+        return combined
+
+    def least(self, bound: float) -> int:
+        """Return what the first has at least where the combination has at least `bound`."""
+        return math.ceil((bound - self.ties.most) / self.weight - 1e-9)
+
+
 @dataclass(slots=True)
 class Run:
     """Stages on one model, each bounded by the ones before."""
@@ -133,12 +158,9 @@ class Run:
 
         False: nothing was found.
         """
-        most = 0 if ties is None else ties.most
-        goal = Terms()
-        goal.extend(terms, most + 1)
-        if ties is not None:
-            goal.extend(ties)
-        self.model.cp.minimize(goal.expression)
+        objective = TieBreak(terms, ties or Terms())
+        combined = objective.combined
+        self.model.cp.minimize(combined.expression)
         outcome = solve_model(self.model.cp, self.time, share, self._hint())
         self.late = outcome.solution is None
         if outcome.solution is None:
@@ -148,12 +170,12 @@ class Run:
         solution = outcome.solution or self.solution or []
         value = terms.value(solution)
         proved = outcome.proved and self.whole
-        least = outcome.bound if not most else math.ceil((outcome.bound - most) / (most + 1) - 1e-9)
+        least = objective.least(outcome.bound) if ties else outcome.bound
         bound = value if proved else min(value, least) if self.whole else 0
         self.solution = solution
         self.stages.append(Stage(name, value / scale, bound / scale, proved))
         self.complete = self.complete and proved
-        self.model.cp.add(goal.expression <= goal.value(solution))
+        self.model.cp.add(combined.expression <= combined.value(solution))
         return True
 
     def note(self, name: str, terms: Terms, scale: float, bound: float) -> None:

@@ -1,0 +1,207 @@
+"""One stage on a model of some columns and targets, within what the stages before it reached."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from math import gcd
+
+from tangram.packing.column_generation.master import Master
+from tangram.packing.model.build import build
+from tangram.packing.model.gpu_classes import GPUClasses, PreparedFleet
+from tangram.packing.model.variables import Model, Terms
+from tangram.packing.problem.mix import UNMET
+from tangram.packing.problem.prepared import MONEY, MixColumn, PreparedDemand
+from tangram.packing.problem.result import Stage
+from tangram.packing.search.hints import first_guess
+from tangram.packing.search.search_tuning import SearchTuning, ToleratedGap
+from tangram.packing.search.settled import chosen_columns
+from tangram.packing.search.stages import Run, SolverTime, TieBreak, solve_model
+
+
+@dataclass(frozen=True, slots=True)
+class StageGoal:
+    """What a stage minimises: the unmet demand of one priority, or the dollars. In units of the model."""
+
+    priority: int | None  # None: the dollars
+    bound: int  # no mixes of any demand have less
+
+    @property
+    def is_dollars(self) -> bool:
+        """Whether the stage minimises the dollars."""
+        return self.priority is None
+
+    @property
+    def name(self) -> str:
+        """The name of the stage in a packing."""
+        return "dollars" if self.is_dollars else f"unmet[{self.priority}]"
+
+    @property
+    def scale(self) -> int:
+        """Units of the model in a dollar, or in a whole demand."""
+        return MONEY if self.is_dollars else UNMET
+
+    def terms(self, model: Model) -> Terms:
+        """Return the objective of a model."""
+        return model.dollars if self.priority is None else model.unmet[self.priority]
+
+    def bounded(self, bound: int) -> "StageGoal":
+        """Return the goal with a bound that is no lower than before."""
+        return replace(self, bound=max(self.bound, bound))
+
+    def bounded_by_master(self, model: Model, bound: int) -> "StageGoal":
+        """Return the goal with the master's bound, rounded up to a sum of the objective's factors."""
+        terms = self.terms(model)
+        unit = gcd(*terms.factors)
+        if not unit:
+            return self.bounded(max(bound, terms.constant))
+        return self.bounded(-(-(bound - terms.constant) // unit) * unit + terms.constant)
+
+
+@dataclass(frozen=True, slots=True)
+class Incumbent:
+    """The best solution of a stage so far."""
+
+    run: Run
+    value: int
+    bound: int  # that its model proved, where that is of all mixes
+
+
+@dataclass(slots=True)
+class StageSolver:
+    """One problem, and what its stages reached: all later models keep to it."""
+
+    fleet: PreparedFleet
+    time: SolverTime
+    all_mixes: Model
+    tuning: SearchTuning
+    reached: dict[int | None, int] = field(default_factory=dict)  # by priority; None: the dollars
+    stopped: dict[int, int] = field(default_factory=dict)  # by priority: replicas that stop though wanted
+    stages: list[Stage] = field(default_factory=list)
+    best: Run | None = None
+    _master: Master | None = None
+
+    @property
+    def master(self) -> Master:
+        """The master problem within what the stages reached. A small model is mostly solved without."""
+        if self._master is None:
+            self._master = Master(self.all_mixes)
+            for priority, value in self.reached.items():
+                if priority is not None:
+                    self._master.limit(priority, value)
+            if self.best is not None:
+                self._add_to_master(self.best)
+        return self._master
+
+    @property
+    def model_size(self) -> int:
+        """Variables of the model of all mixes."""
+        return len(self.all_mixes.cp.proto.variables)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the model of all mixes is solved."""
+        return self.model_size <= self.tuning.small_model_variables
+
+    @property
+    def close_unmet(self) -> float:
+        """Units of unmet demand that a large fleet may be from its bound."""
+        return 0.0 if self.is_small else self.tuning.close.unmet * UNMET * len(self.fleet.demands)
+
+    @property
+    def unproved_unmet(self) -> float:
+        """Units of unmet demand that the master may leave unproved."""
+        return self.tuning.unproved * self.close_unmet
+
+    def is_within(self, gap: ToleratedGap, goal: StageGoal, incumbent: Incumbent) -> bool:
+        """Whether an incumbent is so near to the bound of its stage."""
+        dollars, unmet = gap.dollars * incumbent.value, gap.unmet * UNMET * len(self.fleet.demands)
+        return incumbent.value - goal.bound <= (dollars if goal.is_dollars else unmet)
+
+    def previous_incumbent(self, goal: StageGoal) -> Incumbent | None:
+        """Return the solution of the stage before as one of this stage."""
+        if self.best is None or self.best.solution is None:
+            return None
+        return Incumbent(self.best, goal.terms(self.best.model).value(self.best.solution), goal.bound)
+
+    def columns_of(self, run: Run | None) -> dict[str, MixColumn]:
+        """Return the columns that a run chose, by demand."""
+        return {} if run is None else chosen_columns(self.fleet, run)
+
+    def solve(
+        self,
+        goal: StageGoal,
+        demands: Iterable[PreparedDemand],
+        classes: GPUClasses,
+        share: float,
+        incumbent: Incumbent | None = None,
+    ) -> Incumbent | None:
+        """Minimise among the columns of `demands` and the targets of `classes`, in `share` of the time left.
+
+        None: there was no solution, or none as good as `incumbent`.
+        """
+        model = self.within_reached(build(self.fleet, tuple(demands), classes))
+        objective = TieBreak(goal.terms(model), self._stops(model, goal))
+        model.cp.add(objective.terms.expression >= goal.bound)
+        model.cp.minimize(objective.combined.expression)
+        enough = 0.0 if goal.is_dollars else self.close_unmet * objective.weight
+        hint = self._hint(model, incumbent)
+        outcome = solve_model(model.cp, self.time, share, hint, enough=enough)
+        if outcome.solution is None:
+            return None
+        value = objective.terms.value(outcome.solution)
+        if incumbent is not None and value > incumbent.value:
+            return None
+        bound = value if outcome.proved else objective.least(outcome.bound)
+        run = Run(model, self.time, outcome.solution, whole=not self.all_mixes.mixes)
+        return Incumbent(run, value, bound)
+
+    def within_reached(self, model: Model) -> Model:
+        """Limit a model to the unmet demand, and the stopped replicas, that earlier stages reached."""
+        for priority, value in self.reached.items():
+            if priority is not None:
+                model.cp.add(model.unmet[priority].expression <= value)
+        for priority, value in self.stopped.items():
+            if priority in model.drained:
+                model.cp.add(model.drained[priority].expression <= value)
+        return model
+
+    def accept(self, goal: StageGoal, incumbent: Incumbent) -> None:
+        """End a stage with its incumbent."""
+        run, solution = incumbent.run, incumbent.run.solution or []
+        self.best = run
+        if self._master is not None:
+            self._add_to_master(run)
+        if goal.priority is not None and goal.priority in run.model.drained:
+            self.stopped[goal.priority] = run.model.drained[goal.priority].value(solution)
+        self.settle(goal, incumbent.value)
+
+    def settle(self, goal: StageGoal, value: int) -> None:
+        """End a stage: no later stage may have more than `value`."""
+        bound = min(value, goal.bound)
+        stage = Stage(goal.name, value / goal.scale, bound / goal.scale, proved=bound == value)
+        self.stages.append(stage)
+        self.reached[goal.priority] = value
+        if goal.priority is not None:
+            if self._master is not None:
+                self._master.limit(goal.priority, value)
+        elif self.best is not None:
+            self.best.model.cp.add(self.best.model.dollars.expression <= value)
+
+    def reset(self) -> None:
+        """Forget the stages, and let the master have all unmet demand again."""
+        for priority, terms in self.all_mixes.unmet.items():
+            self.master.limit(priority, terms.most)
+        self.reached, self.stages, self.best = {}, [], None
+
+    def _stops(self, model: Model, goal: StageGoal) -> Terms:
+        """Return the replicas that stop though wanted: the fewest among solutions of equal unmet demand."""
+        return Terms() if goal.priority is None else model.drained.get(goal.priority, Terms())
+
+    def _hint(self, model: Model, incumbent: Incumbent | None) -> dict[int, int]:
+        run = self.best if incumbent is None else incumbent.run
+        return first_guess(model) if run is None else run.carried(model)
+
+    def _add_to_master(self, run: Run) -> None:
+        """Add the chosen columns to the master: within what their stage reached there may be no others."""
+        columns = self.columns_of(run)
+        for demand in self.all_mixes.mixes:
+            self.master.add(demand, [columns[demand].parts])
