@@ -74,34 +74,38 @@ class Master:
         self._inner = {index: demand for demand, mix in model.mixes.items() for index in mix.inner}
         domains = [list(variable.domain) for variable in model.cp.proto.variables]
         self._low, self._high = [d[0] for d in domains], [d[-1] for d in domains]
+        self._outer = [index for index in range(len(domains)) if index not in self._inner]
         self._rows = [row for row in rows_of(model.cp) if not self._within_one(row)]
         self._limits = dict[int, int]()  # priority -> row
         for priority, terms in model.unmet.items():
             self._limits[priority] = len(self._rows)
-            factors = _factors(terms)
-            self._rows.append(Row(list(factors), list(factors.values()), None, terms.most - terms.constant))
-        self._entries: dict[int, list[tuple[int, int]]] = {}  # variable -> (row, factor)
-        for number, row in enumerate(self._rows):
-            for index, factor in zip(row.variables, row.factors, strict=True):
-                self._entries.setdefault(index, []).append((number, factor))
-        self._blocks: dict[str, _Block] = {}
-        for demand in model.demands:
-            if demand.limits is not None:
-                number = len(self._rows) + len(self._blocks)
-                self._blocks[demand.id] = _Block(number, DemandPricer(demand, model.mixes[demand.id]))
+            self._rows.append(_limit_row(terms))
+        self._entries = _entries(self._rows)
+        self._blocks = self._priced_blocks()
         self._extra = self._supplied(model)
-        more = [self._extra.get(number, 0.0) for number in range(len(self._rows))]
-        bounds = [(_plus(row.low, by), _plus(row.high, by)) for row, by in zip(self._rows, more, strict=True)]
-        self._program = Program([*bounds, *((1, 1) for _ in self._blocks)])
-        self._outer = [index for index in range(len(domains)) if index not in self._inner]
-        cells = ((self._low[i], self._high[i], self._entries.get(i, ())) for i in self._outer)
-        self._program.add(cells)
-        self._program.add((0, _EXTRA_SUPPLY, [(row, 1 if by > 0 else -1)]) for row, by in self._extra.items())
+        self._program = self._restricted()
         self._goal: dict[int, int] = {}
         self._effort, self._slack = PricingEffort(_MOST_LABELS), FINE
         for demand in model.demands:
             if demand.limits is not None:
                 self.add(demand.id, _first(demand))
+
+    def _priced_blocks(self) -> dict[str, _Block]:
+        """Return the mixes of each demand, with the row of its weights after those of the model."""
+        mixed = [demand for demand in self._model.demands if demand.limits is not None]
+        return {
+            demand.id: _Block(row, DemandPricer(demand, self._model.mixes[demand.id]))
+            for row, demand in enumerate(mixed, len(self._rows))
+        }
+
+    def _restricted(self) -> Program:
+        """Return the program of the variables outside of mixes, and of a little more supply."""
+        more = [self._extra.get(number, 0.0) for number in range(len(self._rows))]
+        bounds = [(_plus(row.low, by), _plus(row.high, by)) for row, by in zip(self._rows, more, strict=True)]
+        program = Program([*bounds, *((1, 1) for _ in self._blocks)])
+        program.add((self._low[i], self._high[i], self._entries.get(i, ())) for i in self._outer)
+        program.add((0, _EXTRA_SUPPLY, [(row, 1 if by > 0 else -1)]) for row, by in self._extra.items())
+        return program
 
     def _supplied(self, model: Model) -> dict[int, float]:
         """Return by how much the bounds of rows change for a little more of what they supply.
@@ -159,37 +163,43 @@ class Master:
 
         `floor`: `goal` is known not to go below it. So near to its own value as `enough` a bound will do.
         """
-        floor -= goal.constant
         self._goal, self._effort = _factors(goal), PricingEffort(_MOST_LABELS)
         self._program.charge(self._costs())
-        solved = self._program.solve(_LP_S)
-        if solved is None:
+        optimum = self._program.solve(_LP_S)
+        if optimum is None:
             return Bounded(0, 0.0, {}, {}, feasible=False)
-        best, value = floor, self._value(solved)
+        bound, optimum = self._generate(optimum, floor - goal.constant, late, enough)
+        _, priced = self._priced(optimum.duals)
+        return Bounded(
+            bound + goal.constant,
+            self._value(optimum) + goal.constant,
+            self._weights(optimum.values),
+            {demand: _above_least(costs) for demand, costs in self._column_costs(priced).items()},
+            priced,
+            frozenset(i for n, i in enumerate(self._outer) if optimum.values[n] > _ZERO),
+        )
+
+    def _generate(
+        self, optimum: Optimum, bound: int, late: Callable[[], bool] | None, enough: float
+    ) -> tuple[int, Optimum]:
+        """Add columns that lower the cost until none does; return the bound and the optimum then."""
+        value = self._value(optimum)
         self._slack = max(FINE, int(_SLACK * FINE * abs(value)) // max(1, len(self._blocks)))
         for _ in range(_ROUNDS):
             near = max(_ENOUGH_GAP * abs(value), enough, _ZERO)
-            if value - best <= near:
+            if value - bound <= near:
                 break
-            bound, new = self._price(solved.duals, near)
-            best = max(best, bound)
+            proved, mixes_by_demand = self._price(optimum.duals, near)
+            bound = max(bound, proved)
             if late and late():  # not before: without prices nothing is known
                 break
-            if not sum(self.add(demand, mixes) for demand, mixes in new.items()):
+            if not sum(self.add(demand, mixes) for demand, mixes in mixes_by_demand.items()):
                 break
             again = self._program.solve(_LP_S)
             if again is None:
                 break
-            solved, value = again, self._value(again)
-        _, priced = self._priced(solved.duals)
-        return Bounded(
-            best + goal.constant,
-            value + goal.constant,
-            self._weights(solved.values),
-            {demand: _above_least(costs) for demand, costs in self._column_costs(priced).items()},
-            priced,
-            frozenset(i for n, i in enumerate(self._outer) if solved.values[n] > _ZERO),
-        )
+            optimum, value = again, self._value(again)
+        return bound, optimum
 
     def _costs(self) -> list[int]:
         """Return what each column of the program costs."""
@@ -283,6 +293,21 @@ def _first(demand: PreparedDemand) -> list[MixCounts]:
     alone = [{item.shape: item.alone} for item in limits.items]
     mixes = ({}, dict(limits.pinned), dict(running), *alone)
     return [tuple(sorted(c.items())) for c in mixes if limits.allows(c, running)]
+
+
+def _limit_row(unmet: Terms) -> Row:
+    """Return the row that limits the unmet demand of a priority; at first to all of it."""
+    factors = _factors(unmet)
+    return Row(list(factors), list(factors.values()), None, unmet.most - unmet.constant)
+
+
+def _entries(rows: Sequence[Row]) -> dict[int, list[tuple[int, int]]]:
+    """Return (row, factor) of each variable."""
+    entries: dict[int, list[tuple[int, int]]] = {}
+    for number, row in enumerate(rows):
+        for index, factor in zip(row.variables, row.factors, strict=True):
+            entries.setdefault(index, []).append((number, factor))
+    return entries
 
 
 def _factors(terms: Terms) -> dict[int, int]:
