@@ -48,40 +48,60 @@ class Assignment:
 
 def assign(fleet: PreparedFleet, classes: GPUClasses, counts: SolutionCounts) -> Assignment:
     """Name the GPUs behind `counts`."""
-    pairs = zip(classes.grown, counts.grown, strict=True)
-    new = [[*chain(*new_nodes(fleet.problem, grown.pool, n).values())] for grown, (n, _) in pairs]
-    work = AssignmentState(
-        fleet, {gpu.id: gpu for gpu in (*fleet.problem.gpus, *chain(*new))}, quotas=quotas(counts)
-    )
-    for gpu in fleet.problem.gpus:
-        for instance in gpu.instances:
-            if instance.owner is not None and (gpu.id, instance.start) not in fleet.held:
-                work.owner[gpu.id, instance.start] = InstanceOwner(
-                    instance.owner, instance.profile, instance.gang
-                )
+    new = _new_gpus(fleet, classes, counts)
+    new_gpus = {gpu.id: gpu for gpu in chain(*new)}
+    gpus = {gpu.id: gpu for gpu in fleet.problem.gpus} | new_gpus
+    work = AssignmentState(fleet, gpus, quotas=quotas(counts))
+    _own_foreign_instances(work)
     _cut(work, classes, counts)
     spread = any(demand.spread.node < 1 for demand in fleet.demands)
     work.units = _whole(work, classes, counts) + _grow(work, classes, counts, new, spread=spread)
     _gangs(work, counts)
-    quota = None if counts.keeps is None else Counter(counts.keeps)
-    for demand in fleet.demands:
-        _stay(work, demand, counts, classes.name, quota)
+    _stay_all(work, classes, counts)
     _slots(work)
+    _fill_all(work, counts)
+    sites = {demand: tuple(sites_of_demand) for demand, sites_of_demand in sorted(work.sites.items())}
+    return Assignment(_layouts(work), sites, frozenset(work.kept), dict(work.short), new_gpus)
+
+
+def _new_gpus(fleet: PreparedFleet, classes: GPUClasses, counts: SolutionCounts) -> list[list[GPUState]]:
+    """Return the GPUs of new nodes, by pool that grows."""
+    pairs = zip(classes.grown, counts.grown, strict=True)
+    return [[*chain(*new_nodes(fleet.problem, grown.pool, n).values())] for grown, (n, _) in pairs]
+
+
+def _own_foreign_instances(work: AssignmentState) -> None:
+    """Leave the instances of owners that are no demand where they are."""
+    for gpu in work.fleet.problem.gpus:
+        for instance in gpu.instances:
+            if instance.owner is not None and (gpu.id, instance.start) not in work.fleet.held:
+                owner = InstanceOwner(instance.owner, instance.profile, instance.gang)
+                work.owner[gpu.id, instance.start] = owner
+
+
+def _stay_all(work: AssignmentState, classes: GPUClasses, counts: SolutionCounts) -> None:
+    """Leave the replicas of all demands where they are, as many as the counts keep."""
+    quota = None if counts.keeps is None else Counter(counts.keeps)
+    for demand in work.fleet.demands:
+        _Staying(work, demand, classes.name, quota).leave(counts.taken.get(demand.id, {}))
+
+
+def _fill_all(work: AssignmentState, counts: SolutionCounts) -> None:
+    """Place the other replicas, the most urgent first; then replace those for which spread left no room."""
     vacated = _cut_in_use(work)
-    for demand in sorted(fleet.demands, key=lambda w: urgency(w, counts, vacated)):
+    for demand in sorted(work.fleet.demands, key=lambda demand: urgency(demand, counts, vacated)):
         fill(work, demand, counts)
     for recut in (False, True):
         idle = idle_gpus(work, recut=recut)
         for demand in _short(work, idle):
             mend(work, demand, idle)
+
+
+def _layouts(work: AssignmentState) -> tuple[GPULayout, ...]:
     owned: dict[str, dict[int, InstanceOwner]] = {}
     for (gpu_id, start), owner in work.owner.items():
         owned.setdefault(gpu_id, {})[start] = owner
-    layouts = tuple(_layout(work, gpu, owned.get(name, {})) for name, gpu in sorted(work.gpus.items()))
-    sites = {demand: tuple(sites_of_demand) for demand, sites_of_demand in sorted(work.sites.items())}
-    return Assignment(
-        layouts, sites, frozenset(work.kept), dict(work.short), {gpu.id: gpu for gpu in chain(*new)}
-    )
+    return tuple(_layout(work, gpu, owned.get(name, {})) for name, gpu in sorted(work.gpus.items()))
 
 
 def _short(work: AssignmentState, idle: Mapping[str, list[str]]) -> list[PreparedDemand]:
@@ -114,27 +134,36 @@ def _repeat(targets: Iterable[Target], counts: Iterable[int]) -> list[Target]:
 
 
 def _whole(work: AssignmentState, classes: GPUClasses, counts: SolutionCounts) -> list[Unit]:
+    """Return the GPUs of each node that stay whole; the others get their targets."""
     units = []
     in_mig: dict[tuple[GPUKind, Origin], list[str]] = {}
     for group, n in zip(classes.existing, counts.classes, strict=True):
-        if not group.is_node:
-            continue
-        for ids, target in zip(group.members, _repeat(group.targets, n), strict=True):
-            free = _keep_gangs(work, ids, target, classes)
-            kind = group.kind.one_gpu
-            origin_of = origins(work.fleet, (work.gpus[gpu] for gpu in ids), classes.name)
-            given = list[str]()
-            for origin, count in target.in_mig:
-                alike = [gpu for gpu in reversed(free) if origin_of.get(gpu) == origin][:count]
-                in_mig.setdefault((kind, origin), []).extend(sorted(alike))
-                given += alike
-            units.append(Unit(group.kind, [gpu for gpu in free if gpu not in given]))
+        if group.is_node:
+            for ids, target in zip(group.members, _repeat(group.targets, n), strict=True):
+                free = _keep_gangs(work, ids, target, classes)
+                by_origin = _in_mig(work, ids, free, target, classes)
+                for origin, gpus in by_origin.items():
+                    in_mig.setdefault((group.kind.one_gpu, origin), []).extend(sorted(gpus))
+                taken = {gpu for gpus in by_origin.values() for gpu in gpus}
+                units.append(Unit(group.kind, [gpu for gpu in free if gpu not in taken]))
     for converted, n in zip(classes.converted, counts.converted, strict=True):
         alike_gpus = ((gpu,) for gpu in in_mig.get((converted.kind, converted.origin), []))
         members = in_turn(work.fleet, converted.kind.sku, alike_gpus)
         for (gpu,), target in zip(members, _repeat(converted.targets, n), strict=True):
             work.targets[gpu] = target
     return units
+
+
+def _in_mig(
+    work: AssignmentState, ids: tuple[str, ...], free: list[str], target: Target, classes: GPUClasses
+) -> dict[Origin, list[str]]:
+    """Return the free GPUs of a node that are in MIG mode under its target, the last first, by origin."""
+    origin_of = origins(work.fleet, (work.gpus[gpu] for gpu in ids), classes.name)
+    by_origin: dict[Origin, list[str]] = {}
+    for origin, count in target.in_mig:
+        alike = [gpu for gpu in reversed(free) if origin_of.get(gpu) == origin]
+        by_origin.setdefault(origin, []).extend(alike[:count])
+    return by_origin
 
 
 def _keep_gangs(
@@ -192,43 +221,66 @@ def _gangs(work: AssignmentState, counts: SolutionCounts) -> None:
             work.free.setdefault(shape, []).append(spot_of(work, shape, unit.take(size), 0, exists=True))
 
 
-def _stay(
-    work: AssignmentState,
-    demand: PreparedDemand,
-    counts: SolutionCounts,
-    name: Namer,
-    quota: Counter[OwnerTag] | None,
-) -> None:
-    """Leave replicas where they are, as many as are still wanted; those in crowded places go first."""
-    planned = counts.taken.get(demand.id, {})
-    by_shape: dict[ShapeKey, list[RunningReplica]] = {}
-    for held in demand.held:
-        if _may_stay(work, held):
-            by_shape.setdefault(held.shape, []).append(held)
-    nodes: Counter[str] = Counter()
-    limit, fixed = cap(demand.spread.node, sum(planned.values())), pinned_at(work, demand, "node")
-    for shape, candidates in sorted(by_shape.items()):
-        left = room_by_place(work, demand, shape)
-        keep: list[VacantSite] = []
+class _Staying:
+    """The replicas of one demand that stay where they are; those in crowded places go first.
+
+    `quota`: replicas of each owner tag that may stay; None: the model did not tell owners apart.
+    """
+
+    def __init__(
+        self, work: AssignmentState, demand: PreparedDemand, name: Namer, quota: Counter[OwnerTag] | None
+    ) -> None:
+        self._work, self._demand, self._name, self._quota = work, demand, name, quota
+        self._by_node: Counter[str] = Counter()
+        self._pinned_by_node = pinned_at(work, demand, "node")
+
+    def leave(self, planned: Mapping[ShapeKey, int]) -> None:
+        """Leave as many replicas as are planned; offer the whole GPUs of the others."""
+        by_shape: dict[ShapeKey, list[RunningReplica]] = {}
+        for held in self._demand.held:
+            if _may_stay(self._work, held):
+                by_shape.setdefault(held.shape, []).append(held)
+        limit = cap(self._demand.spread.node, sum(planned.values()))
+        for shape, candidates in sorted(by_shape.items()):
+            staying = self._leave_shape(shape, candidates, planned.get(shape, 0), limit)
+            if shape.profile == WHOLE_GPU:
+                self._offer([held for held in candidates if (held.gpus, held.start) not in staying])
+
+    def _leave_shape(
+        self, shape: ShapeKey, candidates: list[RunningReplica], planned: int, limit: int
+    ) -> set[tuple[tuple[str, ...], int]]:
+        left = room_by_place(self._work, self._demand, shape)
+        staying = set[tuple[tuple[str, ...], int]]()
         for held in sorted(candidates, key=lambda h: (not h.pinned, h.gpus, h.start)):
-            spot = spot_of(work, shape, held.gpus, held.start, exists=True)
-            full = nodes[spot.node] >= max(limit, fixed[spot.node])
-            crowded = demand.spread.node < 1 and full and not held.pinned
-            room = (left is None or left[spot.place] > 0) and (quota is None or quota[name(held)] > 0)
-            if len(keep) < planned.get(shape, 0) and room and not crowded:
-                keep.append(spot)
-                if quota is not None:
-                    quota[name(held)] -= 1
-                nodes[spot.node] += 1
-                if left is not None:
-                    left[spot.place] -= 1
-                work.kept.add((shape, spot.gpus, spot.start))
-                give(work, demand.id, spot, held.gang)
-        staying = {(spot.gpus, spot.start) for spot in keep}
-        for held in candidates:
-            if (held.gpus, held.start) not in staying and shape.profile == WHOLE_GPU:
-                spot = spot_of(work, shape, held.gpus, 0, exists=True)
-                work.free.setdefault(shape, []).append(spot)
+            spot = spot_of(self._work, shape, held.gpus, held.start, exists=True)
+            room = left is None or left[spot.place] > 0
+            if len(staying) >= planned or not room or not self._may_stay(held, spot.node, limit):
+                continue
+            staying.add((spot.gpus, spot.start))
+            if left is not None:
+                left[spot.place] -= 1
+            self._record(held, spot)
+        return staying
+
+    def _may_stay(self, held: RunningReplica, node: str, limit: int) -> bool:
+        """Whether quota and spread let a replica stay on its node."""
+        if self._quota is not None and self._quota[self._name(held)] <= 0:
+            return False
+        is_full = self._by_node[node] >= max(limit, self._pinned_by_node[node])
+        return held.pinned or not is_full or self._demand.spread.node >= 1
+
+    def _record(self, held: RunningReplica, spot: VacantSite) -> None:
+        if self._quota is not None:
+            self._quota[self._name(held)] -= 1
+        self._by_node[spot.node] += 1
+        self._work.kept.add((held.shape, spot.gpus, spot.start))
+        give(self._work, self._demand.id, spot, held.gang)
+
+    def _offer(self, leaving: Iterable[RunningReplica]) -> None:
+        """Offer the whole GPUs of replicas that leave."""
+        for held in leaving:
+            spot = spot_of(self._work, held.shape, held.gpus, 0, exists=True)
+            self._work.free.setdefault(held.shape, []).append(spot)
 
 
 def _may_stay(work: AssignmentState, held: RunningReplica) -> bool:
