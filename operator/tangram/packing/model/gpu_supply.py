@@ -1,10 +1,14 @@
 """The model's supply: what GPUs, nodes and new nodes may become, and the gangs that they can hold."""
 
+from collections.abc import Mapping, Sequence
+
 from tangram.fleet import WHOLE_GPU, ShapeKey
 from tangram.packing.model import cp_model
 from tangram.packing.model.gpu_classes import GPUKind, PreparedFleet
 from tangram.packing.model.targets import Origin, Target
 from tangram.packing.model.variables import Grown, Model, Terms
+
+WholeGPUs = tuple[cp_model.IntVar, int]  # a number of nodes, and the whole GPUs that each has free
 
 
 def add_gpus(model: Model, fleet: PreparedFleet) -> None:
@@ -20,16 +24,22 @@ def add_gpus(model: Model, fleet: PreparedFleet) -> None:
             _offer(model, kind, variable, target, hours)
             for origin, count in target.in_mig:
                 in_mig.setdefault((kind.one_gpu, origin), Terms()).add(variable, count)
-    for number, added in enumerate(model.classes.converted):
-        most = sum(len(ids) for c in model.classes.existing if c.is_node for ids in c.members)
-        counts = [model.cp.new_int_var(0, most, f"v{number}.{t}") for t in range(len(added.targets))]
-        given = in_mig.get((added.kind, added.origin), Terms())
-        model.cp.add(cp_model.LinearExpr.sum(counts) == given.expression)
+    _add_converted(model, in_mig, hours)
+
+
+def _add_converted(model: Model, in_mig: Mapping[tuple[GPUKind, Origin], Terms], hours: float) -> None:
+    """Add what becomes of the GPUs that nodes leave in MIG mode or bring into it, `in_mig` by origin."""
+    most = sum(len(ids) for c in model.classes.existing if c.is_node for ids in c.members)
+    for number, converted in enumerate(model.classes.converted):
+        kind, origin = converted.kind, converted.origin
+        counts = [model.cp.new_int_var(0, most, f"v{number}.{t}") for t in range(len(converted.targets))]
+        gpus = in_mig.get((kind, origin), Terms())
+        model.cp.add(cp_model.LinearExpr.sum(counts) == gpus.expression)
         model.converted.append(counts)
-        for variable, target in zip(counts, added.targets, strict=True):
-            _offer(model, added.kind, variable, target, hours)
-            if added.origin.mig_enabled and target.kind == "idle":
-                model.may_leave_mig.setdefault(added.kind.sku, Terms()).add(variable)
+        for variable, target in zip(counts, converted.targets, strict=True):
+            _offer(model, kind, variable, target, hours)
+            if origin.mig_enabled and target.kind == "idle":
+                model.may_leave_mig.setdefault(kind.sku, Terms()).add(variable)
 
 
 def _offer(model: Model, kind: GPUKind, variable: cp_model.IntVar, target: Target, hours: float) -> None:
@@ -60,38 +70,50 @@ def add_growth(model: Model, fleet: PreparedFleet) -> None:
 
 def add_gangs(model: Model, fleet: PreparedFleet) -> None:
     """Gangs stay inside a node. Sizes divide each other, so counting per size is exact."""
-    free: dict[GPUKind, list[tuple[cp_model.IntVar, int]]] = {}
+    grown_kinds = {grown.kind for grown in model.grown}  # their nodes are paid for as wholes
+    for kind, whole_gpus in sorted(_whole_gpus(model).items(), key=lambda item: item[0]):
+        hours = 0.0 if kind in grown_kinds else fleet.problem.horizon_h
+        used = _add_gangs_of(model, kind, fleet.levels.get(kind.sku, ()), whole_gpus, hours)
+        if kind not in grown_kinds:
+            idle = model.idle.setdefault(f"{kind.sku}/{WHOLE_GPU}", Terms())
+            for variable, n in whole_gpus:
+                idle.add(variable, n)
+            idle.extend(used, -1)
+
+
+def _whole_gpus(model: Model) -> dict[GPUKind, list[WholeGPUs]]:
+    """Return how many nodes have how many whole GPUs free, by kind."""
+    whole_gpus: dict[GPUKind, list[WholeGPUs]] = {}
     for group, counts in zip(model.classes.existing, model.counts, strict=True):
         if group.is_node:
             pairs = ((v, t.free) for v, t in zip(counts, group.targets, strict=True) if t.free)
-            free.setdefault(group.kind, []).extend(pairs)
+            whole_gpus.setdefault(group.kind, []).extend(pairs)
     for grown in model.grown:
         if not grown.pool.mig_enabled:
-            free.setdefault(grown.kind, []).append((grown.nodes, grown.pool.node_size))
-    paid = {grown.kind for grown in model.grown}
-    for kind, offers in sorted(free.items(), key=lambda item: item[0]):
-        sizes = [k for k in fleet.levels.get(kind.sku, ()) if kind.gangs_that_fit(k, kind.node_size)]
-        used, capacity = Terms(), Terms()
-        for size in reversed(sizes):
-            gang = model.cp.new_int_var(0, _most(model, kind, offers, size), f"gang{size}")
-            model.gangs[kind, size] = gang
-            used.add(gang, size)
-            capacity = Terms()
-            for variable, n in offers:
-                capacity.add(variable, kind.gangs_that_fit(size, n) * size)
-            model.cp.add(used.expression <= capacity.expression)
-            shape = ShapeKey(kind.sku, WHOLE_GPU, size)
-            model.supply.setdefault((shape, kind.place), Terms()).add(gang)
-            if kind not in paid:
-                model.dollars.add(gang, round(size * kind.price * fleet.problem.horizon_h))
-        if kind not in paid:
-            whole = model.idle.setdefault(f"{kind.sku}/{WHOLE_GPU}", Terms())
-            for variable, n in offers:
-                whole.add(variable, n)
-            whole.extend(used, -1)
+            whole_gpus.setdefault(grown.kind, []).append((grown.nodes, grown.pool.node_size))
+    return whole_gpus
 
 
-def _most(model: Model, kind: GPUKind, offers: list[tuple[cp_model.IntVar, int]], size: int) -> int:
+def _add_gangs_of(
+    model: Model, kind: GPUKind, levels: Sequence[int], whole_gpus: list[WholeGPUs], hours: float
+) -> Terms:
+    """Add the gangs of one kind, the largest first; return the GPUs that they use."""
+    used = Terms()
+    for size in reversed([k for k in levels if kind.gangs_that_fit(k, kind.node_size)]):
+        gang = model.cp.new_int_var(0, _most(model, kind, whole_gpus, size), f"gang{size}")
+        model.gangs[kind, size] = gang
+        used.add(gang, size)
+        capacity = Terms()
+        for variable, n in whole_gpus:
+            capacity.add(variable, kind.gangs_that_fit(size, n) * size)
+        model.cp.add(used.expression <= capacity.expression)
+        shape = ShapeKey(kind.sku, WHOLE_GPU, size)
+        model.supply.setdefault((shape, kind.place), Terms()).add(gang)
+        model.dollars.add(gang, round(size * kind.price * hours))
+    return used
+
+
+def _most(model: Model, kind: GPUKind, whole_gpus: list[WholeGPUs], size: int) -> int:
     nodes = sum(len(c.members) for c in model.classes.existing if c.kind == kind)
     nodes += sum(g.pool.max_nodes for g in model.grown if g.kind == kind)
-    return max((kind.gangs_that_fit(size, n) for _, n in offers), default=0) * nodes
+    return max((kind.gangs_that_fit(size, n) for _, n in whole_gpus), default=0) * nodes

@@ -28,65 +28,103 @@ def add_moves(model: Model) -> None:
     holders: dict[OwnerTag, Terms] = {}
     for demand in model.demands:
         if demand.held:
-            _keep(model, demand, holders)
+            _KeptReplicas(model, demand, holders).add()
     for tag, holding in holders.items():
         model.cp.add(holding.expression <= staying.get(tag, Terms()).expression)
 
 
-def _keep(model: Model, demand: PreparedDemand, holders: dict[OwnerTag, Terms]) -> None:
-    owned: dict[ShapeKey, dict[OwnerTag, list[RunningReplica]]] = {}
-    for held in demand.held:
-        owned.setdefault(held.shape, {}).setdefault(model.classes.name(held), []).append(held)
-    last: dict[ShapeKey, Terms] = {}
-    relocated: dict[ShapeKey, Terms] = {}  # moves to an equal shape
-    moves, moved_ones = Terms(), Terms()
-    stopping: dict[ShapeKey, dict[str, Terms]] = {}
-    costs = {held.cost for held in demand.held if not held.pinned}
-    trades = demand.pays_move_cost and not demand.is_foreign and len(demand.shapes) > 1
-    for shape, groups in sorted(owned.items()):
+class _KeptReplicas:
+    """What one demand keeps where it runs, and what its moves cost."""
+
+    def __init__(self, model: Model, demand: PreparedDemand, holders: dict[OwnerTag, Terms]) -> None:
+        self._model, self._demand, self._holders = model, demand, holders
+        self._costs = {held.cost for held in demand.held if not held.pinned}
+        # Moves may change their shape at their own cost, which then is counted over all shapes.
+        self._over_shapes = demand.pays_move_cost and not demand.is_foreign and len(demand.shapes) > 1
+        self._lasting: dict[ShapeKey, Terms] = {}
+        self._relocated: dict[ShapeKey, Terms] = {}  # moves to an equal shape
+        self._stopping: dict[ShapeKey, dict[str, Terms]] = {}  # by guarded pool
+        self._moves, self._priced_moves = Terms(), Terms()
+
+    def add(self) -> None:
+        """Add what stays, the moves and their cost."""
+        model, demand, moves = self._model, self._demand, self._moves
+        for shape, replicas_by_tag in sorted(self._by_shape_and_tag().items()):
+            self._add_shape(shape, replicas_by_tag)
+        if demand.is_request and not demand.has_places:
+            _hold(model, demand)
+        _exchange(model, demand, self._lasting, moves)
+        if self._over_shapes and len(self._costs) > 1:
+            model.cp.add(self._priced_moves.expression >= moves.expression)
+        elif self._over_shapes and self._costs:
+            model.dollars.extend(moves, min(self._costs))
+        model.moves.extend(moves)
+        _guard(model, demand, moves, self._relocated, self._stopping)
+
+    def _by_shape_and_tag(self) -> dict[ShapeKey, dict[OwnerTag, list[RunningReplica]]]:
+        owned: dict[ShapeKey, dict[OwnerTag, list[RunningReplica]]] = {}
+        for held in self._demand.held:
+            owned.setdefault(held.shape, {}).setdefault(self._model.classes.name(held), []).append(held)
+        return owned
+
+    def _add_shape(self, shape: ShapeKey, replicas_by_tag: dict[OwnerTag, list[RunningReplica]]) -> None:
+        model, demand = self._model, self._demand
         used = model.taken.get((demand.id, shape), Terms())
-        last[shape] = _lasting(model, demand, shape, used)
+        lasting_replicas = self._lasting[shape] = _lasting(model, demand, shape, used)
+        costs = {held.cost for held in demand.held if held.shape == shape and not held.pinned}
+        is_priced_apart = len(self._costs if self._over_shapes else costs) > 1
         staying, moving, pinned = Terms(), Terms(), Terms()
-        local_costs = {held.cost for held in demand.held if held.shape == shape and not held.pinned}
-        differ = len(costs if trades else local_costs) > 1
-        for tag, replicas in sorted(groups.items()):
-            n, cost = len(replicas), min(held.cost for held in replicas)
-            keep = model.cp.new_int_var(0, n, f"keep.{demand.id}")
-            model.keeps[demand.id, shape, tag] = keep
-            holders.setdefault(tag, Terms()).add(keep)
+        for tag, replicas in sorted(replicas_by_tag.items()):
+            keep = self._keep(shape, tag, len(replicas))
             staying.add(keep)
             if replicas[0].pinned:  # it stays, or stops as surplus: it never moves
                 pinned.add(keep)
                 continue
-            stops = stopping.setdefault(shape, {}).setdefault(str(tag[-2]), Terms())
-            stops.constant += n
-            stops.add(keep, -1)
-            if differ:
-                moved = model.cp.new_int_var(0, n, f"move.{demand.id}")
-                model.cp.add(keep + moved <= n)
-                moving.add(moved)
-                model.dollars.add(moved, cost)
-        total = len([held for held in demand.held if held.shape == shape])
-        moved_ones.extend(moving)
-        _balance(model, last[shape], staying, moving, 0 if trades or not local_costs else min(local_costs))
-        model.cp.add(staying.expression <= last[shape].expression)
-        if pinned.variables:
-            n = sum(held.pinned for held in demand.held if held.shape == shape)
-            least = last[shape] if n == total else _at_most(model, demand, shape, used, n)
-            model.cp.add(pinned.expression >= least.expression)
-        relocated[shape] = Terms()
-        relocated[shape].extend(last[shape])
-        relocated[shape].extend(staying, -1)
-        moves.extend(relocated[shape])
-    if demand.is_request and not demand.has_places:
-        _hold(model, demand)
-    _exchange(model, demand, last, moves)
-    if trades and len(costs) > 1:
-        model.cp.add(moved_ones.expression >= moves.expression)
-    elif trades and costs:
-        model.dollars.extend(moves, min(costs))
-    model.moves.extend(moves)
-    _guard(model, demand, moves, relocated, stopping)
+            self._count_stops(shape, tag, len(replicas), keep)
+            if is_priced_apart:
+                moving.add(self._price_moves(replicas, keep))
+        self._priced_moves.extend(moving)
+        cost = 0 if self._over_shapes or not costs else min(costs)
+        _balance(model, lasting_replicas, staying, moving, cost)
+        model.cp.add(staying.expression <= lasting_replicas.expression)
+        self._keep_pinned(shape, pinned, used)
+        self._relocate(shape, staying)
+
+    def _keep(self, shape: ShapeKey, tag: OwnerTag, replicas: int) -> cp_model.IntVar:
+        keep = self._model.cp.new_int_var(0, replicas, f"keep.{self._demand.id}")
+        self._model.keeps[self._demand.id, shape, tag] = keep
+        self._holders.setdefault(tag, Terms()).add(keep)
+        return keep
+
+    def _count_stops(self, shape: ShapeKey, tag: OwnerTag, replicas: int, keep: cp_model.IntVar) -> None:
+        pool = str(tag[-2])
+        stops = self._stopping.setdefault(shape, {}).setdefault(pool, Terms())
+        stops.constant += replicas
+        stops.add(keep, -1)
+
+    def _price_moves(self, replicas: list[RunningReplica], keep: cp_model.IntVar) -> cp_model.IntVar:
+        """Return how many replicas of one tag move, each at the least cost of the tag."""
+        moved = self._model.cp.new_int_var(0, len(replicas), f"move.{self._demand.id}")
+        self._model.cp.add(keep + moved <= len(replicas))
+        self._model.dollars.add(moved, min(held.cost for held in replicas))
+        return moved
+
+    def _keep_pinned(self, shape: ShapeKey, pinned: Terms, used: Terms) -> None:
+        """Keep as many pinned replicas of a shape as are still wanted."""
+        if not pinned.variables:
+            return
+        replicas = [held for held in self._demand.held if held.shape == shape]
+        n = sum(held.pinned for held in replicas)
+        least = self._lasting[shape]
+        if n != len(replicas):
+            least = _at_most(self._model, self._demand, shape, used, n)
+        self._model.cp.add(pinned.expression >= least.expression)
+
+    def _relocate(self, shape: ShapeKey, staying: Terms) -> None:
+        relocated = self._relocated[shape] = Terms()
+        relocated.extend(self._lasting[shape])
+        relocated.extend(staying, -1)
+        self._moves.extend(relocated)
 
 
 def _hold(model: Model, demand: PreparedDemand) -> None:
