@@ -7,9 +7,9 @@ import pytest
 from tangram.eligibility.isolation import RoundStep, StepsFailed, for_each, isolated
 from tangram.fleet import Claim, Fault, MIGPolicy, Pool, Shape, Traffic
 from tangram.fleet.lengths import around
-from tangram.planner import decision_draft, plan, render_status
+from tangram.planner import decision_draft, plan, planning_round, render_status
 from tangram.planner.observe import back_off
-from tangram.planner.placement import joint_assignment, placement_targets, replica_limits
+from tangram.planner.placement import assessment, joint_assignment, placement_targets, replica_limits
 from tangram.planner.placement.joint_assignment import assign_devices
 from tangram.planner.placement.placement_demand import NO_LIMIT
 from tests.support.fleet import NOW, claims, intent, node, shape, snapshot, workload
@@ -126,8 +126,8 @@ def test_each_round_step_has_its_own_fault_text():
 STEPS = [
     (decision_draft.__dict__, "model_state", "model"),
     (decision_draft.__dict__, "_desired", "model"),
-    (plan.__globals__, "node_shapes", "judge"),
-    (plan.__globals__, "requirements_of", "judge"),
+    (assessment.__dict__, "node_shapes", "judge"),
+    (assessment.__dict__, "requirements_of", "judge"),
     (back_off.__dict__, "_next", "back_off"),
     (replica_limits.__dict__, "_new_pods", "limit"),
     (placement_targets.__dict__, "_placement_choice", "target"),
@@ -146,10 +146,10 @@ def test_a_step_that_raises_for_one_llmdeployment_changes_nothing_for_the_others
     if name == "_decide":
         real = where[name]
 
-        def decide(draft, demand, *rest):
-            if demand is not None and draft.intent.uid == BAD.uid:
+        def decide(intent, observation, placement, running):
+            if placement.assessed.get(intent.uid) is not None and intent.uid == BAD.uid:
                 raise KeyError("x")
-            return real(draft, demand, *rest)
+            return real(intent, observation, placement, running)
 
         monkeypatch.setitem(where, name, decide)
     elif name == "_desired":
@@ -240,7 +240,7 @@ def test_an_error_that_no_llmdeployment_causes_is_raised(monkeypatch):
     def raises(*_):
         raise RuntimeError("all of it")
 
-    monkeypatch.setitem(plan.__globals__, "offers", raises)
+    monkeypatch.setattr(planning_round, "offers", raises)
     with pytest.raises(RuntimeError, match="all of it"):
         plan(fleet(), EVERYONE, NOW)
 

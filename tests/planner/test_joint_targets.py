@@ -14,6 +14,7 @@ from tangram.packing.search import stages
 from tangram.planner import plan, render_status
 from tangram.planner.observe.free_capacity import observe_free_devices
 from tangram.planner.observe.node_offers import offers
+from tangram.planner.placement import assessment
 from tangram.planner.placement.joint_assignment import assign_devices
 from tests.support.fleet import NOW, Cluster, claims, intent, node, shape, snapshot, tpot, workload
 
@@ -528,14 +529,14 @@ def test_llmdeployments_that_name_pools_get_no_more_devices_than_these_pools_hav
 
 def test_an_llmdeployment_whose_assessment_fails_stops_no_other(monkeypatch):
     bad, good = intent("bad", created_at=1.0), intent("good")
-    real = plan.__globals__["node_shapes"]
+    real = assessment.node_shapes
 
     def judge(m, *rest):
         if m.intent.uid == bad.uid:
             raise ZeroDivisionError("division by zero")
         return real(m, *rest)
 
-    monkeypatch.setitem(plan.__globals__, "node_shapes", judge)
+    monkeypatch.setattr(assessment, "node_shapes", judge)
     observed = snapshot(node("b", mig_1g_10gb=2), workloads=(workload(bad, SLICE),))
     new_plan, decisions = decide(observed, bad, good)
 
