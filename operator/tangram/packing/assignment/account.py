@@ -22,14 +22,8 @@ def account(fleet: PreparedFleet, chosen: Mapping[str, MixColumn], assignment: A
     left = Counter(dict(fleet.problem.move_budgets))
     moves = tuple(move for demand in fleet.demands for move in _moves(fleet, demand, assignment, left))
     move_cost = sum(move.cost for move in moves)
-    cost = sum(gpu.price_per_hour or 0.0 for gpu in assignment.new_gpus.values())
-    cost += (
-        sum(fleet.gpu_prices[g.id] for g in assignment.layouts if g.in_use and g.id in fleet.gpu_prices)
-        / MONEY
-    )
+    cost = _cost_per_hour(fleet, assignment)
     choices = [_choice(fleet, d, chosen[d.id], assignment) for d in fleet.demands if not d.is_foreign]
-    pools = Counter(gpu.pool for gpu in assignment.new_gpus.values())
-    sizes = {pool.name: pool.node_size for pool in fleet.problem.growable}
     return Packing(
         status="FALLBACK",
         objective=cost * fleet.problem.horizon_h + move_cost,
@@ -43,8 +37,22 @@ def account(fleet: PreparedFleet, chosen: Mapping[str, MixColumn], assignment: A
         layouts=assignment.layouts,
         moves=moves,
         unmet=_unmet(fleet, assignment, choices, moves),
-        grown=tuple((name, n // sizes[name]) for name, n in pools.items()),
+        grown=_grown(fleet, assignment),
     )
+
+
+def _cost_per_hour(fleet: PreparedFleet, assignment: Assignment) -> float:
+    """Return USD per hour of GPUs in use, and of all on new nodes."""
+    prices = fleet.gpu_prices
+    new = sum(gpu.price_per_hour or 0.0 for gpu in assignment.new_gpus.values())
+    return new + sum(prices[g.id] for g in assignment.layouts if g.in_use and g.id in prices) / MONEY
+
+
+def _grown(fleet: PreparedFleet, assignment: Assignment) -> tuple[tuple[str, int], ...]:
+    """Return the new nodes of each pool."""
+    gpus_by_pool = Counter(gpu.pool for gpu in assignment.new_gpus.values())
+    sizes = {pool.name: pool.node_size for pool in fleet.problem.growable}
+    return tuple((pool, gpus // sizes[pool]) for pool, gpus in gpus_by_pool.items())
 
 
 def _moves(
@@ -57,15 +65,7 @@ def _moves(
     choose first. A pinned replica stops as surplus; only beside a new one of its own shape has it moved,
     which no plan may do and `solve` looks for.
     """
-    sites = assignment.sites.get(demand.id, ())
-    gone = (h for h in demand.held if (h.shape, h.gpus, h.start) not in assignment.kept)
-    stopped: dict[ShapeKey, list[RunningReplica]] = {}
-    for held in sorted(gone, key=lambda h: (h.pinned, *_cheap(h))):
-        stopped.setdefault(held.shape, []).append(held)
-    started: dict[ShapeKey, list[VacantSite]] = {}
-    for spot in sites:
-        if (spot.shape, spot.gpus, spot.start) not in assignment.kept:
-            started.setdefault(spot.shape, []).append(spot)
+    stopped, started = _stopped(demand, assignment), _started(demand, assignment)
     moves: list[Move] = []
     pools = {shape: len({fleet.guarded.get(r.gpus[0]) for r in rs}) for shape, rs in stopped.items()}
     for shape in sorted(stopped, key=lambda shape: (pools[shape], shape)):
@@ -81,6 +81,24 @@ def _moves(
         cost = held.cost if demand.pays_move_cost else demand.unit[spot.shape]
         moves.append(_move(demand, held, spot, cost))
     return moves
+
+
+def _stopped(demand: PreparedDemand, assignment: Assignment) -> dict[ShapeKey, list[RunningReplica]]:
+    """Return the replicas that do not go on where they are, the cheapest first, pinned ones last."""
+    ending = (h for h in demand.held if (h.shape, h.gpus, h.start) not in assignment.kept)
+    stopped: dict[ShapeKey, list[RunningReplica]] = {}
+    for held in sorted(ending, key=lambda h: (h.pinned, *_cheap(h))):
+        stopped.setdefault(held.shape, []).append(held)
+    return stopped
+
+
+def _started(demand: PreparedDemand, assignment: Assignment) -> dict[ShapeKey, list[VacantSite]]:
+    """Return the sites on which replicas start."""
+    started: dict[ShapeKey, list[VacantSite]] = {}
+    for spot in assignment.sites.get(demand.id, ()):
+        if (spot.shape, spot.gpus, spot.start) not in assignment.kept:
+            started.setdefault(spot.shape, []).append(spot)
+    return started
 
 
 def _leaving(

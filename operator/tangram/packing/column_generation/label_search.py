@@ -10,9 +10,13 @@ computed in integers, so bounds are proofs whatever the multipliers are.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
 
 from tangram.packing.column_generation.corners import Corners, PricedCount
 from tangram.packing.column_generation.mix_space import MixPrices, MixVector
+
+if TYPE_CHECKING:  # numpy loads slowly
+    from tangram.packing.column_generation.label_arrays import Labels
 from tangram.packing.problem.mix import SCALE, UNMET
 
 # Costs and multipliers are kept in 2**-30 of the prices' unit, or in what fits 58 bits.
@@ -169,29 +173,52 @@ class LabelSearch:
             return [], min(dropped, self.bound)
         stages = self._stages(gap)
         order = sorted(range(len(stages)), key=lambda index: (len(stages[index]), index))
-        needs = self._needs(gap, [stages[index] for index in order])
         labels = arrays.Labels(self._limits, self._multipliers[0], self._beyond, gap)
-        for index, need in zip(order, needs, strict=True):
-            if len(stages[index]) == 1 and not stages[index][0][1]:
+        ended, regret = self._extend(labels, gap, [stages[index] for index in order], keep, effort)
+        if regret is not None:
+            dropped = min(dropped, -(-(self._root + regret) >> self._shift))
+        if ended:
+            return [], min(dropped, self.bound)
+        mixes = []
+        for total, number in self._cheapest(labels, most)[:limit]:
+            counts = dict(zip(order, labels.counts(number), strict=True))
+            mixes.append((total, tuple(counts[index] for index in range(len(order)))))
+        return mixes, dropped
+
+    def _extend(
+        self,
+        labels: "Labels",
+        gap: int,
+        stages: list[list[PricedCount]],
+        keep: int,
+        effort: PricingEffort,
+    ) -> tuple[bool, int | None]:
+        """Extend labels by one shape after the other.
+
+        Return whether the effort ended it, and the least regret of the labels that were dropped.
+        """
+        least: int | None = None
+        for stage, need in zip(stages, self._needs(gap, stages), strict=True):
+            if len(stage) == 1 and not stage[0][1]:
                 labels.skip()
                 continue
-            labels.extend(stages[index], need)
+            labels.extend(stage, need)
             effort.labels -= labels.count
             if effort.over:
-                return [], min(dropped, self.bound)
+                return True, least
             regret = labels.reduce(keep)
             if regret is not None:
-                dropped = min(dropped, -(-(self._root + regret) >> self._shift))
+                least = regret if least is None else min(least, regret)
+        return False, least
+
+    def _cheapest(self, labels: "Labels", most: int) -> list[tuple[int, int]]:
+        """Return (cost, number) of labels within the limits that cost up to `most`, the cheapest first."""
         ranked = [
             (self._total(service, n, cost), number)
             for number, (service, n, cost, spent) in enumerate(labels.totals())
             if self._within_limits(n, spent) or not self._limits.counted
         ]
-        mixes = []
-        for total, number in sorted(pair for pair in ranked if pair[0] <= most)[:limit]:
-            counts = dict(zip(order, labels.counts(number), strict=True))
-            mixes.append((total, tuple(counts[index] for index in range(len(order)))))
-        return mixes, dropped
+        return sorted(pair for pair in ranked if pair[0] <= most)
 
     def _stages(self, gap: int) -> list[list[PricedCount]]:
         """Return the counts of each shape whose regret is at most `gap`, with it."""

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
@@ -18,19 +19,13 @@ _FINEST = 10**6  # denominator above which a share is replaced by an equal one: 
 
 def add_spreading(model: Model, fleet: PreparedFleet) -> None:
     """Add how many replicas of demands to be spread stand in each place."""
-    zones = {fleet.places[gpu.id]: gpu.zone for gpu in fleet.problem.gpus}
-    zones |= {grown.kind.place: grown.pool.zone for grown in model.grown}
-    nodes = _nodes(fleet)
+    places = _places(model, fleet)
     drawn: dict[tuple[ShapeKey, Place], Terms] = {}
     spread = [demand for demand in model.demands if demand.has_places]
-    pools = {fleet.places[gpu.id]: gpu.pool for gpu in fleet.problem.gpus}
-    pools |= {grown.kind.place: grown.pool.name for grown in model.grown}
     for demand in spread:
-        most = {
-            key: _MOST if _allowed(demand, pools[key[1]]) else _pinned(fleet, demand, *key)
-            for key in model.supply
-        }
-        _spread(model, fleet, demand, zones, nodes, drawn, most)
+        by_place = _add_spots(model, demand, drawn, _most_by_spot(model, fleet, demand, places))
+        _stay_in_place(model, demand)
+        _cap_places(model, fleet, demand, places, by_place)
     names = {demand.id for demand in spread}
     for (owner, shape, tag), keep in model.keeps.items():  # a replica that stays draws on its place, too
         if owner not in names and (shape, str(tag[-1])) in drawn:
@@ -39,51 +34,90 @@ def add_spreading(model: Model, fleet: PreparedFleet) -> None:
         model.cp.add(terms.expression <= model.supply[key].expression)
 
 
-def _spread(
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where places lie."""
+
+    zones: Mapping[Place, str]
+    nodes: Mapping[Place, str]  # of places that lie on one node
+    pools: Mapping[Place, str]
+
+
+def _places(model: Model, fleet: PreparedFleet) -> _Places:
+    gpus = {fleet.places[gpu.id]: gpu for gpu in fleet.problem.gpus}
+    grown = {grown.kind.place: grown.pool for grown in model.grown}
+    zones = {place: gpu.zone for place, gpu in gpus.items()}
+    pools = {place: gpu.pool for place, gpu in gpus.items()}
+    zones |= {place: pool.zone for place, pool in grown.items()}
+    pools |= {place: pool.name for place, pool in grown.items()}
+    return _Places(zones, _nodes(fleet), pools)
+
+
+def _most_by_spot(
+    model: Model, fleet: PreparedFleet, demand: PreparedDemand, places: _Places
+) -> dict[tuple[ShapeKey, Place], int]:
+    """Return the most replicas of each shape in each place: outside of the demand's pools, pinned ones."""
+    return {
+        (shape, place): _MOST
+        if _allowed(demand, places.pools[place])
+        else _pinned(fleet, demand, shape, place)
+        for shape, place in model.supply
+    }
+
+
+def _add_spots(
     model: Model,
-    fleet: PreparedFleet,
     demand: PreparedDemand,
-    zones: Mapping[Place, str],
-    nodes: Mapping[Place, str],
     drawn: dict[tuple[ShapeKey, Place], Terms],
-    most_at: Mapping[tuple[ShapeKey, Place], int],
-) -> None:
+    most_by_spot: Mapping[tuple[ShapeKey, Place], int],
+) -> dict[Place, Terms]:
+    """Add the replicas of a demand by shape and place, which draw on the supply; return them by place."""
     by_place: dict[Place, Terms] = {}
     for shape in demand.shapes:
         used = model.taken.get((demand.id, shape), Terms())
         everywhere = Terms()
         for offered, place in sorted(model.supply):
             if offered == shape:
-                spot = model.cp.new_int_var(0, most_at[shape, place], f"spot.{demand.id}")
+                spot = model.cp.new_int_var(0, most_by_spot[shape, place], f"spot.{demand.id}")
                 model.spots[demand.id, shape, place] = spot
                 everywhere.add(spot)
                 by_place.setdefault(place, Terms()).add(spot)
                 drawn.setdefault((shape, place), Terms()).add(spot)
         model.cp.add(everywhere.expression == used.expression)
-    _stay_in_place(model, demand)
-    fixed = Counter(fleet.places[held.gpus[0]] for held in demand.held if held.pinned)
-    still = Counter(fleet.nodes[held.gpus[0]] for held in demand.held if held.pinned)
-    by_zone: dict[str, Terms] = {}
-    by_node: dict[str, Terms] = {}
+    return by_place
+
+
+def _cap_places(
+    model: Model,
+    fleet: PreparedFleet,
+    demand: PreparedDemand,
+    places: _Places,
+    by_place: Mapping[Place, Terms],
+) -> None:
+    """Limit the replicas on one node and in one zone to the shares of the demand."""
+    pinned = [held.gpus[0] for held in demand.held if held.pinned]
+    spread = demand.spread
+    if spread.node < 1:
+        pinned_by_node = Counter(fleet.nodes[gpu] for gpu in pinned)
+        for node, terms in _joined(by_place, places.nodes).items():
+            _cap(model, demand, terms, spread.node, pinned_by_node[node])
+    if spread.zone < 1:
+        pinned_by_zone = Counter(places.zones[fleet.places[gpu]] for gpu in pinned)
+        for zone, terms in _joined(by_place, places.zones).items():
+            _cap(model, demand, terms, spread.zone, pinned_by_zone[zone])
+    if spread.node < 1:
+        for grown in model.grown:
+            if grown.kind.place in by_place:
+                _cap_new_nodes(model, demand, grown, by_place[grown.kind.place])
+
+
+def _joined(by_place: Mapping[Place, Terms], area_of: Mapping[Place, str]) -> dict[str, Terms]:
+    """Return the terms of all places of a node, or of a zone; without places that lie in none."""
+    by_area: dict[str, Terms] = {}
     for place, terms in by_place.items():
-        by_zone.setdefault(zones[place], Terms()).extend(terms)
-        if place in nodes:
-            by_node.setdefault(nodes[place], Terms()).extend(terms)
-    for node, terms in by_node.items():
-        if demand.spread.node < 1:
-            _cap(model, demand, terms, demand.spread.node, still[node])
-    for zone, terms in by_zone.items():
-        if demand.spread.zone < 1:
-            _cap(
-                model,
-                demand,
-                terms,
-                demand.spread.zone,
-                sum(n for at, n in fixed.items() if zones[at] == zone),
-            )
-    for grown in model.grown:
-        if grown.kind.place in by_place and demand.spread.node < 1:
-            _cap_new_nodes(model, demand, grown, by_place[grown.kind.place])
+        if place in area_of:
+            by_area.setdefault(area_of[place], Terms()).extend(terms)
+    return by_area
 
 
 def _cap_new_nodes(model: Model, demand: PreparedDemand, grown: Grown, terms: Terms) -> None:
