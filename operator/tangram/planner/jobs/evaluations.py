@@ -62,16 +62,7 @@ def plan_evaluations(
 
     `idle`: LLMDeployments that are left as they are. Jobs that start take their devices from `devices`.
     """
-    jobs: dict[EvaluationKey, Evaluation] = {}
-    for evaluation in sorted(snapshot.evaluations, key=_usefulness):
-        jobs.setdefault(evaluation.key, evaluation)
-    short = {
-        target.candidate.shape.device_kind
-        for target in targets.values()
-        if target.candidate is not None
-        and target.replicas < target.desired
-        and not (target.limit or target.over_budget)
-    }
+    jobs, short = _jobs_by_key(snapshot), _short_kinds(targets)
     refusals = {problem.owner_uid: problem.message for problem in snapshot.evaluation_problems}
     evaluations, kept_jobs = EvaluationPlan(), dict[EvaluationKey, str]()
     for demand in demands:
@@ -92,6 +83,25 @@ def plan_evaluations(
         evaluations.notes[uid] = _running(candidate, job, refusals.get(uid, ""))
     evaluations.ends += _ends(snapshot, jobs, kept_jobs, idle, now)
     return evaluations
+
+
+def _jobs_by_key(snapshot: FleetSnapshot) -> dict[EvaluationKey, Evaluation]:
+    """Return the most useful Job of each evaluation."""
+    jobs: dict[EvaluationKey, Evaluation] = {}
+    for evaluation in sorted(snapshot.evaluations, key=_usefulness):
+        jobs.setdefault(evaluation.key, evaluation)
+    return jobs
+
+
+def _short_kinds(targets: Mapping[str, PlacementTarget]) -> set[DeviceKind]:
+    """Return the kinds of devices that replicas lack: no evaluation takes one of those."""
+    return {
+        target.candidate.shape.device_kind
+        for target in targets.values()
+        if target.candidate is not None
+        and target.replicas < target.desired
+        and not (target.limit or target.over_budget)
+    }
 
 
 def _ends(

@@ -83,16 +83,14 @@ def observe_obstacles(
     open_quotas = _open_quotas(snapshot)
     recorded = {(b.owner_uid, b.shape): b for b in snapshot.back_offs}
     workloads = {(w.owner_uid, w.shape): w for w in snapshot.workloads}
-    outcomes: dict[tuple[str, int], dict[Shape, bool]] = defaultdict(dict)  # whether replicas are late
-    for outcome in snapshot.start_outcomes:
-        outcomes[outcome.owner_uid, outcome.generation][outcome.shape] = outcome.is_late
+    late_starts = _late_starts(snapshot)
     shapes: dict[str, set[Shape]] = defaultdict(set)
     for uid, shape in (*recorded, *workloads):
         shapes[uid].add(shape)
     unscheduled_messages: dict[tuple[str, Shape], str] = {}
 
     def back_offs_of(intent: Intent) -> tuple[str, tuple[BackOff, ...]]:
-        back_offs, late = [], outcomes.get((intent.uid, intent.rendered_generation), {})
+        back_offs, late = [], late_starts.get((intent.uid, intent.rendered_generation), {})
         for shape in sorted(shapes[intent.uid]):
             workload, previous = workloads.get((intent.uid, shape)), recorded.get((intent.uid, shape))
             obstacle: Obstacle | None = None
@@ -102,19 +100,40 @@ def observe_obstacles(
                     unscheduled_messages[(intent.uid, shape)] = message
             if previous is not None:
                 previous = _valid_back_off(previous, intent, open_quotas, now)
-            is_start_failure = previous is not None and previous.reason == Reason.REPLICAS_NOT_STARTING
-            if obstacle is None and (is_start_failure or late.get(shape)):
-                start_failure = previous if is_start_failure else None
-                back_off = _after_start(start_failure, late, intent, shape, workload, now)
-            else:
-                previous = None if is_start_failure else previous
-                back_off = _next(previous, obstacle, intent, shape, workload, devices, now)
+            back_off = _back_off(previous, obstacle, late, intent, shape, workload, devices, now)
             back_offs += [back_off] if back_off is not None else []
         back_offs.sort(key=lambda b: (not _is_open_failure(b), -b.until, b.shape))
         return intent.uid, tuple(back_offs[:MOST_PER_OWNER])
 
     back_offs = for_each(RoundStep.BACK_OFF, intents, lambda intent: intent.uid, back_offs_of)
     return Obstacles(dict(back_offs), unscheduled_messages)
+
+
+def _late_starts(snapshot: FleetSnapshot) -> Mapping[tuple[str, int], Mapping[Shape, bool]]:
+    """Return whether replicas are late, by uid and generation, and by shape."""
+    late: dict[tuple[str, int], dict[Shape, bool]] = defaultdict(dict)
+    for outcome in snapshot.start_outcomes:
+        late[outcome.owner_uid, outcome.generation][outcome.shape] = outcome.is_late
+    return late
+
+
+def _back_off(
+    previous: BackOff | None,
+    obstacle: Obstacle | None,
+    late: Mapping[Shape, bool],
+    intent: Intent,
+    shape: Shape,
+    workload: Workload | None,
+    devices: FreeDevices,
+    now: float,
+) -> BackOff | None:
+    """Return the back-off of one shape: of an observed obstacle, else of replicas that do not start."""
+    is_start_failure = previous is not None and previous.reason == Reason.REPLICAS_NOT_STARTING
+    if obstacle is None and (is_start_failure or late.get(shape)):
+        start_failure = previous if is_start_failure else None
+        return _after_start(start_failure, late, intent, shape, workload, now)
+    previous = None if is_start_failure else previous
+    return _next(previous, obstacle, intent, shape, workload, devices, now)
 
 
 def _observed(

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import chain
 from typing import Any
 
 from tangram.eligibility.isolation import RoundStep, StepsFailed, for_each
@@ -252,14 +253,11 @@ def _solve(
     from tangram.packing.model.cp_model import CpModel, LinearExpr  # noqa: PLC0415 - loads the solver
     from tangram.packing.search.stages import SolveLimits, SolverTime, solve_model  # noqa: PLC0415
 
-    model, loads = CpModel(), dict[GroupIndex, list[tuple[Any, int]]]()
+    model = CpModel()
     literals = [[(model.new_bool_var(""), a) for a in candidates] for candidates in ranked]
     for pairs in literals:
         model.add_exactly_one([literal for literal, _ in pairs])
-        for literal, assignment in pairs:
-            for group, count in assignment.devices:
-                loads.setdefault(group, []).append((literal, count))
-    for group, load in loads.items():
+    for group, load in _loads(literals).items():
         model.add(LinearExpr.weighted_sum(*zip(*load, strict=True)) <= free[group])
     variables = [literal for pairs in literals for literal, _ in pairs]
     solver_time, incumbent = SolverTime(SolveLimits(), total_s=_EFFORT_S), None
@@ -269,13 +267,21 @@ def _solve(
         model.minimize(objective)
         hint = None if incumbent is None else dict(enumerate(incumbent))
         solution = solve_model(model, solver_time, _STAGE_SHARE, hint).solution
-        if solution is None and incumbent is None:
-            return None
         incumbent = incumbent if solution is None else solution
-        value = sum(incumbent[v.index] * factor for v, factor in zip(variables, costs, strict=True))
-        model.add(objective <= value)
+        if incumbent is None:
+            return None
+        model.add(objective <= sum(incumbent[v.index] * n for v, n in zip(variables, costs, strict=True)))
     assert incumbent is not None  # noqa: S101 - there is always a stage
     return [next(a for literal, a in pairs if incumbent[literal.index]) for pairs in literals]
+
+
+def _loads(literals: list[list[tuple[Any, DeviceAssignment]]]) -> dict[GroupIndex, list[tuple[Any, int]]]:
+    """Return the devices of each group that the literals take."""
+    loads: dict[GroupIndex, list[tuple[Any, int]]] = {}
+    for literal, assignment in chain.from_iterable(literals):
+        for group, count in assignment.devices:
+            loads.setdefault(group, []).append((literal, count))
+    return loads
 
 
 def _stages(ranked: Sequence[_Ranked], prices: tuple[float, ...], *, by_priority: bool) -> list[_Cost]:
