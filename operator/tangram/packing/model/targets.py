@@ -137,21 +137,12 @@ def _unbeaten(rules: Rules, slots: tuple[Slot, ...], lasting: tuple[Slot, ...]) 
     """
     fixed = frozenset(slot.placement.profile for slot in slots if slot.fixed)
     needed = sum(_option(rules.board, slot.placement) for slot in slots if slot.fixed)
-    tags = [(_option(rules.board, s.placement), s.owner_tag) for s in lasting if s.owner_tag is not None]
-    lasts = sum(option for option, _ in tags)
-    lasting_replicas: dict[int, tuple[int, tuple[tuple[OwnerTag, int], ...]]] = {}  # by the options that stay
+    staying = _Staying(rules, lasting)
     best: dict[int, tuple[int, _CutLayout]] = {}
     for rank, cut in enumerate(_cuts(rules, fixed)):
         if needed & ~cut.options:
             continue
-        stay = cut.options & lasts
-        if stay not in lasting_replicas:
-            staying = Counter(tag for option, tag in tags if option & stay)
-            lasting_replicas[stay] = (
-                sum(_unit(rules, k) * n for k, n in staying.items()),
-                tuple(sorted(staying.items())),
-            )
-        vector = cut.vector + lasting_replicas[stay][0]
+        vector = cut.vector + staying.of(cut)[0]
         if vector not in best or cut.stranded < best[vector][1].stranded:
             best[vector] = rank, cut
     same = _vector(rules, (slot.placement for slot in slots))
@@ -162,13 +153,35 @@ def _unbeaten(rules: Rules, slots: tuple[Slot, ...], lasting: tuple[Slot, ...]) 
         Target(
             kind="cut",
             supply=cut.supply if not foreign else _supply(rules, (p for p in cut.layout if p not in foreign)),
-            kept=lasting_replicas[cut.options & lasts][1],
+            kept=staying.of(cut)[1],
             used=1,
             stranded=cut.stranded,
             layout=cut.layout,
         )
         for _, cut in sorted(best[vector] for vector in largest)
     ]
+
+
+class _Staying:
+    """The replicas of lasting instances that stay under a cut: as a vector, and by owner tag."""
+
+    def __init__(self, rules: Rules, lasting: tuple[Slot, ...]) -> None:
+        self._rules = rules
+        self._tags = [
+            (_option(rules.board, slot.placement), slot.owner_tag)
+            for slot in lasting
+            if slot.owner_tag is not None
+        ]
+        self._options = sum(option for option, _ in self._tags)
+        self._by_options: dict[int, tuple[int, tuple[tuple[OwnerTag, int], ...]]] = {}
+
+    def of(self, cut: "_CutLayout") -> tuple[int, tuple[tuple[OwnerTag, int], ...]]:
+        stay = cut.options & self._options
+        if stay not in self._by_options:
+            tags = Counter(tag for option, tag in self._tags if option & stay)
+            vector = sum(_unit(self._rules, tag) * n for tag, n in tags.items())
+            self._by_options[stay] = vector, tuple(sorted(tags.items()))
+        return self._by_options[stay]
 
 
 @cache

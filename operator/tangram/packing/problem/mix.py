@@ -175,21 +175,14 @@ def mix_limits_of(
     `hourly`: USD of a pinned replica that stands on no offer. `room`: most replicas that a fleet could hold.
     """
     most = _MANY if demand.max_replicas is None else demand.max_replicas
-    rated, items = demand.rate > 0, dict[ShapeKey, MixItem]()
-    for offer in demand.offers:
-        serves = served_units(offer.rate, demand.rate)
-        alone = replicas_needed(demand.rate, offer.rate, demand.min_replicas)
-        useful, stay = most_of_use(demand.spread, alone, crowded), pinned.get(offer.shape, 0)
-        alone, useful = (max(stay, min(n, most, room(offer.shape))) for n in (alone, useful))
-        price = math.floor(offer.price_per_hour * NANO)
-        items[offer.shape] = MixItem(offer.shape, serves, price, alone, useful)
+    items = _offered_items(demand, pinned, lambda shape: min(most, room(shape)), crowded)
     for shape, count in pinned.items():
         items.setdefault(shape, MixItem(shape, 0, math.floor(hourly[shape] * NANO), count, count))
     budget = demand.budget_per_hour
     stays = tuple(sorted(pinned.items()))
     mix = MixLimits(
         items=tuple(items[shape] for shape in sorted(items)),
-        rated=rated,
+        rated=demand.rate > 0,
         least=demand.min_replicas,
         most=most,
         budget=None if budget is None else math.floor(budget * NANO) + 1,
@@ -200,6 +193,24 @@ def mix_limits_of(
     protected = [{part.shape: part.count} for part in demand.protected]
     allowed = {tuple(counts.items()) for counts in protected if mix.keeps_pinned(counts, running)}
     return replace(mix, always=tuple(sorted({*mix.always, *allowed})))
+
+
+def _offered_items(
+    demand: Demand,
+    pinned: Mapping[ShapeKey, int],
+    most: Callable[[ShapeKey], int],
+    crowded: Crowded,
+) -> dict[ShapeKey, MixItem]:
+    """Return the items of the offers. `most`: replicas of a shape that demand and fleet allow."""
+    items = dict[ShapeKey, MixItem]()
+    for offer in demand.offers:
+        serves = served_units(offer.rate, demand.rate)
+        alone = replicas_needed(demand.rate, offer.rate, demand.min_replicas)
+        useful, stay = most_of_use(demand.spread, alone, crowded), pinned.get(offer.shape, 0)
+        alone, useful = (max(stay, min(n, most(offer.shape))) for n in (alone, useful))
+        price = math.floor(offer.price_per_hour * NANO)
+        items[offer.shape] = MixItem(offer.shape, serves, price, alone, useful)
+    return items
 
 
 def on_any_fleet(demand: Demand) -> MixLimits:

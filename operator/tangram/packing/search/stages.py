@@ -85,22 +85,8 @@ def solve_model(
 
     `fix`: with the values of the hint, which leaves few others to be found.
     """
-    solver = cp_model.CpSolver()
-    parameters = solver.parameters
-    parameters.num_workers = 1
-    parameters.random_seed = _SEED
-    deterministic, wall = solver_time.left(share)
-    parameters.max_deterministic_time = deterministic
-    if wall is not None:
-        parameters.max_time_in_seconds = wall
-    parameters.absolute_gap_limit = max(enough, parameters.absolute_gap_limit)
-    parameters.relative_gap_limit = max(gap, solver_time.gap(len(cp.proto.variables)))
-    # The linear relaxation of every constraint gives the bound; probing and symmetry search cost more than
-    # they bring: with the defaults the bound of 100 GPUs and 20 demands stays 19 % away.
-    parameters.linearization_level = 2
-    parameters.cp_model_probing_level = 0
-    parameters.symmetry_level = 0
-    parameters.fix_variables_to_their_hinted_value = fix
+    solver = _solver(solver_time, share, len(cp.proto.variables), max_gap=gap, max_distance=enough)
+    solver.parameters.fix_variables_to_their_hinted_value = fix
     cp.clear_hints()
     for index, value in (hint or {}).items():
         cp.add_hint(cp.get_int_var_from_proto_index(index), value)
@@ -112,6 +98,28 @@ def solve_model(
         return Found(None, bound, proved=False)
     proved = status == cp_model.OPTIMAL and solver.objective_value - bound < _HALF
     return Found(list(solver.response_proto.solution), bound, proved)
+
+
+def _solver(
+    solver_time: SolverTime, share: float, variables: int, max_gap: float, max_distance: float
+) -> cp_model.CpSolver:
+    """Return a solver that is limited in time, and ends within a relative gap or a distance to its bound."""
+    solver = cp_model.CpSolver()
+    parameters = solver.parameters
+    parameters.num_workers = 1
+    parameters.random_seed = _SEED
+    deterministic, wall = solver_time.left(share)
+    parameters.max_deterministic_time = deterministic
+    if wall is not None:
+        parameters.max_time_in_seconds = wall
+    parameters.absolute_gap_limit = max(max_distance, parameters.absolute_gap_limit)
+    parameters.relative_gap_limit = max(max_gap, solver_time.gap(variables))
+    # The linear relaxation of every constraint gives the bound; probing and symmetry search cost more than
+    # they bring: with the defaults the bound of 100 GPUs and 20 demands stays 19 % away.
+    parameters.linearization_level = 2
+    parameters.cp_model_probing_level = 0
+    parameters.symmetry_level = 0
+    return solver
 
 
 @dataclass(frozen=True, slots=True)
