@@ -57,6 +57,8 @@ VAGUE = frozenset(
     ]
 )
 
+MOST_IDENTIFIERS = 45  # of a function that a reader can hold at once: a judgement
+
 Graph = Mapping[str, frozenset[str]]
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -179,6 +181,28 @@ def fan_ins(root: Path = ROOT) -> dict[str, int]:
     return found
 
 
+def identifiers(function: Function) -> set[str]:
+    """Return the names that a reader of a function meets: variables, attributes, parameters, keywords."""
+    names: set[str] = set()
+    for node in ast.walk(function):
+        if isinstance(node, ast.Name):
+            names.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            names.add(node.attr)
+        elif isinstance(node, ast.arg | ast.keyword) and node.arg:
+            names.add(node.arg)
+    return names
+
+
+def identifier_counts(root: Path = ROOT) -> dict[str, int]:
+    """Return the number of distinct identifiers in each function of the product."""
+    return {
+        f"{module}:{name}": len(identifiers(function))
+        for module, path in modules(root).items()
+        for name, function in functions(ast.parse(path.read_text())).items()
+    }
+
+
 def functions(tree: ast.Module) -> dict[str, Function]:
     """Return the functions and methods of a module by qualified name; inner ones belong to them."""
     found: dict[str, Function] = {}
@@ -201,6 +225,8 @@ def figures(root: Path = ROOT) -> dict[str, object]:
     vague = [vague_bindings(path) for path in paths.values()]
     largest = files_per_room(root).most_common(5)
     most = max(fans, key=lambda name: fans[name])
+    counts = identifier_counts(root)
+    densest = max(counts, key=lambda name: counts[name])
     return {
         "lines": sum(len(path.read_text().splitlines()) for path in paths.values()),
         "files": len(paths),
@@ -212,6 +238,8 @@ def figures(root: Path = ROOT) -> dict[str, object]:
         "functions": len(fans),
         "fan-in: median": statistics.median(fans.values()),
         "fan-in: maximum": f"{fans[most]} ({most})",
+        f"functions above {MOST_IDENTIFIERS} identifiers": sum(n > MOST_IDENTIFIERS for n in counts.values()),
+        "identifiers: maximum": f"{counts[densest]} ({densest})",
         "vague bindings": f"{100 * sum(len(v) for v, _ in vague) / sum(n for _, n in vague):.2f} %",
     }
 

@@ -74,14 +74,20 @@ def _plan(snapshot: FleetSnapshot, intents: tuple[ParsedIntent, ...], now: float
 
     decided = for_each(RoundStep.PLACE, observation.intents, uid_of, decide)
     evaluations = _evaluations(observation, placement)
-    decisions = _with_round(
-        [decision for decision, _ in decided], observation, placement, running, evaluations.notes
-    )
-    inspections = inspection_actions(observation.inspections, observation.active, observation.idle, now)
-    actions = [*inspections, *evaluations.ends, *chain.from_iterable(own for _, own in decided)]
+    decisions = [decision for decision, _ in decided]
+    actions = [*_inspections(observation), *evaluations.ends]
+    actions += chain.from_iterable(own for _, own in decided)
     actions.sort(key=lambda action: isinstance(action, _REMOVALS))  # stable
-    immovable = _immovable(observation.moves, observation.draft_of, placement.assessed)
-    return Plan(decisions, (*actions, *evaluations.starts), immovable=immovable)
+    return Plan(
+        _with_round(decisions, observation, placement, running, evaluations.notes),
+        (*actions, *evaluations.starts),
+        immovable=_immovable(observation.moves, observation.draft_of, placement.assessed),
+    )
+
+
+def _inspections(observation: RoundObservation) -> list[Action]:
+    active, idle = observation.active, observation.idle
+    return inspection_actions(observation.inspections, active, idle, observation.now)
 
 
 def _evaluations(observation: RoundObservation, placement: RoundPlacement) -> EvaluationPlan:

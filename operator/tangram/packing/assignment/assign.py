@@ -83,7 +83,7 @@ def _stay_all(work: AssignmentState, classes: GPUClasses, counts: SolutionCounts
     """Leave the replicas of all demands where they are, as many as the counts keep."""
     quota = None if counts.keeps is None else Counter(counts.keeps)
     for demand in work.fleet.demands:
-        _Staying(work, demand, classes.name, quota).leave(counts.taken.get(demand.id, {}))
+        _StayingReplicas(work, demand, classes.name, quota).leave(counts.taken.get(demand.id, {}))
 
 
 def _fill_all(work: AssignmentState, counts: SolutionCounts) -> None:
@@ -221,7 +221,7 @@ def _gangs(work: AssignmentState, counts: SolutionCounts) -> None:
             work.free.setdefault(shape, []).append(spot_of(work, shape, unit.take(size), 0, exists=True))
 
 
-class _Staying:
+class _StayingReplicas:
     """The replicas of one demand that stay where they are; those in crowded places go first.
 
     `quota`: replicas of each owner tag that may stay; None: the model did not tell owners apart.

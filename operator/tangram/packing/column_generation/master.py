@@ -76,17 +76,18 @@ class Master:
         self._low, self._high = [d[0] for d in domains], [d[-1] for d in domains]
         self._outer = [index for index in range(len(domains)) if index not in self._inner]
         self._rows = [row for row in rows_of(model.cp) if not self._within_one(row)]
-        self._limits = dict[int, int]()  # priority -> row
-        for priority, terms in model.unmet.items():
-            self._limits[priority] = len(self._rows)
-            self._rows.append(_limit_row(terms))
+        self._limits = {priority: row for row, priority in enumerate(model.unmet, len(self._rows))}
+        self._rows += [_limit_row(terms) for terms in model.unmet.values()]
         self._entries = _entries(self._rows)
         self._blocks = self._priced_blocks()
         self._extra = self._supplied(model)
         self._program = self._restricted()
         self._goal: dict[int, int] = {}
         self._effort, self._slack = PricingEffort(_MOST_LABELS), FINE
-        for demand in model.demands:
+        self._add_first_columns()
+
+    def _add_first_columns(self) -> None:
+        for demand in self._model.demands:
             if demand.limits is not None:
                 self.add(demand.id, _first(demand))
 

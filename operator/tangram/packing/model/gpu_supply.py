@@ -31,14 +31,14 @@ def _add_converted(model: Model, in_mig: Mapping[tuple[GPUKind, Origin], Terms],
     """Add what becomes of the GPUs that nodes leave in MIG mode or bring into it, `in_mig` by origin."""
     most = sum(len(ids) for c in model.classes.existing if c.is_node for ids in c.members)
     for number, converted in enumerate(model.classes.converted):
-        kind, origin = converted.kind, converted.origin
-        counts = [model.cp.new_int_var(0, most, f"v{number}.{t}") for t in range(len(converted.targets))]
-        gpus = in_mig.get((kind, origin), Terms())
+        kind, targets = converted.kind, converted.targets
+        counts = [model.cp.new_int_var(0, most, f"v{number}.{t}") for t in range(len(targets))]
+        gpus = in_mig.get((kind, converted.origin), Terms())
         model.cp.add(cp_model.LinearExpr.sum(counts) == gpus.expression)
         model.converted.append(counts)
-        for variable, target in zip(counts, converted.targets, strict=True):
+        for variable, target in zip(counts, targets, strict=True):
             _offer(model, kind, variable, target, hours)
-            if origin.mig_enabled and target.kind == "idle":
+            if converted.origin.mig_enabled and target.kind == "idle":
                 model.may_leave_mig.setdefault(kind.sku, Terms()).add(variable)
 
 

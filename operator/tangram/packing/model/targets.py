@@ -137,12 +137,12 @@ def _unbeaten(rules: Rules, slots: tuple[Slot, ...], lasting: tuple[Slot, ...]) 
     """
     fixed = frozenset(slot.placement.profile for slot in slots if slot.fixed)
     needed = sum(_option(rules.board, slot.placement) for slot in slots if slot.fixed)
-    staying = _Staying(rules, lasting)
+    lasting_instances = _LastingInstances(rules, lasting)
     best: dict[int, tuple[int, _CutLayout]] = {}
     for rank, cut in enumerate(_cuts(rules, fixed)):
         if needed & ~cut.options:
             continue
-        vector = cut.vector + staying.of(cut)[0]
+        vector = cut.vector + lasting_instances.of(cut)[0]
         if vector not in best or cut.stranded < best[vector][1].stranded:
             best[vector] = rank, cut
     same = _vector(rules, (slot.placement for slot in slots))
@@ -153,7 +153,7 @@ def _unbeaten(rules: Rules, slots: tuple[Slot, ...], lasting: tuple[Slot, ...]) 
         Target(
             kind="cut",
             supply=cut.supply if not foreign else _supply(rules, (p for p in cut.layout if p not in foreign)),
-            kept=staying.of(cut)[1],
+            kept=lasting_instances.of(cut)[1],
             used=1,
             stranded=cut.stranded,
             layout=cut.layout,
@@ -162,7 +162,7 @@ def _unbeaten(rules: Rules, slots: tuple[Slot, ...], lasting: tuple[Slot, ...]) 
     ]
 
 
-class _Staying:
+class _LastingInstances:
     """The replicas of lasting instances that stay under a cut: as a vector, and by owner tag."""
 
     def __init__(self, rules: Rules, lasting: tuple[Slot, ...]) -> None:
