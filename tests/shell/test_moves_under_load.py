@@ -194,7 +194,7 @@ def test_a_load_about_the_threshold_of_a_move_moves_replicas_once():
 def test_a_steady_noisy_load_moves_nothing_and_is_no_news():
     rng = Random(7)
     chat = fleet()
-    chat.run(2 * 3600, lambda _: rng.gauss(40.0, 1.0), (1200.0, 200.0))
+    chat.run(4 * 3600, lambda _: rng.gauss(40.0, 1.0), (1200.0, 200.0))
     settled = chat.decisions[-120:]  # the mean of the lengths has come near the present ones
 
     assert len({(planned.shape, planned.desired) for _, planned in settled}) == 1

@@ -19,7 +19,8 @@ from tangram.scaling.state import ScalingMemory, ScalingParams
 
 MOST_REPLICAS = 10_000  # that are ever recommended
 MOST_AVERAGED = 30  # bins of the load that are averaged
-_LASTING_BUDGET = 0.5  # share of the error budget down to which replicas are removed
+# Share of the error budget down to which replicas are removed, and of the expected load that they then carry.
+_LASTING_BUDGET, _LASTING_LOAD = 0.5, 1.05
 # Error budgets that are planned with beyond the one of the objective while no request misses. Those of an
 # hour, or those of which a hundred may miss, are assumed to have missed twice as often as allowed before.
 _GIVEN_BACK, _ASSUMED_S, _ASSUMED_MISSES, _ASSUMED_SHARE = 3.0, 3600.0, 100.0, 2.0
@@ -60,8 +61,8 @@ def needed(
     certain = misses.of_certain_load
     bounds = ((misses, allowed if is_mixed else planned_budget(memory, allowed)), (certain, allowed))
     replicas, part = _fewest(bounds, replica_rate)
-    lasting_bounds = tuple((load, _LASTING_BUDGET * share) for load, share in bounds)
-    lasting, lasting_part = _fewest(lasting_bounds, replica_rate)
+    more = ExpectedMisses(load.certain.times(_LASTING_LOAD), capacity, backlog)
+    lasting, lasting_part = _fewest(((misses, _LASTING_BUDGET * bounds[0][1]), (more, allowed)), replica_rate)
     bound, budget = max(bounds, key=lambda bound: bound[0].replicas_within(bound[1], replica_rate))
     return ReplicaNeed(
         replicas,

@@ -78,6 +78,10 @@ class Forecast:
         rate = min(self.expected, self.rates[-1])
         return Forecast(self.horizon_s, self.expected, (rate,) * len(self.rates))
 
+    def times(self, factor: float) -> "Forecast":
+        """Return the forecast of so many times the load."""
+        return Forecast(self.horizon_s, factor * self.expected, tuple(factor * rate for rate in self.rates))
+
     def mean_of(self, function: Callable[[float], float]) -> float:
         """Return the expectation of a function of the load."""
         if self.rates[0] == self.rates[-1]:  # ascending: all are equal
