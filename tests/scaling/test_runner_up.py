@@ -129,10 +129,9 @@ def test_the_runner_up_costs_one_more_evaluation_at_most(monkeypatch, replica_ra
     for budget in (found.error_budget, found.error_budget / 2):
         misses.least_part(budget, misses.replicas_within(budget, capacity.rate_at(90)))
     misses.share(found.replicas)
-    for certain in (misses.of_certain_load, ExpectedMisses(found.load.certain.times(1.05), capacity)):
-        certain.least_part(
-            found.error_budget, certain.replicas_within(found.error_budget, capacity.rate_at(90))
-        )
+    more = ExpectedMisses(found.load.certain.times(1.05), capacity)
+    for certain, budget in ((misses.of_certain_load, 0.1), (more, 0.05)):
+        certain.least_part(budget, certain.replicas_within(budget, capacity.rate_at(90)))
 
     assert len(with_runner_up) <= len(evaluated) + 1
     if found.replicas > 1:

@@ -62,7 +62,10 @@ def needed(
     bounds = ((misses, allowed if is_mixed else planned_budget(memory, allowed)), (certain, allowed))
     replicas, part = _fewest(bounds, replica_rate)
     more = ExpectedMisses(load.certain.times(_LASTING_LOAD), capacity, backlog)
-    lasting, lasting_part = _fewest(((misses, _LASTING_BUDGET * bounds[0][1]), (more, allowed)), replica_rate)
+    lasting_bounds = tuple(
+        (later, _LASTING_BUDGET * share) for later, (_, share) in zip((misses, more), bounds, strict=True)
+    )
+    lasting, lasting_part = _fewest(lasting_bounds, replica_rate)
     bound, budget = max(bounds, key=lambda bound: bound[0].replicas_within(bound[1], replica_rate))
     return ReplicaNeed(
         replicas,
