@@ -58,15 +58,12 @@ def needed(
     allowed, replica_rate = 1 - percentile / 100, capacity.rate_at(percentile)
     predicted = outlook.capacity.rate_at(percentile)
     is_mixed = outlook.capacity.beside is not None  # what then misses is not counted
+    planned = allowed if is_mixed else planned_budget(memory, allowed)
     certain = misses.of_certain_load
-    bounds = ((misses, allowed if is_mixed else planned_budget(memory, allowed)), (certain, allowed))
-    replicas, part = _fewest(bounds, replica_rate)
+    replicas, part, bound, budget = _fewest(((misses, planned), (certain, allowed)), replica_rate)
     more = ExpectedMisses(load.certain.times(_LASTING_LOAD), capacity, backlog)
-    lasting_bounds = tuple(
-        (later, _LASTING_BUDGET * share) for later, (_, share) in zip((misses, more), bounds, strict=True)
-    )
-    lasting, lasting_part = _fewest(lasting_bounds, replica_rate)
-    bound, budget = max(bounds, key=lambda bound: bound[0].replicas_within(bound[1], replica_rate))
+    kept = ((misses, _LASTING_BUDGET * planned), (more, _LASTING_BUDGET * allowed))
+    lasting, lasting_part, *_ = _fewest(kept, replica_rate)
     return ReplicaNeed(
         replicas,
         lasting,
@@ -84,12 +81,16 @@ def needed(
     )
 
 
-def _fewest(bounds: Sequence[tuple["ExpectedMisses", float]], replica_rate: float) -> tuple[int, float]:
-    """Return the fewest replicas within the error budget of each load, and how many are enough if the last of
-    them may be a smaller one.
+def _fewest(
+    bounds: Sequence[tuple["ExpectedMisses", float]], replica_rate: float
+) -> tuple[int, float, "ExpectedMisses", float]:
+    """Return the fewest replicas within the error budget of each load, how many are enough if the last of
+    them may be a smaller one, and the load that needs most of them, with its budget: the first of several.
     """
-    replicas = max(misses.replicas_within(budget, replica_rate) for misses, budget in bounds)
-    return replicas, max(misses.least_part(budget, replicas) for misses, budget in bounds)
+    counts = [misses.replicas_within(budget, replica_rate) for misses, budget in bounds]
+    replicas = max(counts)
+    part = max(misses.least_part(budget, replicas) for misses, budget in bounds)
+    return replicas, part, *bounds[counts.index(replicas)]
 
 
 def planned_budget(memory: ScalingMemory, allowed: float) -> float:

@@ -83,9 +83,8 @@ class ScalingMemory:
     corrected_for: Objectives | None = None  # whose misses it explains
     corrected_at: float | None = None  # percentile in whose highest load `load_misses` has its loads
     load_misses: LoadMisses = field(default_factory=LoadMisses)  # from which it follows
-    missed: MissedRequests = field(
-        default_factory=MissedRequests
-    )  # of either objective, those of unknown loads among them
+    # Of either objective, those that came at an unknown load among them.
+    missed: MissedRequests = field(default_factory=MissedRequests)
     loads: tuple[float, ...] = ()  # per replica over the predicted one, of the last minutes
     queued_load: float = 0.0  # at which their misses count: the highest since requests wait
     serving: tuple[tuple[float, int], ...] = ()  # time and ready replicas of each round of the last minute

@@ -143,9 +143,15 @@ def _floor(history: LoadHistory) -> float:
     return 1.0 / history.step_s
 
 
+@lru_cache(maxsize=1024)
+def _levels(history: LoadHistory) -> Sequence[float]:
+    """Return the average after each bin by which levels are compared. It changes once per bin."""
+    return _averages(_filled(history.rates), history.step_s / AVERAGES_S[0])
+
+
 def _level_step(history: LoadHistory, rate: float) -> int:
     """Return the step of a tenth of the present level, the average by which levels are compared."""
-    levels = _averages(_filled(history.rates), history.step_s / AVERAGES_S[0])
+    levels = _levels(history)
     level = _averaged(levels[-1], rate, history.step_s / AVERAGES_S[0]) if levels else rate
     return round(math.log(level + LEVEL_REQUESTS * _floor(history), STEP))
 
@@ -162,7 +168,7 @@ def _margins(history: LoadHistory, steps: int, level_step: int) -> tuple[tuple[_
     ages = [0.5 ** ((count - 1 - place) * halves) for place in range(count)]
     alike = [
         _alike(math.log(level + LEVEL_REQUESTS * floor) - level_step * math.log(STEP))
-        for level in _averages(rates, history.step_s / AVERAGES_S[0])
+        for level in _levels(history)
     ]
     priors = [_prior(rates[-1] if rates else 0.0, history, quantile) for quantile in _QUANTILES]
     margins, losses, known = [], [], 0.0
@@ -174,8 +180,9 @@ def _margins(history: LoadHistory, steps: int, level_step: int) -> tuple[tuple[_
                 continue
             scale = math.sqrt(max(level, floor))
             errors.append(_Error((rates[target] - level) / scale, ages[target], scale, alike[place]))
-        known = max(known, sum(error.at_level.weight for error in errors))
-        quantiles = _error_quantiles(errors, priors)
+        at_level = [error.at_level for error in errors]
+        known = max(known, sum(error.weight for error in at_level))
+        quantiles = _error_quantiles(at_level, priors)
         margins.append((base, quantiles))
         losses.append(_loss(errors, quantiles[_JUDGED], _QUANTILES[_JUDGED]))
     best = min((loss for loss in losses if loss is not None), default=0.0)
@@ -241,7 +248,7 @@ def _error_quantiles(errors: Sequence[_Error], priors: Sequence[float]) -> tuple
     """Return the quantiles of the errors; with few of them, towards the priors."""
     if not errors:
         return tuple(priors)
-    ordered = sorted(error.at_level for error in errors)
+    ordered = sorted(errors)
     total = sum(error.weight for error in ordered)
     nearest = min(1.0, max(error.alike for error in errors))
     independent = nearest * total**2 / sum(error.weight**2 for error in ordered)

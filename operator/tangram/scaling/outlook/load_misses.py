@@ -17,6 +17,11 @@ _LEAST_PROBABILITY = 1e-9
 _OVERLOAD = 0.5  # predicted share of misses from which on a load counts as more than a replica carries
 
 
+def _kept_share(seconds: float) -> float:
+    """Return the share of old counts that is left after so much time."""
+    return float(0.5 ** (max(seconds, 0.0) / HALF_LIFE_S))
+
+
 class MissedRequests(NamedTuple):
     """Requests, and those that missed an objective, whatever the load was; old counts fade."""
 
@@ -26,7 +31,7 @@ class MissedRequests(NamedTuple):
 
     def counted(self, requests: float, missed_share: float, seconds: float) -> "MissedRequests":
         """Return the counts with the requests of so many seconds more."""
-        kept = 0.5 ** (max(seconds, 0.0) / HALF_LIFE_S)
+        kept = _kept_share(seconds)
         return MissedRequests(
             kept * self.requests + requests,
             kept * self.misses + requests * missed_share,
@@ -52,7 +57,7 @@ class LoadMisses:
 
     def faded(self, seconds: float) -> "LoadMisses":
         """Return the counts after so much time without a request."""
-        share = 0.5 ** (max(seconds, 0.0) / HALF_LIFE_S)
+        share = _kept_share(seconds)
         requests, misses = (tuple(share * n for n in counts) for counts in (self.requests, self.misses))
         return LoadMisses(requests, misses, self.loads)
 
