@@ -20,7 +20,7 @@ from tangram.shell.intake.supervision import KopfSupervisor, intake_of
 from tangram.shell.watch import kept_fields
 from tangram.shell.watch.mirror import MirrorSource
 from tests.kube.test_client_calls import served
-from tests.support.kopf_api import DEEP, KopfApi, event
+from tests.support.kopf_api import DEEP, KopfApi, event, supervised
 from tests.support.plain_credentials import PlainCredentials
 
 NEVER_S = 3600.0
@@ -95,17 +95,8 @@ async def intake(api: KopfApi, tick_s: float = NEVER_S, **more: float) -> AsyncI
             clock=clock,
             restarted=made.restarted,
         )
-        tasks = [asyncio.create_task(work) for work in (*(m.run() for m in made.mirrors), supervisor.run())]
-        try:
+        async with supervised(api, supervisor, made.mirrors, client):
             yield made
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await supervisor.end()
-            await client.close()
-        assert supervisor.ended, "kopf stops in time"
-        assert all(" GET " in f" {request}" for request in api.requests), "kopf writes nothing"
 
 
 def new_api(**fields: Any) -> KopfApi:

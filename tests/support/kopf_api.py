@@ -3,14 +3,17 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
 
+from tangram.kube.client import ApiClient
 from tangram.kube.kinds import GROUP, Kind
+from tangram.shell.intake.mirror import IntakeMirror
+from tangram.shell.intake.supervision import KopfSupervisor
 
 DEEP = b'{"a":' * 10_000 + b"1" + b"}" * 10_000
 
@@ -103,3 +106,21 @@ class KopfApi:
 def event(obj: dict[str, Any], kind: str = "MODIFIED") -> bytes:
     """Return a line of a watch."""
     return json.dumps({"type": kind, "object": obj}).encode() + b"\n"
+
+
+@asynccontextmanager
+async def supervised(
+    api: KopfApi, supervisor: KopfSupervisor, mirrors: Iterable[IntakeMirror], client: ApiClient
+) -> AsyncIterator[None]:
+    """Run kopf and its mirrors while the block runs; it then has stopped in time, and written nothing."""
+    tasks = [asyncio.create_task(work) for work in (*(m.run() for m in mirrors), supervisor.run())]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await supervisor.end()
+        await client.close()
+    assert supervisor.ended, "kopf stops in time"
+    assert all(" GET " in f" {request}" for request in api.requests), "kopf writes nothing"

@@ -24,7 +24,7 @@ from tangram.shell.intake.mirror import IntakeMirror
 from tangram.shell.intake.supervision import KopfSupervisor
 from tangram.shell.watch import kept_fields
 from tangram.shell.watch.mirror import MirrorSource
-from tests.support.kopf_api import KopfApi
+from tests.support.kopf_api import KopfApi, supervised
 from tests.support.plain_credentials import PlainCredentials
 
 URL_PATH = "0123456789abcdef"
@@ -165,15 +165,6 @@ async def webhook(
         supervisor = KopfSupervisor(
             run, mirrors, check_s=0.05, clock=clock, restarted=lambda: None, name="kopf of admission"
         )
-        tasks = [asyncio.create_task(work) for work in (*(m.run() for m in mirrors), supervisor.run())]
-        try:
+        async with supervised(api, supervisor, mirrors, client):
             yield Webhook(port, session, certificate, supervisor, outcomes, expiries)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await supervisor.end()
-            await client.close()
-        assert supervisor.ended, "kopf stops in time"
         assert not any(request.startswith("watch ") for request in api.requests), "no watch can fail"
-        assert all(" GET " in f" {request}" for request in api.requests), "kopf writes nothing"
