@@ -140,7 +140,7 @@ def test_seconds_of_children_and_their_children_count_while_they_run_and_afterwa
     ended: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tests.support.process_tree.FRESH_S", 0.0)
-    work = "import time; end = time.process_time() + 0.4\nwhile time.process_time() < end: pass\n"
+    work = "import time; end = time.process_time() + 0.42\nwhile time.process_time() < end: pass\n"
     inner = f"{work}print('done', flush=True); input()"
     outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])"
     before = processor_seconds()
