@@ -46,6 +46,12 @@ def test_a_slower_machine_exceeds_nothing() -> None:
     assert ProcessorBudget(TABLE, before=slower(TABLE)).exceeding(slower(TABLE)) == set()
 
 
+def test_a_file_that_waits_does_not_exceed_its_entry_where_all_others_are_quicker() -> None:
+    quicker = slower(TABLE, 0.5) | {"tests/a.py": 20.0}
+
+    assert ProcessorBudget(TABLE, before=quicker).exceeding(quicker) == set()
+
+
 def test_growth_is_found_on_a_slower_machine() -> None:
     budget = ProcessorBudget(TABLE, before=GROWN)
 

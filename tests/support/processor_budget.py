@@ -4,7 +4,8 @@
 test-budget`, which is `python -m tests.support.processor_budget`, writes that into the table.
 
 One machine is slower than another, and a busy machine slower than a quiet one. So a file is expected to take
-its entry times the ratio of the sums of all other files.
+its entry times the ratio of the sums of all other files. On a quicker machine it is expected to take its entry:
+a file that polls and waits takes as long there.
 """
 
 import json
@@ -40,7 +41,7 @@ class ProcessorBudget:
         for file in known:
             entry, others = self.table[file], table_total - self.table[file]
             ratio = (total - seconds[file]) / others if others else 1.0
-            expected[file] = entry * ratio
+            expected[file] = entry * max(1.0, ratio)
         return expected
 
     def exceeding(self, seconds: Mapping[str, float]) -> set[str]:
