@@ -9,6 +9,8 @@ from tangram.scaling.outlook.miss_curve import MissCurve, Rates, miss_curve
 # Where fewer requests than this, as a share of the rate at a percentile, meet the strictest one, loads count
 # in units of the former.
 _LEAST_REFERENCE = 0.25
+# A prediction that is wrong by a factor of ten may as well be wrong by a thousand: it is of other hardware.
+_FAR, _FARTHER = math.log(10.0), 0.1
 
 
 class CapacityCorrection(NamedTuple):
@@ -21,8 +23,9 @@ class CapacityCorrection(NamedTuple):
     def distance(self, prior: "CapacityCorrection") -> float:
         """Return 1 for a factor of e of the share, a spread of 1, or that some requests miss at any load."""
         newly = (self.unavoidable_share > 0) != (prior.unavoidable_share > 0)
-        ratio = math.log(self.trusted_share / prior.trusted_share)
-        return abs(ratio) + abs(self.load_spread - prior.load_spread) + newly
+        ratio = abs(math.log(self.trusted_share / prior.trusted_share))
+        ratio = min(ratio, _FAR + _FARTHER * (ratio - _FAR))
+        return ratio + abs(self.load_spread - prior.load_spread) + newly
 
 
 AS_PREDICTED = CapacityCorrection()
