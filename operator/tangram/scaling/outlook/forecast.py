@@ -179,7 +179,8 @@ def _margins(history: LoadHistory, steps: int, level_step: int) -> tuple[tuple[_
             if level is None or target >= count or history.rates[target] is None:
                 continue
             scale = math.sqrt(max(level, floor))
-            errors.append(_Error((rates[target] - level) / scale, ages[target], scale, alike[place]))
+            came = rates[target] if target == 0 else (rates[target] + rates[target - 1]) / 2
+            errors.append(_Error((came - level) / scale, ages[target], scale, alike[place]))
         at_level = [error.at_level for error in errors]
         known = max(known, sum(error.weight for error in at_level))
         quantiles = _error_quantiles(at_level, priors)
