@@ -23,7 +23,7 @@ MOST_AVERAGED = 30  # bins of the load that are averaged
 _LASTING_BUDGET, _LASTING_LOAD = 0.5, 1.05
 # Error budgets that are planned with beyond the one of the objective while no request misses. Those of an
 # hour, or those of which a hundred may miss, are assumed to have missed twice as often as allowed before.
-_GIVEN_BACK, _ASSUMED_S, _ASSUMED_MISSES, _ASSUMED_SHARE = 3.0, 3600.0, 100.0, 2.0
+_GIVEN_BACK, _ASSUMED_S, _ASSUMED_MISSES, _ASSUMED_SHARE = 3.0, 1800.0, 100.0, 1.5
 _PART, _LEAST_PART = 0.03, 0.01  # accuracy of a part of a replica, and the smallest one
 _DRAIN_S = 60.0  # within which a queue is to be served beside the arrivals
 _LOOP_S = 30.0  # from a change of the load to an order: half a window of rates and one round
