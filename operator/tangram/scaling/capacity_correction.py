@@ -45,7 +45,7 @@ _FAR = (
 # if as many came at so many times their load: at one load alone, overload would look the same. So it does at
 # any load where the model is wrong by far: more misses than these are no property of requests.
 _AT_LOW_LOAD, _DEVIATIONS = 400.0, 1.0
-_HIGHER, _MOST_UNAVOIDABLE = 1.5, 0.1
+_HIGHER, _MOST_UNAVOIDABLE, _MORE = 1.5, 0.1, 4.0
 
 
 def corrected(
@@ -157,16 +157,21 @@ def _fitted(memory: ScalingMemory, capacity: ReplicaCapacity, predicted: float) 
     shares = {min(max(share * step, LEAST_SHARE), MOST_SHARE) for step in _SHARE_STEPS}
     spreads = {min(max(round(spread + step, 1), 0.0), MOST_SPREAD) for step in _SPREAD_STEPS}
     pairs = (*product(sorted(shares), sorted(spreads)), *_FAR)
-    missed = _missed_at_low_load(memory.load_misses)
-    unavoidable = sorted({0.0, memory.prior.unavoidable_share if missed is None else missed})
+    missed = _missed_at_low_loads(memory.load_misses)
+    unavoidable = sorted({0.0, *(missed or (memory.prior.unavoidable_share,))})
     tried = (CapacityCorrection(*pair, least) for least in unavoidable for pair in pairs)
     return replace(memory, correction=max(tried, key=plausibility))
 
 
-def _missed_at_low_load(counts: LoadMisses) -> float | None:
-    """Return the share of the requests at the lowest loads that missed, at least; None: it is not known."""
-    requests, misses, load = counts.lowest(_AT_LOW_LOAD)
-    if counts.requests_from(_HIGHER * load) < _AT_LOW_LOAD:
-        return None
-    share = max(0.0, misses - _DEVIATIONS * math.sqrt(_CORRELATED * misses)) / requests
-    return share if share <= _MOST_UNAVOIDABLE else 0.0
+def _missed_at_low_loads(counts: LoadMisses) -> list[float]:
+    """Return the share of the requests at the lowest loads that missed, at least, of more and more requests;
+    none if it is not known.
+    """
+    shares, least = [], _AT_LOW_LOAD
+    while True:
+        requests, misses, load = counts.lowest(least)
+        if counts.requests_from(_HIGHER * load) < _AT_LOW_LOAD:
+            return shares
+        share = max(0.0, misses - _DEVIATIONS * math.sqrt(_CORRELATED * misses)) / requests
+        shares.append(share if share <= _MOST_UNAVOIDABLE else 0.0)
+        least = _MORE * requests
