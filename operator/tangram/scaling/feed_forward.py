@@ -24,6 +24,8 @@ _LASTING_BUDGET, _LASTING_LOAD = 0.5, 1.05
 # Error budgets that are planned with beyond the one of the objective while no request misses. Those of an
 # hour, or those of which a hundred may miss, are assumed to have missed twice as often as allowed before.
 _GIVEN_BACK, _ASSUMED_S, _ASSUMED_MISSES, _ASSUMED_SHARE = 3.0, 1800.0, 100.0, 1.5
+# Of the error budget, for misses that replicas prevent, where the others use up the rest of it.
+_PREVENTABLE = 0.5
 _PART, _LEAST_PART = 0.03, 0.01  # accuracy of a part of a replica, and the smallest one
 _DRAIN_S = 60.0  # within which a queue is to be served beside the arrivals
 _LOOP_S = 30.0  # from a change of the load to an order: half a window of rates and one round
@@ -147,10 +149,12 @@ class ExpectedMisses:
         """Return the fewest replicas with at most this share of misses, as far as they are worth it.
 
         Replicas are worth it if together they prevent as many misses as so many fully used ones are allowed:
-        where requests miss whatever the load is, ever more replicas would prevent ever fewer. One alone may
-        prevent none: a burst misses until there are replicas for all of it.
+        a load that hardly ever comes would need ever more of them. One alone may prevent none: a burst misses
+        until there are replicas for all of it. Where some requests miss whatever the load is, half of the
+        budget is for the others.
         """
-        most = _first(lambda count: self.share(count) <= budget, 1)
+        reachable = max(budget, self.share(MOST_REPLICAS) + _PREVENTABLE * budget)
+        most = _first(lambda count: self.share(count) <= reachable, 1)
         allowed = budget * replica_rate
         worth, least = 1, math.inf
         for count in _counts(most):
