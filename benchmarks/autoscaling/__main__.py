@@ -1,7 +1,7 @@
 """Scaling laws at equal attainment, in simulations: published ones, the operator's, and an oracle.
 
     python -m benchmarks.autoscaling [--scenario NAME,…] [--laws NAME,…] [--seeds N] [--hours H] [--processes N] [--out DIR]
-    python -m benchmarks.autoscaling --as-asked [--held-out]
+    python -m benchmarks.autoscaling --as-asked [--drawn SEED]
     python -m benchmarks.autoscaling --disturbances
     python -m benchmarks.autoscaling --quick
 
@@ -23,7 +23,7 @@ from pathlib import Path
 from benchmarks.autoscaling import as_asked, compared_laws, disturbances, report, runs, scenarios
 from benchmarks.autoscaling.compare import collected
 from benchmarks.autoscaling.runs import Record
-from benchmarks.autoscaling.traffic_kinds import KINDS
+from benchmarks.autoscaling.traffic_kinds import KINDS, drawn_kinds
 
 QUICK_LAWS = ("tangram", "static", "hpa-running")
 
@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--as-asked", action="store_true", help="our law as asked, on kinds of traffic or --scenario"
     )
     parser.add_argument(
-        "--held-out", action="store_true", help="with --as-asked: the kinds that shaped no law"
+        "--drawn", type=int, metavar="SEED", help="with --as-asked: kinds that are drawn by a seed"
     )
     args = parser.parse_args(arguments)
     if args.as_asked:
@@ -80,8 +80,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _as_asked(args: argparse.Namespace) -> int:
-    kinds = [name for name, kind in KINDS.items() if kind.is_held_out == args.held_out]
-    chosen = [scenarios.BY_NAME[name] for name in args.scenario or kinds]
+    kinds = KINDS if args.drawn is None else drawn_kinds(args.drawn)
+    chosen = [scenarios.of_kind(name) for name in kinds]
+    if args.scenario:
+        chosen = [scenarios.BY_NAME[name] for name in args.scenario]
     done = as_asked.measured(
         chosen,
         args.out / "runs.jsonl",

@@ -87,8 +87,12 @@ _LONG_REQUESTS = {
     "answers-and-prompts": ("Qwen3-14B", 5000, 80),
     "bursty-classes": ("Llama-3.1-8B", 5000, 200),
 }
-OF_KINDS = tuple(
-    Scenario(
+
+
+def of_kind(name: str) -> Scenario:
+    """Return the scenario of a kind of traffic."""
+    model, ttft_ms, tpot_ms = _LONG_REQUESTS.get(name.partition("@")[0], _CHAT)
+    return Scenario(
         name,
         Path(traffic_kinds.__file__),
         1,
@@ -97,8 +101,9 @@ OF_KINDS = tuple(
         is_bisected=True,
         kind=name,
     )
-    for name, (model, ttft_ms, tpot_ms) in ((name, _LONG_REQUESTS.get(name, _CHAT)) for name in KINDS)
-)
+
+
+OF_KINDS = tuple(of_kind(name) for name in KINDS)
 DEFAULT = tuple(scenario.name for scenario in SCENARIOS)
 BY_NAME = {scenario.name: scenario for scenario in (*SCENARIOS, *UNSEEN, *OF_KINDS)}
 # The smoke: a few minutes of `conv`.

@@ -5,20 +5,23 @@ import pytest
 from benchmarks.autoscaling import as_asked
 from benchmarks.autoscaling.compared_laws import BY_NAME
 from benchmarks.autoscaling.knob_bisection import next_knob
-from benchmarks.autoscaling.traffic_kinds import KINDS, kind_traffic
+from benchmarks.autoscaling.traffic_kinds import drawn_kinds, kind_of, kind_traffic
+
+DRAWN = drawn_kinds(1)
 
 
-def test_a_third_of_the_kinds_is_held_out():
-    held_out = [name for name, kind in KINDS.items() if kind.is_held_out]
-    assert (len(held_out), len(KINDS)) == (5, 15)
+def test_kinds_are_drawn_by_their_seed():
+    assert drawn_kinds(1) == DRAWN
+    assert {name.partition("@")[0] for name in DRAWN} == {name.partition("@")[0] for name in drawn_kinds(2)}
+    assert not set(DRAWN.values()) & set(drawn_kinds(2).values())
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", [*DRAWN, "bursty-classes"])
 def test_a_kind_is_always_the_same_sorted_requests_of_all_its_classes(name):
     trace = kind_traffic(name)
 
     arrivals = [request.arrival_s for request in trace.requests]
-    expected = sum(described.expected_requests for described in KINDS[name].classes)
+    expected = sum(described.expected_requests for described in kind_of(name).classes)
     assert arrivals == sorted(arrivals)
     assert len(arrivals) == pytest.approx(expected, rel=0.1)
     assert kind_traffic(name) == trace
