@@ -21,6 +21,17 @@ def test_the_objective_is_met_after_an_hour(changes):
     assert 0.9 < outcome.cost < 1.9
 
 
+@pytest.mark.parametrize("needed", [1.5, 2.4])
+def test_a_prediction_of_other_hardware_is_given_up(needed):
+    far = replace(RIGHT, share=0.002, spread=0.3, needed=needed, noise=0.02, first=1)
+
+    outcome = served(far, hours=2, seed=0)
+
+    assert outcome.missed_share <= 0.05
+    assert outcome.cost < 2.2
+    assert outcome.changes <= 4
+
+
 def test_the_last_line_is_a_summary(capsys):
     main(["--services", "1", "--hours", "2"])
 

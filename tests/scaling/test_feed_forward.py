@@ -12,7 +12,7 @@ from tangram.scaling import feed_forward as law
 from tangram.scaling.outlook.forecast import Forecast
 from tangram.scaling.outlook.load_history import LoadHistory
 from tangram.scaling.outlook.load_outlook import LoadOutlook
-from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
+from tangram.scaling.outlook.replica_capacity import CapacityCorrection, ReplicaCapacity
 from tangram.scaling.sample import Window
 from tests.support.fleet import intent
 
@@ -180,6 +180,16 @@ def test_replicas_for_a_burst_are_worth_it_together_where_one_alone_prevents_not
 
     assert misses.share(3) == pytest.approx(misses.share(15), abs=0.01)
     assert misses.replicas_within(0.1, 2.0) == 20
+
+
+def test_half_of_the_budget_is_for_misses_that_replicas_prevent_where_the_others_use_it_up():
+    gentle = ReplicaCapacity(((99, 1.0), (95, 1.15), (90, 1.2), (50, 1.3)))
+    known = gentle.corrected(CapacityCorrection(load_spread=0.5, unavoidable_share=0.012))
+    misses = law.ExpectedMisses(burst_of(5.0, 5.0, 0), known)
+
+    found = misses.replicas_within(0.01, known.rate_at(99))
+
+    assert misses.share(found) <= 0.012 + 0.005 < misses.share(found - 1)
 
 
 def test_replicas_for_a_load_that_hardly_ever_comes_are_not_worth_it():
