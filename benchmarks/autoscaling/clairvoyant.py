@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
+from benchmarks.autoscaling.collector_pause import paused_collector
 from benchmarks.autoscaling.oracle import Schedule, ScheduleFamily, cheapest_schedule, clairvoyant_cover
 from benchmarks.autoscaling.prepared_scenario import PreparedScenario
 from tangram.simulator.cluster.start_times import Delay, StartTimes
@@ -57,13 +58,17 @@ def oracle(
     """Return the oracle of each attainment; None: no schedule reached it."""
     known = replace(scenario, start_times=_mean_times(scenario.start_times))
     loads, most = load(known), known.intent.max_replicas
-    # Each pod is scraped once: a schedule reads no metrics.
-    settings = SimulationSettings(known.nodes, seed=seed, scrape_interval_s=known.trace.duration_s)
+    # A schedule reads no metrics. Each pod is scraped once.
+    settings = SimulationSettings(
+        known.nodes, seed=seed, scrape_interval_s=known.trace.duration_s, has_metrics=False
+    )
     starts: dict[Schedule, int] = {}
 
     @cache
     def replay(schedule: Schedule) -> tuple[float, float]:
-        result = run((known.deployment(ScheduledReplicas(schedule), schedule[0]),), settings).deployments[0]
+        deployment = known.deployment(ScheduledReplicas(schedule), schedule[0])
+        with paused_collector():
+            result = run((deployment,), settings).deployments[0]
         starts[schedule] = result.use.starts
         return result.use.usd, result.attainment.share
 

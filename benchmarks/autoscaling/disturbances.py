@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from benchmarks.autoscaling import compared_laws
+from benchmarks.autoscaling.collector_pause import paused_collector
 from benchmarks.autoscaling.prepared_scenario import GPUS_PER_NODE, PreparedScenario, prepared
 from benchmarks.autoscaling.report import table
 from benchmarks.autoscaling.scenarios import BY_NAME, H100
@@ -114,7 +115,8 @@ def one(disturbance: Disturbance, name: str, seed: int = 1) -> dict[str, float]:
         law = compared_laws.BY_NAME[name].controller(scenario, KNOBS[name])
         deployments.append(scenario.deployment(law))
     settings = SimulationSettings(_nodes(disturbance), seed=seed, faults=disturbance.faults)
-    result = run(tuple(deployments), settings)
+    with paused_collector():
+        result = run(tuple(deployments), settings)
     parts = result.deployments
     return {
         "attainment": min(part.attainment.share for part in parts),

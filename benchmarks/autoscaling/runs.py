@@ -22,6 +22,7 @@ from typing import Any
 
 import tangram
 from benchmarks.autoscaling import clairvoyant, compared_laws, prepared_scenario
+from benchmarks.autoscaling.collector_pause import paused_collector
 from benchmarks.autoscaling.knob_bisection import next_knob
 from benchmarks.autoscaling.prepared_scenario import prepared
 from benchmarks.autoscaling.scenarios import Scenario
@@ -189,7 +190,9 @@ def _run(case: Case) -> Record:
         law.controller(scenario, case.knob),
         law.initial(scenario, case.knob),
     )
-    result = run((deployment,), SimulationSettings(scenario.nodes, seed=case.seed))
+    settings = SimulationSettings(scenario.nodes, seed=case.seed, has_metrics=not law.is_static)
+    with paused_collector():
+        result = run((deployment,), settings)
     return figures(result.deployments[0], result.duration_s, scenario.price_per_hour)
 
 

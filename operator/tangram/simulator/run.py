@@ -2,13 +2,15 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import merge
+from operator import itemgetter
 
 from tangram.capacity.load.engine_events import EngineEvents
 from tangram.capacity.load.prefix_cache import PrefixCache
 from tangram.capacity.load.replica_simulation import ReplicaSimulation
+from tangram.capacity.load.traffic import SimulatedRequest
 from tangram.catalog import InputError
 from tangram.catalog.prices import Prices
 from tangram.fleet import CheckpointFacts, Claim, Intent, Node, Pool, Shape, claiming_pools, pool_price
@@ -61,6 +63,7 @@ class SimulationSettings:
     router: Router = Router.RANDOM
     gateway_wait_s: float = 60.0  # of requests while no pod is ready; 0: they are refused
     prefix_caching: bool = False
+    has_metrics: bool = True  # False: engines count nothing, for scaling laws that read no metrics
     times: ClusterTimes = field(default_factory=ClusterTimes)
     faults: InjectedFaults = field(default_factory=InjectedFaults)
 
@@ -161,9 +164,8 @@ class _Run:
         setup = self.engines.setup(owner_uid, shape)
         cache = PrefixCache(setup.limits.kv_tokens) if self.settings.prefix_caching else None
         longest_s = float(self.by_uid[owner_uid].intent.max_request_s)
-        return ReplicaSimulation(
-            setup.steps, setup.limits, setup.times, EngineEvents(), cache, max_wait_s=longest_s
-        )
+        events = EngineEvents() if self.settings.has_metrics else None
+        return ReplicaSimulation(setup.steps, setup.limits, setup.times, events, cache, max_wait_s=longest_s)
 
     def _gateway(self, intent: Intent, place: int) -> Gateway:
         settings = self.settings
@@ -196,11 +198,8 @@ class _Run:
     def _pass_time(self) -> None:
         events, end_s = self.events, self.end_s
         arrivals = merge(
-            *(
-                [(request.arrival_s, place, request) for request in deployment.trace.requests]
-                for place, deployment in enumerate(self.deployments)
-            ),
-            key=lambda arrival: arrival[0],
+            *(_arrivals(place, deployment.trace) for place, deployment in enumerate(self.deployments)),
+            key=itemgetter(0),
         )
         gateways = [self.gateways[deployment.intent.uid] for deployment in self.deployments]
         for at, place, request in arrivals:
@@ -257,6 +256,12 @@ class _Run:
     def _usd_per_hour(self, pod: SimulatedPod) -> float:
         price = self.prices.replica_hour(*pod.shape.key, pool_price=self.node_prices.get(pod.node))
         return self.prices.required_replica_hour(*pod.shape.key) if price is None else price
+
+
+def _arrivals(place: int, trace: Trace) -> Iterator[tuple[float, int, SimulatedRequest]]:
+    """Yield when the requests of the LLMDeployment at a place arrive, the place and the request."""
+    for request in trace.requests:
+        yield request.arrival_s, place, request
 
 
 def _node_prices(settings: SimulationSettings) -> Mapping[str, float]:

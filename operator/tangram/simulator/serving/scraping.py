@@ -19,7 +19,7 @@ class ObservedEngine:
 
     pod: SimulatedPod
     replica: ReplicaSimulation
-    engine_events: EngineEvents
+    engine_events: EngineEvents | None  # None: the engine counts nothing
     page: EnginePage
     request_s: float  # of a request outside of steps, part of its TTFT
     busy_s: float = 0.0  # at the last scrape
@@ -35,8 +35,8 @@ class Scraper:
 
     def add(self, pod: SimulatedPod, request_s: float, at: float) -> None:
         """Begin to scrape a pod whose engine has started."""
-        if pod.replica is None or pod.replica.events is None:
-            raise ValueError(f"pod {pod.name} has no engine that can be observed")
+        if pod.replica is None:
+            raise ValueError(f"pod {pod.name} has no engine")
         self.engines[pod] = ObservedEngine(pod, pod.replica, pod.replica.events, EnginePage(), request_s)
         phase = luck(self.seed, "scrape", pod.owner_uid, pod.shape, pod.ordinal)
         self.events.add(at + phase * self.prometheus.scrape_interval_s, partial(self._scrape, pod))
@@ -59,9 +59,10 @@ class Scraper:
         else:
             engine = self.engines[pod]
             engine.replica.advance(at)
-            _update(engine, at)
             self._account(engine)
-            self.prometheus.scrape(pod.name, engine.page, at)
+            if engine.engine_events is not None:
+                _update(engine, engine.engine_events, at)
+                self.prometheus.scrape(pod.name, engine.page, at)
         self.events.add(at + self.prometheus.scrape_interval_s, partial(self._scrape, pod))
 
     def _account(self, engine: ObservedEngine) -> None:
@@ -71,21 +72,20 @@ class Scraper:
         engine.busy_s = busy_s
 
 
-def _update(engine: ObservedEngine, at: float) -> None:
+def _update(engine: ObservedEngine, events: EngineEvents, at: float) -> None:
     """Count on the page what happened up to `at`."""
     replica, page, request_s = engine.replica, engine.page, engine.request_s
-    for event in engine.engine_events.until(at):
-        if event.kind is EngineEventKind.TOKEN_GAPS:
-            page.token_gaps(event.request, event.seconds)
+    for event_at, kind, number, seconds in events.until(at):
+        if kind is EngineEventKind.TOKEN_GAPS:
+            page.token_gaps(number, seconds)
             continue
-        number = event.request
         request, arrival = replica.requests[number], replica.arrival[number]
-        if event.kind is EngineEventKind.FIRST_TOKEN:
-            page.first_token(event.at - arrival + request_s, request.input_tokens)
+        if kind is EngineEventKind.FIRST_TOKEN:
+            page.first_token(event_at - arrival + request_s, request.input_tokens)
             continue
         gaps = request.output_tokens - 1
-        tpot = (event.at - replica.first[number]) / gaps if gaps else 0.0
-        e2e = event.at - arrival + request_s
+        tpot = (event_at - replica.first[number]) / gaps if gaps else 0.0
+        e2e = event_at - arrival + request_s
         page.finished(tpot, request.input_tokens, request.output_tokens, e2e)
     gauges = replica.gauges(at)
     page.running, page.waiting, page.kv_usage = gauges.running, gauges.waiting, gauges.kv_usage
