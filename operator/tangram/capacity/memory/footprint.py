@@ -43,9 +43,10 @@ class Footprint:
 
     def kv_bytes(self, tokens: float) -> float:
         """Bytes of cache that one request of `tokens` holds: a windowed layer keeps its window only."""
-        return self.state_bytes + sum(
-            per_token * min(tokens, window or tokens) for per_token, window in self.kv
-        )
+        held: float = 0
+        for per_token, window in self.kv:  # each simulated step asks: no generator
+            held += per_token * (window if window and window < tokens else tokens)
+        return self.state_bytes + held
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -65,7 +66,12 @@ class Footprint:
 
     def reaches(self, context: float) -> Reaches:
         """Return what one query costs that attends to `context` keys, by kind of layer."""
-        return tuple((flops, min(context, window or context)) for flops, window in self.attention_flops)
+        return tuple(
+            [
+                (flops, window if window and window < context else context)
+                for flops, window in self.attention_flops
+            ]
+        )
 
 
 def footprint(
