@@ -32,6 +32,7 @@ _MINUTES = 2  # whose mean load misses count at: a request may have arrived in t
 _BURST = 2.0  # times the load of the minute before, from which on a minute counts alone
 _GAP = 2.0  # times the time between two readings, after which a queue is of a load that is not known
 _CORRELATED = 4.0  # requests of one burst miss together: so many count as one
+_ROUNDING = 1e-6  # of log-likelihoods
 _COST = 1 / 0.35  # in nats, of numbers that differ from those before any request: see `distance`
 # Shares and spreads that are tried: neighbours of the present ones, because the two depend on each other, and
 # far ones: the best may be far away, and worse ones may lie between.
@@ -148,10 +149,13 @@ def _fitted(memory: ScalingMemory, capacity: ReplicaCapacity, predicted: float) 
 
     counts = memory.load_misses.occupied()
 
-    def plausibility(correction: CapacityCorrection) -> float:
-        fitted = capacity.corrected(correction)
-        likelihood = counts.log_likelihood(lambda load: fitted.missed_share(load * predicted))
-        return likelihood / _CORRELATED - _COST * correction.distance(memory.prior)
+    def plausibility(correction: CapacityCorrection, least: float = -math.inf) -> float:
+        """Return any number below `least` where it is below that."""
+        fitted, cost = capacity.corrected(correction), _COST * correction.distance(memory.prior)
+        likelihood = counts.log_likelihood(
+            lambda load: fitted.missed_share(load * predicted), _CORRELATED * (least + cost) - _ROUNDING
+        )
+        return likelihood / _CORRELATED - cost
 
     share, spread, _ = memory.correction
     shares = {min(max(share * step, LEAST_SHARE), MOST_SHARE) for step in _SHARE_STEPS}
@@ -159,8 +163,10 @@ def _fitted(memory: ScalingMemory, capacity: ReplicaCapacity, predicted: float) 
     pairs = (*product(sorted(shares), sorted(spreads)), *_FAR)
     missed = _missed_at_low_loads(memory.load_misses)
     unavoidable = sorted({0.0, *(missed or (memory.prior.unavoidable_share,))})
-    tried = (CapacityCorrection(*pair, least) for least in unavoidable for pair in pairs)
-    return replace(memory, correction=max(tried, key=plausibility))
+    tried = [CapacityCorrection(*pair, misses) for misses in unavoidable for pair in pairs]
+    present = memory.correction if memory.correction in tried else tried[0]
+    least = plausibility(present)  # few others come near
+    return replace(memory, correction=max(tried, key=lambda correction: plausibility(correction, least)))
 
 
 def _missed_at_low_loads(counts: LoadMisses) -> list[float]:

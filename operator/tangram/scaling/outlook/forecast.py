@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
+from operator import attrgetter
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -182,7 +183,7 @@ def _margins(history: LoadHistory, steps: int, level_step: int) -> tuple[tuple[_
             came = rates[target] if target == 0 else (rates[target] + rates[target - 1]) / 2
             errors.append(_Error((came - level) / scale, ages[target], scale, alike[place]))
         at_level = [error.at_level for error in errors]
-        known = max(known, sum(error.weight for error in at_level))
+        known = max(known, sum([error.weight for error in at_level]))
         quantiles = _error_quantiles(at_level, priors)
         margins.append((base, quantiles))
         losses.append(_loss(errors, quantiles[_JUDGED], _QUANTILES[_JUDGED]))
@@ -209,17 +210,20 @@ class _Error(NamedTuple):
     @property
     def at_level(self) -> "_Error":
         """The error with the weight that it has at the present level."""
-        return self._replace(weight=self.weight * self.alike)
+        value, weight, scale, alike = self
+        return _Error(value, weight * alike, scale, alike)
+
+
+_ALIKE = attrgetter("alike")
 
 
 def _loss(errors: Sequence[_Error], margin: float, quantile: float) -> float | None:
     """Return the mean pinball loss in requests per second, None without errors."""
-    total = sum(error.weight for error in errors)
+    total = sum([error.weight for error in errors])
     if not total:
         return None
-    return (
-        sum(error.weight * error.scale * _pinball(error.value - margin, quantile) for error in errors) / total
-    )
+    losses = [weight * scale * _pinball(value - margin, quantile) for value, weight, scale, _ in errors]
+    return sum(losses) / total
 
 
 def _weight(loss: float | None, best: float) -> float:
@@ -250,17 +254,18 @@ def _error_quantiles(errors: Sequence[_Error], priors: Sequence[float]) -> tuple
     if not errors:
         return tuple(priors)
     ordered = sorted(errors)
-    total = sum(error.weight for error in ordered)
-    nearest = min(1.0, max(error.alike for error in errors))
-    independent = nearest * total**2 / sum(error.weight**2 for error in ordered)
+    weights = [error.weight for error in ordered]
+    total = sum(weights)
+    nearest = min(1.0, max(map(_ALIKE, errors)))
+    independent = nearest * total**2 / sum([weight**2 for weight in weights])
     share = independent / (independent + PRIOR_COUNT)
     tail = max(LEAST_TAIL, 1 - TAIL_COUNT / max(independent, TAIL_COUNT))
     edges = [min(quantile, tail) * total for quantile in _QUANTILES]
-    sums = list(accumulate(error.weight for error in ordered))
+    sums = list(accumulate(weights))
     last = len(ordered) - 1
     values = [ordered[min(bisect_left(sums, edge), last)].value for edge in edges]
     threshold = ordered[min(bisect_left(sums, tail * total), last)].value
-    excess = sum(e.weight * (e.value - threshold) for e in ordered if e.value > threshold)
+    excess = sum([e.weight * (e.value - threshold) for e in ordered if e.value > threshold])
     beyond = excess / ((1 - tail) * total)
     measured = (
         value if quantile <= tail else threshold + beyond * math.log((1 - tail) / (1 - quantile))

@@ -94,14 +94,17 @@ class LoadMisses:
         """Return the requests at this load and higher ones."""
         return sum(count for count, mean in zip(self.requests, self.loads, strict=True) if mean >= load)
 
-    def log_likelihood(self, missed_share: Callable[[float], float]) -> float:
-        """Return the log-likelihood of the counts if this share of the requests at each load misses.
+    def log_likelihood(self, missed_share: Callable[[float], float], least: float = -math.inf) -> float:
+        """Return the log-likelihood of the counts if this share of the requests at each load misses. Where it
+        is below `least`, any number below that: each class lowers it.
 
         Beyond what a replica carries a queue grows: how many requests miss depends on how long it has grown.
         So a share above `_OVERLOAD` explains fewer misses as well as the share that was counted.
         """
         total, most = 0.0, 1 - _LEAST_PROBABILITY
         for count, missed, load in zip(self.requests, self.misses, self.loads, strict=True):
+            if total < least:
+                break
             if count >= _LEAST_COUNT:
                 highest = max(_OVERLOAD, min(missed / count, most))
                 share = min(max(missed_share(load), _LEAST_PROBABILITY), highest)
