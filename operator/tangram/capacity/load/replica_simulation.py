@@ -209,7 +209,8 @@ class ReplicaSimulation:
     def _make_room(self) -> bool:
         """Preempt from the youngest until the next decode step finds its blocks."""
         preempted = False
-        while self._blocks_in(1) > self.free:
+        phases, size = self.phases, len(self.phases)
+        while phases[self.decode_steps % size] > self.free:
             self._preempt(next(reversed(self.running)))
             preempted = True
         return preempted
@@ -279,8 +280,10 @@ class ReplicaSimulation:
     # -- time ----------------------------------------------------------------------------------------------
 
     def _mixed_step(self, chunks: list[tuple[int, int]]) -> None:
-        tokens = sum(chunk for _, chunk in chunks)
-        pairs = sum(chunk * (self.prefilling[request] + chunk / 2) for request, chunk in chunks)
+        tokens, pairs = 0, 0.0  # a loop: mostly there is one chunk
+        for request, chunk in chunks:
+            tokens += chunk
+            pairs += chunk * (self.prefilling[request] + chunk / 2)
         decoding = len(self.epochs)
         mean = self.context / decoding if decoding else 0.0
         seconds = self.model.step_s(decoding, mean, tokens, pairs / tokens).total

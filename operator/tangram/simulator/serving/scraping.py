@@ -88,4 +88,5 @@ def _update(engine: ObservedEngine, events: EngineEvents, at: float) -> None:
         e2e = event_at - arrival + request_s
         page.finished(tpot, request.input_tokens, request.output_tokens, e2e)
     gauges = replica.gauges(at)
-    page.running, page.waiting, page.kv_usage = gauges.running, gauges.waiting, gauges.kv_usage
+    page.running, page.waiting = float(gauges.running), float(gauges.waiting)
+    page.kv_usage = gauges.kv_usage
