@@ -31,7 +31,7 @@ def test_constant_load_comes_to_a_constant_number_of_replicas():
     assert result.reversals_per_day <= 24.1  # one in the hour: behind the queue of the start
 
 
-def test_it_orders_before_a_reactive_law_would_and_costs_no_more_than_half_again():
+def test_after_a_leap_it_attains_as_much_as_a_reactive_law_that_buys_twice_the_replicas():
     def once(feed_forward):
         controller = law() if feed_forward else OperatorLaw(served_intent(), lambda _: None)
         return run((served(trace, controller, start_times=STARTS),), FLEET).deployments[0]
@@ -45,8 +45,8 @@ def test_it_orders_before_a_reactive_law_would_and_costs_no_more_than_half_again
 
     reactive, forecasting = once(feed_forward=False), once(feed_forward=True)
 
-    assert forecasting.attainment.share >= reactive.attainment.share
-    assert forecasting.use.usd <= 1.5 * reactive.use.usd
+    assert forecasting.attainment.share >= reactive.attainment.share - 0.01
+    assert forecasting.use.usd <= 0.75 * reactive.use.usd
 
 
 def test_an_outage_of_prometheus_changes_nothing():
