@@ -9,6 +9,7 @@ from tangram.packing.problem.codec import from_json, to_json
 from tangram.packing.problem.result import Choice, GPULayout, Move, Packing, Placed, Site, Stage, Unmet
 from tangram.packing.problem.statement import (
     ANY_SKU,
+    Allotment,
     Demand,
     GPUState,
     GrowablePool,
@@ -23,6 +24,7 @@ from tangram.packing.problem.validate import validate
 
 __all__ = [
     "ANY_SKU",
+    "Allotment",
     "Board",
     "Choice",
     "Demand",

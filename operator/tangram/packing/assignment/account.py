@@ -23,10 +23,11 @@ def account(fleet: PreparedFleet, chosen: Mapping[str, MixColumn], assignment: A
     moves = tuple(move for demand in fleet.demands for move in _moves(fleet, demand, assignment, left))
     move_cost = sum(move.cost for move in moves)
     cost = _cost_per_hour(fleet, assignment)
+    allotted = sum(column.cost for column in chosen.values()) / MONEY
     choices = [_choice(fleet, d, chosen[d.id], assignment) for d in fleet.demands if not d.is_foreign]
     return Packing(
         status="FALLBACK",
-        objective=cost * fleet.problem.horizon_h + move_cost,
+        objective=cost * fleet.problem.horizon_h + move_cost + allotted,
         bound=0.0,
         gap=0.0,
         cost_per_hour=cost,

@@ -51,6 +51,7 @@ def _choices(model: Model, prices: Prices) -> None:
             if demand.held:
                 model.drained.setdefault(demand.priority, Terms()).add(variable, column.stops)
             model.share.add(variable, column.price)
+            model.dollars.add(variable, column.cost)
             for shape, count in column.parts:
                 model.taken.setdefault((demand.id, shape), Terms()).add(variable, count)
 

@@ -7,8 +7,15 @@ from dataclasses import dataclass, replace
 from tangram.catalog.prices import Prices
 from tangram.fleet import WHOLE_GPU, ShapeKey, Spread
 from tangram.packing.geometry.layouts import maximal_multisets
-from tangram.packing.problem.mix import Crowded, MixLimits, mix_limits_of
-from tangram.packing.problem.statement import ANY_SKU, DEFAULT_START_H, Demand, GPUState, Instance, Problem
+from tangram.packing.problem.mix import UNMET, Crowded, MixLimits, mix_limits_of
+from tangram.packing.problem.statement import (
+    ANY_SKU,
+    DEFAULT_START_H,
+    Demand,
+    GPUState,
+    Instance,
+    Problem,
+)
 
 MONEY = 100_000  # solver units per USD: a hundredth of a millicent is below every price
 
@@ -36,6 +43,7 @@ class MixColumn:
     price: int  # per hour, in solver units
     unmet: int
     stops: int = 0  # running replicas that stop although the demand lacks some
+    cost: int = 0  # beside the GPUs, over the horizon, in solver units
 
     @property
     def replicas(self) -> int:
@@ -233,13 +241,18 @@ def _prepared(
     room: _FleetCapacity,
 ) -> PreparedDemand:
     slices = tuple((alternatives(problem, part.shape), part.count) for part in demand.slices)
+    columns = _allotted(demand, len(held))
     shapes = {replica.shape for replica in held} | {offer.shape for offer in demand.offers}
     shapes |= {shape for alike, _ in slices for shape in alike}
+    shapes |= {shape for column in columns for shape, _ in column.parts}
     pinned = Counter(replica.shape for replica in held if replica.pinned)
-    hourly = {shape: prices.required_replica_hour(*shape) for shape in pinned}
-    running = Counter(replica.shape for replica in held)
-    limits = None if slices else mix_limits_of(demand, running, pinned, hourly, room, room.crowded(held))
-    no_mix = () if limits is None or limits.items else (MixColumn((), 0, limits.unmet({})),)  # no choice
+    limits = None
+    if not (slices or columns):
+        hourly = {shape: prices.required_replica_hour(*shape) for shape in pinned}
+        running = Counter(replica.shape for replica in held)
+        limits = mix_limits_of(demand, running, pinned, hourly, room, room.crowded(held))
+        if not limits.items:  # no choice
+            columns, limits = (MixColumn((), 0, limits.unmet({})),), None
     return PreparedDemand(
         demand.id,
         demand.priority,
@@ -248,13 +261,27 @@ def _prepared(
         unit={
             shape: units(prices.required_replica_hour(*shape) * demand.start_h) for shape in sorted(shapes)
         },
-        limits=None if no_mix else limits,
-        columns=no_mix,
+        limits=limits,
+        columns=columns,
         slices=slices,
-        least_unmet=0 if limits is None else limits.least_unmet,
+        least_unmet=min((column.unmet for column in columns), default=0)
+        if limits is None
+        else limits.least_unmet,
         pools=demand.pools,
         pays_move_cost=bool(slices) or any(replica.is_priced for replica in held),
     )
+
+
+def _allotted(demand: Demand, running: int) -> tuple[MixColumn, ...]:
+    """Return the allotments of a demand, `running` replicas of which run now."""
+    columns = list[MixColumn]()
+    least = min((allotment.unmet for allotment in demand.allotments), default=0.0)
+    for allotment in demand.allotments:
+        parts = tuple((part.shape, part.count) for part in allotment.parts)
+        stops = running - sum(part.count for part in allotment.parts) if allotment.unmet > least else 0
+        price, unmet = units(allotment.price_per_hour), round(allotment.unmet * UNMET)
+        columns.append(MixColumn(parts, price, unmet, max(0, stops), units(allotment.cost)))
+    return tuple(columns)
 
 
 def _never_surplus(

@@ -85,7 +85,7 @@ class Packing:
     """One decision about the whole fleet."""
 
     status: Status
-    objective: float  # USD over the horizon: GPUs in use, new nodes, and moves
+    objective: float  # USD over the horizon: GPUs in use, new nodes, moves, and costs of allotments
     bound: float  # USD: no packing that leaves as little unmet costs less
     gap: float  # (objective - bound) / objective
     cost_per_hour: float  # USD: GPUs in use and new nodes

@@ -88,11 +88,22 @@ class Offer:
         return ShapeKey(self.sku, self.profile, self.tensor_parallel)
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Allotment:
+    """Replicas that a demand may get as a whole, and what they are worth to it."""
+
+    parts: tuple[Part, ...]  # sorted; none: it gets nothing
+    unmet: float  # share of the demand that is not served then
+    price_per_hour: float = 0.0  # USD: preferred among allotments of equal cost is the cheapest
+    cost: float = 0.0  # USD beside the GPUs, over the horizon
+
+
 @dataclass(frozen=True, slots=True)
 class Demand:
     """One LLMDeployment, served by any numbers of replicas of its offers; or a request for raw slices.
 
-    Any of the requested slices may be left out; those of the SKU `ANY_SKU` may lie on several boards.
+    Any of the requested slices may be left out; those of the SKU `ANY_SKU` may lie on several boards. Of
+    allotments, a demand gets one.
     """
 
     id: str
@@ -100,7 +111,8 @@ class Demand:
     spread: Spread = ANYWHERE
     budget_per_hour: float | None = None  # USD; replicas cost no more together
     start_h: float = DEFAULT_START_H  # hours until a replica that moved serves again
-    slices: tuple[Part, ...] = ()  # of a request; a demand has offers or slices
+    slices: tuple[Part, ...] = ()  # of a request; a demand has offers, slices or allotments
+    allotments: tuple[Allotment, ...] = ()  # one of them is empty
     pools: tuple[str, ...] = ()  # of GPUs (`GPUState.pool`) on which it may stand; none: on any
     offers: tuple[Offer, ...] = ()  # sorted, one per shape; without offers and slices it is not served
     rate: float = 0.0  # requests per second to be served; 0: only `min_replicas` counts

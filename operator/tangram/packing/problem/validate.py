@@ -9,7 +9,16 @@ from itertools import pairwise
 from tangram.catalog import InputError
 from tangram.fleet import WHOLE_GPU
 from tangram.packing.geometry.layouts import Placement, check
-from tangram.packing.problem.statement import ANY_SKU, Demand, GPUState, GrowablePool, Instance, Part, Problem
+from tangram.packing.problem.statement import (
+    ANY_SKU,
+    Allotment,
+    Demand,
+    GPUState,
+    GrowablePool,
+    Instance,
+    Part,
+    Problem,
+)
 
 
 def validate(problem: Problem) -> None:
@@ -93,8 +102,8 @@ def _demand(problem: Problem, demand: Demand) -> None:
     _number(f"{where}.budgetPerHour", demand.budget_per_hour or 0.0)
     if not (0 < demand.spread.node <= 1 and 0 < demand.spread.zone <= 1):
         raise InputError(f"{where}.spread", "shares lie above 0 and at most at 1")
-    if demand.offers and demand.slices:
-        raise InputError(f"{where}.offers", "a demand has offers or slices, not both")
+    if bool(demand.offers) + bool(demand.slices) + bool(demand.allotments) > 1:
+        raise InputError(f"{where}.offers", "a demand has one of offers, slices and allotments")
     _number(f"{where}.rate", demand.rate)
     most = demand.min_replicas if demand.max_replicas is None else demand.max_replicas
     if not 0 <= demand.min_replicas <= most:
@@ -109,6 +118,20 @@ def _demand(problem: Problem, demand: Demand) -> None:
     _unique(f"{where}.slices", (str(part.shape) for part in demand.slices))
     for part in demand.slices:
         _shape(problem, f"{where}.slices", part)
+    _allotments(problem, f"{where}.allotments", demand.allotments)
+
+
+def _allotments(problem: Problem, where: str, allotments: tuple[Allotment, ...]) -> None:
+    _unique(where, (str(allotment.parts) for allotment in allotments))
+    if allotments and all(allotment.parts for allotment in allotments):
+        raise InputError(where, "one of them has no parts: there may be no room for any other")
+    for allotment in allotments:
+        for part in allotment.parts:
+            _shape(problem, where, part)
+        for name in ("unmet", "price_per_hour", "cost"):
+            _number(f"{where}.{name}", getattr(allotment, name))
+        if allotment.unmet > 1:
+            raise InputError(f"{where}.unmet", "is a share from 0 to 1")
 
 
 def _shape(problem: Problem, where: str, part: Part) -> None:
@@ -139,6 +162,8 @@ def _chain(problem: Problem) -> None:
     """Gangs are packed by capacity per size, which is exact only where each size divides the next."""
     sizes = {offer.tensor_parallel for demand in problem.demands for offer in demand.offers}
     sizes |= {part.tensor_parallel for demand in problem.demands for part in demand.slices}
+    allotments = (allotment for demand in problem.demands for allotment in demand.allotments)
+    sizes |= {part.tensor_parallel for allotment in allotments for part in allotment.parts}
     for small, large in pairwise(sorted(sizes)):
         if large % small:
             raise InputError("demands", f"tensor parallelism {small} and {large}: each must divide the next")

@@ -40,8 +40,9 @@ def _chosen(demand: PreparedDemand, run: Run, prices: Prices, columns: tuple[Mix
     if run.solution is not None:
         values = [run.solution[v.index] for v in run.model.chosen[demand.id]]
         return columns[values.index(1)]
-    mixes = [] if demand.limits is None else demand.limits.within(demand.running)
-    possible = [*demand.columns, *(column_of(demand, prices, counts) for counts in mixes)]
+    running, mixes = demand.running, [] if demand.limits is None else demand.limits.within(demand.running)
+    possible = [c for c in demand.columns if all(n <= running.get(shape, 0) for shape, n in c.parts)]
+    possible += [column_of(demand, prices, counts) for counts in mixes]
     return min(possible, key=lambda column: (column.unmet, column.price, column.parts))
 
 

@@ -1,28 +1,26 @@
 """Assign free devices to several LLMDeployments jointly.
 
 In: for each demand, in order of priority, the shapes that would serve it, and the free devices by group. Out:
-an option, a number of replicas and new devices for each. One device carries one replica. CP-SAT is used only
-where not every demand can have the assignment that is best for it alone; results are cached.
+an option, a number of replicas and new devices for each. One device carries one replica. Where not every
+demand can have the assignment that is best for it alone, the packing of the fleet decides, and neither cuts
+nor moves anything. Results are cached.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from itertools import chain
-from typing import Any
+from functools import lru_cache
 
 from tangram.eligibility.isolation import RoundStep, StepsFailed, for_each
-from tangram.fleet import describe
+from tangram.fleet import WHOLE_GPU, describe
+from tangram.packing import Allotment, Demand, GPUState, Part, Problem
 
 _COUNTS = 10  # numbers of replicas below what one option can have that are considered
 _WINDOW = 24  # under shortage, so many demands are assigned jointly, each in a stage of its own
 _WINDOWS = 4  # demands after so many windows are assigned greedily
 # Deterministic seconds of one core: equal problems end equal, well before a plan is overdue.
 _EFFORT_S = 0.6
-_STAGE_SHARE = 0.4  # of the effort that is left, for one stage
-_USD = 10_000  # objective units per USD; one unit is one place in the order of preference
-_UNMET = 720_720  # objective units of a demand that is not served at all
+_RANK_USD = 1e-4  # one place in the order of preference: less than any difference of prices that matters
 _EPSILON = 1e-9
 
 GroupIndex = int
@@ -75,7 +73,6 @@ class DeviceAssignment:
         return all(free[group] >= count for group, count in self.devices)
 
 
-_Cost = Callable[[int, int, DeviceAssignment], int]  # of the assignment at a rank of a demand
 _Ranked = list[DeviceAssignment]  # assignments of one demand, the best first
 
 
@@ -112,7 +109,7 @@ def _raise_for_single_demands(
     """Raise `StepsFailed` if some of the demands, but not all, fail when solved alone."""
     pairs = zip(demands, ranked, strict=True)
     try:
-        for_each(RoundStep.TARGET, pairs, lambda p: p[0].uid, lambda p: _solve([p[1]], free, prices))
+        for_each(RoundStep.TARGET, pairs, lambda p: p[0].uid, lambda p: _place([p[1]], free, prices))
     except StepsFailed as failed:
         if len(failed.faults) < len(demands):
             raise failed from error
@@ -219,84 +216,86 @@ def _without_shortage(
     """Serve every demand as well as alone. None: there is, or was found, no such joint assignment."""
     best = [[a for a in candidates if a.unmet <= candidates[0].unmet + _EPSILON] for candidates in ranked]
     fewest = sum(min(sum(count for _, count in a.devices) for a in candidates) for candidates in best)
-    if fewest > sum(free):
-        return None  # shortage: no need to solve
-    return _solve(best, free, prices)
+    return None if fewest > sum(free) else _place(best, free, prices)  # shortage: no need to solve
 
 
 def _by_windows(
     ranked: Sequence[_Ranked], free: tuple[int, ...], prices: tuple[float, ...]
 ) -> list[DeviceAssignment]:
-    """Under shortage: solve windows of demands, each demand before the next; assign the rest greedily."""
+    """Under shortage: place windows of demands, each demand before the next; assign the rest greedily."""
     left, assignments = list(free), list[DeviceAssignment]()
     jointly = min(len(ranked), _WINDOW * _WINDOWS)
     for start in range(0, jointly, _WINDOW):
         window = ranked[start : min(start + _WINDOW, jointly)]
         fitting = [[a for a in candidates if a.fits(left)] for candidates in window]
-        solution = _solve(fitting, tuple(left), prices, by_priority=True)
-        if solution is None:
-            solution = _greedy(fitting, left)
+        placed = _place(fitting, tuple(left), prices, by_priority=True)
+        if placed is None:
+            placed = _greedy(fitting, left)
         else:
-            _take(solution, left)
-        assignments += solution
+            _take(placed, left)
+        assignments += placed
     return assignments + _greedy(ranked[jointly:], left)
 
 
-def _solve(
+def _place(
     ranked: Sequence[_Ranked], free: tuple[int, ...], prices: tuple[float, ...], *, by_priority: bool = False
 ) -> list[DeviceAssignment] | None:
-    """Choose one assignment per demand with CP-SAT. None: infeasible, or no solution in time.
+    """Choose one assignment per demand by the packing of the fleet. None: infeasible, or none in time.
 
-    Stages: the unmet share (`by_priority`: of one demand after the other); broken spreads and the price of
-    new devices; the price of all devices, at equal price the better rank.
+    `by_priority`: each demand is served before the next one.
     """
-    from tangram.packing.model.cp_model import CpModel, LinearExpr  # noqa: PLC0415 - loads the solver
-    from tangram.packing.search.stages import SolveLimits, SolverTime, solve_model  # noqa: PLC0415
+    from tangram.packing.solve import SolveLimits, solve  # noqa: PLC0415 - loads the solver
 
-    model = CpModel()
-    literals = [[(model.new_bool_var(""), a) for a in candidates] for candidates in ranked]
-    for pairs in literals:
-        model.add_exactly_one([literal for literal, _ in pairs])
-    for group, load in _loads(literals).items():
-        model.add(LinearExpr.weighted_sum(*zip(*load, strict=True)) <= free[group])
-    variables = [literal for pairs in literals for literal, _ in pairs]
-    solver_time, incumbent = SolverTime(SolveLimits(), total_s=_EFFORT_S), None
-    for cost in _stages(ranked, prices, by_priority=by_priority):
-        costs = [cost(i, rank, a) for i, candidates in enumerate(ranked) for rank, a in enumerate(candidates)]
-        objective = LinearExpr.weighted_sum(variables, costs)
-        model.minimize(objective)
-        hint = None if incumbent is None else dict(enumerate(incumbent))
-        solution = solve_model(model, solver_time, _STAGE_SHARE, hint).solution
-        incumbent = incumbent if solution is None else solution
-        if incumbent is None:
-            return None
-        model.add(objective <= sum(incumbent[v.index] * n for v, n in zip(variables, costs, strict=True)))
-    assert incumbent is not None  # noqa: S101 - there is always a stage
-    return [next(a for literal, a in pairs if incumbent[literal.index]) for pairs in literals]
+    by_parts = [{_parts(a): a for a in reversed(candidates)} for candidates in ranked]  # the best of equals
+    packing = solve(
+        _problem(ranked, free, prices, by_priority=by_priority),
+        SolveLimits(deterministic_s=_EFFORT_S, gap=0.0),
+    )
+    pairs = zip(by_parts, packing.choices, strict=True)
+    placed = [assignments[choice.parts] for assignments, choice in pairs if choice.parts in assignments]
+    return placed if len(placed) == len(ranked) else None
 
 
-def _loads(literals: list[list[tuple[Any, DeviceAssignment]]]) -> dict[GroupIndex, list[tuple[Any, int]]]:
-    """Return the devices of each group that the literals take."""
-    loads: dict[GroupIndex, list[tuple[Any, int]]] = {}
-    for literal, assignment in chain.from_iterable(literals):
-        for group, count in assignment.devices:
-            loads.setdefault(group, []).append((literal, count))
-    return loads
+def _problem(
+    ranked: Sequence[_Ranked], free: tuple[int, ...], prices: tuple[float, ...], *, by_priority: bool
+) -> Problem:
+    """Return the problem of giving devices as they are, each of which is packed like a GPU that is not cut.
+
+    The devices of one group are a GPU model of their own. A broken spread costs more than all devices.
+    """
+    wanted = Counter[GroupIndex]()
+    for candidates in ranked:
+        most = Counter[GroupIndex]()
+        for assignment in candidates:
+            most |= Counter(dict(assignment.devices))
+        wanted += most
+    above_all = 1.0 + sum(prices[group] * count for group, count in wanted.items())
+    return Problem(
+        gpus=tuple(
+            GPUState(device, device, _model(group), cuttable=False)
+            for group in range(len(free))
+            for device in (f"{_model(group)}-{n:05}" for n in range(min(free[group], wanted[group])))
+        ),
+        demands=tuple(
+            _demand(number, candidates, above_all, priority=-number if by_priority else 0)
+            for number, candidates in enumerate(ranked)
+        ),
+        prices=tuple((_model(group), price) for group, price in enumerate(prices)),
+    )
 
 
-def _stages(ranked: Sequence[_Ranked], prices: tuple[float, ...], *, by_priority: bool) -> list[_Cost]:
-    """Return the objective of each stage, as the cost of an assignment, in whole numbers."""
-    above_any_price = 1 + round(_USD * sum(max(a.price for a in candidates) for candidates in ranked))
+def _demand(number: int, candidates: _Ranked, spread_cost: float, *, priority: int) -> Demand:
+    # By new devices; none, if no assignment is without one.
+    allotments: dict[tuple[tuple[GroupIndex, int], ...], Allotment] = {(): Allotment((), 1.0)}
+    for rank, a in reversed(tuple(enumerate(candidates))):  # the best of those with equal devices
+        preference = a.price + _RANK_USD * rank
+        allotments[a.devices] = Allotment(_parts(a), a.unmet, preference, spread_cost * a.crowded)
+    return Demand(f"{number:05}", priority, allotments=tuple(allotments.values()))
 
-    def unmet(only: int | None, demand: int, _rank: int, assignment: DeviceAssignment) -> int:
-        return round(assignment.unmet * _UNMET) if only in {None, demand} else 0
 
-    def new_devices(_demand: int, _rank: int, assignment: DeviceAssignment) -> int:
-        price = sum(round(_USD * prices[group]) * count for group, count in assignment.devices)
-        return above_any_price * assignment.crowded + price
+def _parts(assignment: DeviceAssignment) -> tuple[Part, ...]:
+    return tuple(Part(_model(group), WHOLE_GPU, 1, count) for group, count in assignment.devices)
 
-    def total_price(_demand: int, rank: int, assignment: DeviceAssignment) -> int:
-        return round(_USD * assignment.price) + rank
 
-    first = range(len(ranked)) if by_priority else [None]
-    return [*(partial(unmet, demand) for demand in first), new_devices, total_price]
+def _model(group: GroupIndex) -> str:
+    return f"group-{group:05}"
