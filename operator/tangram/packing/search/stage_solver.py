@@ -138,7 +138,7 @@ class StageSolver:
 
         None: there was no solution, or none as good as `incumbent`.
         """
-        model = self.within_reached(build(self.fleet, tuple(demands), classes))
+        model = self._stage_model(tuple(demands), classes)
         objective = TieBreak(goal.terms(model), self._stops(model, goal))
         model.cp.add(objective.terms.expression >= goal.bound)
         model.cp.minimize(objective.combined.expression)
@@ -156,13 +156,22 @@ class StageSolver:
 
     def within_reached(self, model: Model) -> Model:
         """Limit a model to the unmet demand, and the stopped replicas, that earlier stages reached."""
-        for priority, value in self.reached.items():
-            if priority is not None:
-                model.cp.add(model.unmet[priority].expression <= value)
-        for priority, value in self.stopped.items():
-            if priority in model.drained:
-                model.cp.add(model.drained[priority].expression <= value)
+        for priority in self.reached:
+            self._limit(model, priority)
         return model
+
+    def _stage_model(self, demands: tuple[PreparedDemand, ...], classes: GPUClasses) -> Model:
+        """Return a model of few columns and targets; without mixes, one model serves all stages."""
+        if not self.all_mixes.mixes:
+            return self.all_mixes
+        return self.within_reached(build(self.fleet, demands, classes))
+
+    def _limit(self, model: Model, priority: int | None) -> None:
+        if priority is None:
+            return
+        model.cp.add(model.unmet[priority].expression <= self.reached[priority])
+        if priority in self.stopped and priority in model.drained:
+            model.cp.add(model.drained[priority].expression <= self.stopped[priority])
 
     def accept(self, goal: StageGoal, incumbent: Incumbent) -> None:
         """End a stage with its incumbent."""
@@ -173,6 +182,8 @@ class StageSolver:
         if goal.priority is not None and goal.priority in run.model.drained:
             self.stopped[goal.priority] = run.model.drained[goal.priority].value(solution)
         self.settle(goal, incumbent.value)
+        if run.model is self.all_mixes:
+            self._limit(run.model, goal.priority)
 
     def settle(self, goal: StageGoal, value: int) -> None:
         """End a stage: no later stage may have more than `value`."""

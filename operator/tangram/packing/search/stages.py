@@ -203,7 +203,9 @@ class Run:
 
     def carried(self, model: Model) -> dict[int, int]:
         """Return the solution for another model of the same fleet, as a hint; without one, no hint."""
-        return {} if self.solution is None else carried(self.model, self.solution, model)
+        if self.solution is None or model is self.model:
+            return dict(enumerate(self.solution or ()))
+        return carried(self.model, self.solution, model)
 
     def _hint(self) -> dict[int, int]:
         return first_guess(self.model) if self.solution is None else dict(enumerate(self.solution))
