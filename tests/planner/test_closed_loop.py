@@ -14,8 +14,9 @@ from tangram.eligibility.shapes.bundled_engine import on_bundled_engine
 from tangram.eligibility.shapes.serving_requirements import requirements_of
 from tangram.eligibility.shapes.serving_shapes import assessed_shapes
 from tangram.fleet import ApplyDeployment, MIGPolicy, Objective, Pool, Traffic
+from tangram.plan.fleet_input.fleet import read_fleet
+from tangram.plan.offers.node_offers import offers
 from tangram.planner import plan
-from tangram.planner.observe.node_offers import offers
 from tangram.planner.placement.joint_assignment import assign_devices
 from tests.support.fleet import CHECKPOINTS, NOW, intent, node
 from tests.support.kubernetes import Kubernetes
@@ -184,7 +185,7 @@ class Life:
         return carried
 
     def _cost(self, observed):
-        offered, costs = offers(observed), Counter()
+        offered, costs = offers(read_fleet(observed)), Counter()
         for w in observed.workloads:
             pools = self.world.intents[w.owner_uid].pools
             costs[w.owner_uid] += w.replicas * (offered.replica_hour(w.shape, pools) or 0.0)

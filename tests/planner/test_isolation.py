@@ -7,9 +7,10 @@ import pytest
 from tangram.eligibility.isolation import RoundStep, StepsFailed, for_each, isolated
 from tangram.fleet import Claim, Fault, MIGPolicy, Pool, Shape, Traffic
 from tangram.fleet.lengths import around
+from tangram.plan.offers import assessment
 from tangram.planner import decision_draft, plan, planning_round, render_status
 from tangram.planner.observe import back_off
-from tangram.planner.placement import assessment, joint_assignment, placement_targets, replica_limits
+from tangram.planner.placement import joint_assignment, placement_targets, replica_limits
 from tangram.planner.placement.joint_assignment import assign_devices
 from tangram.planner.placement.placement_demand import NO_LIMIT
 from tests.support.fleet import NOW, claims, intent, node, shape, snapshot, workload

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from tangram.fleet import ApplyDeployment, MIGPolicy, Objective, Pool, RemoveDeployment, Spread, Traffic
 from tangram.fleet.lengths import around
 from tangram.packing.search import stages
+from tangram.plan.fleet_input.fleet import read_fleet
+from tangram.plan.offers import assessment
+from tangram.plan.offers.node_offers import offers
 from tangram.planner import plan, render_status
 from tangram.planner.observe.free_capacity import observe_free_devices
-from tangram.planner.observe.node_offers import offers
-from tangram.planner.placement import assessment
 from tangram.planner.placement.joint_assignment import assign_devices
 from tests.support.fleet import NOW, Cluster, claims, intent, node, shape, snapshot, tpot, workload
 
@@ -250,7 +251,7 @@ def test_can_spread_agrees_with_trying_every_distribution(nodes, count, on_node,
         *(replace(node(f"n{i}", mig_1g_10gb=n), zone=zone) for i, (zone, n) in enumerate(nodes) if n)
     )
     m = intent()
-    can_spread = observe_free_devices(observed, (m,)).can_spread(
+    can_spread = observe_free_devices(read_fleet(observed), (m,)).can_spread(
         m.uid, SLICE, count, Spread(on_node, in_zone)
     )
 
@@ -394,7 +395,7 @@ def test_an_unrestricted_llmdeployment_leaves_a_pool_to_one_that_names_it():
 
 
 def price(m, at, observed):
-    return offers(observed).replica_hour(at, m.pools) or 0.0
+    return offers(read_fleet(observed)).replica_hour(at, m.pools) or 0.0
 
 
 def test_a_budget_bounds_the_replicas_and_is_named():

@@ -6,7 +6,8 @@ import pytest
 
 from tangram.catalog.prices import Prices
 from tangram.fleet import Pool
-from tangram.planner.observe.node_offers import offers, running_replica_hour
+from tangram.plan.fleet_input.fleet import read_fleet
+from tangram.plan.offers.node_offers import offers
 from tangram.recommendation.observed.pool_use import pool_use
 from tangram.recommendation.observed.snapshot_input import snapshot_input
 from tangram.recommendation.problem.packing_problem import fleet_problem
@@ -44,8 +45,8 @@ def test_the_first_pool_with_a_price_decides_what_a_node_costs(first, second, ex
     settings = SimulationSettings((the_node,), pools=(first, second), duration_s=3600.0)
 
     costs = {
-        "offered": offers(observed).replica_hour(shape(), ()),
-        "running": running_replica_hour(observed, m.uid, shape()),
+        "offered": offers(read_fleet(observed)).replica_hour(shape(), ()),
+        "running": read_fleet(observed).running_replica_hour(m.uid, shape()),
         "recommended": cost_per_hour(fleet_problem(snapshot_input(observed, (m,)))),
         "of its pool": dict(pool_use(snapshot_input(observed, (m,)), observed))["a"].cost_per_hour,
         "simulated": run((served(poisson_trace(100, 1.0), Schedule([(0, 1)])),), settings).usd,

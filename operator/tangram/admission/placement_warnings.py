@@ -12,8 +12,8 @@ from tangram.eligibility.acceptance import VALID
 from tangram.eligibility.reasons import OFF, PAUSED, Reason
 from tangram.eligibility.shapes.serving_shapes import placement_rule
 from tangram.fleet import Decision, Intent, MIGPolicy, Objective, PoolPolicy, Shape, claiming_pools
-from tangram.planner.observe.free_capacity import may_use
-from tangram.planner.observe.node_offers import offers
+from tangram.plan.fleet_input.fleet import may_use, read_fleet
+from tangram.plan.offers.node_offers import offers
 
 NO_ANSWER = "no prediction in time: `kubectl describe` says soon where it runs, and what it costs"
 
@@ -128,7 +128,7 @@ def _pools_to_cut(planned: PlannedReview, intent: Intent) -> str:
 
 def _of_unknown_checkpoint(planned: PlannedReview, intent: Intent) -> Iterator[str]:
     """Yield that the checkpoint is not inspected yet, and what the spec alone says."""
-    node_offers = offers(planned.fleet.snapshot)
+    node_offers = offers(read_fleet(planned.fleet.snapshot))
     yield f"{intent.name}: where it runs depends on its checkpoint; {planned.decision.model_message}"
     prices = sorted(
         (price, str(shape))

@@ -10,8 +10,9 @@ from tangram.admission.planned_review import PlannedReview
 from tangram.eligibility.reasons import Reason
 from tangram.eligibility.shapes.evaluation_reports import reports, reports_by_checkpoint
 from tangram.fleet import Intent, MIGPolicy, Objective, Shape
-from tangram.planner.observe.node_offers import offers
-from tangram.planner.placement.assessment import assessment
+from tangram.plan.fleet_input.fleet import read_fleet
+from tangram.plan.offers.assessment import assessment
+from tangram.plan.offers.node_offers import offers
 from tangram.recommendation.explanation.sufficient_settings import sufficient_settings
 
 MOST_PLANS = 5  # for edits that are tried
@@ -56,7 +57,7 @@ def _edits(planned: PlannedReview, intent: Intent) -> Iterator[tuple[str, Intent
     facts, snapshot = planned.decision.facts, planned.fleet.snapshot
     if facts is not None and planned.decision.shape is None:
         by_checkpoint = reports_by_checkpoint(reports(snapshot))
-        assessed = assessment(intent, facts, offers(snapshot), by_checkpoint)
+        assessed = assessment(intent, facts, offers(read_fleet(snapshot)), by_checkpoint)
         settings = () if isinstance(assessed, str) else sufficient_settings(assessed)
         for _, changes in islice(settings, _MOST_SETTINGS):
             yield _with_settings(intent, changes)

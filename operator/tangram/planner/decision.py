@@ -19,10 +19,10 @@ from tangram.fleet import (
     ScaleDeployment,
 )
 from tangram.fleet.times import rfc3339
+from tangram.plan.fleet_input.fleet import Fleet
 from tangram.planner.decision_draft import DecisionDraft
 from tangram.planner.jobs.evaluations import EvaluationPlan, plan_evaluations
 from tangram.planner.jobs.inspections import inspection_actions
-from tangram.planner.observe.node_offers import running_replica_hour
 from tangram.planner.observe.running_replicas import RunningByShape, observe_running_replicas
 from tangram.planner.placement.placement_demand import PlacementDemand
 from tangram.planner.placement.placement_targets import moved_shape
@@ -67,7 +67,7 @@ def _plan(snapshot: FleetSnapshot, intents: tuple[ParsedIntent, ...], now: float
     """Plan once. Raises `StepsFailed` for LLMDeployments that are not `faulted` yet and whose steps raise."""
     observation = observe_round(snapshot, intents, now, faulted)
     placement = place_round(observation)
-    running = observe_running_replicas(snapshot)
+    running = observe_running_replicas(observation.fleet)
 
     def decide(intent: ParsedIntent) -> tuple[Decision, list[Action]]:
         return _decide(intent, observation, placement, running.get(intent.uid, {}))
@@ -123,7 +123,7 @@ def _with_round(
     def with_round(decision: Decision) -> Decision:
         uid = decision.owner_uid
         message = "; ".join(filter(None, (decision.placed_message, evaluation_notes.get(uid))))
-        counted = _with_running(decision, snapshot, running.get(uid, {}))
+        counted = _with_running(decision, observation.fleet, running.get(uid, {}))
         noted = replace(counted, back_offs=back_offs.get(uid, ()), placed_message=message)
         return _waiting_for_consent(noted, waiting.get(names[uid], ""))
 
@@ -158,12 +158,12 @@ def _immovable(
     return tuple(sorted(reasons.items()))
 
 
-def _with_running(decision: Decision, snapshot: FleetSnapshot, own: RunningByShape) -> Decision:
+def _with_running(decision: Decision, fleet: Fleet, own: RunningByShape) -> Decision:
     """Return a decision that counts, with their price, the replicas that run beside those that are placed."""
     cost: float | None = decision.price_per_hour
     for shape, running in own.items():
         more = running.replicas - (decision.placed if shape == decision.shape else 0)
-        price = running_replica_hour(snapshot, decision.owner_uid, shape) if more > 0 else 0.0
+        price = fleet.running_replica_hour(decision.owner_uid, shape) if more > 0 else 0.0
         cost = None if cost is None or price is None else cost + max(0, more) * price
     counts = tuple(sorted((shape, running.replicas) for shape, running in own.items() if running.replicas))
     return replace(decision, running=counts, cost_per_hour=cost)

@@ -13,12 +13,13 @@ from tangram.eligibility.shapes.evaluation_reports import (
     reports_by_checkpoint,
 )
 from tangram.fleet import FleetSnapshot, Intent, ParsedIntent, ReplicaMove, Shape
+from tangram.plan.fleet_input.fleet import Fleet, read_fleet
+from tangram.plan.offers.assessment import assessment
+from tangram.plan.offers.node_offers import NodeOffers, offers
 from tangram.planner.decision_draft import DecisionDraft, drafts
 from tangram.planner.jobs.inspections import Inspections, observe_inspections
 from tangram.planner.observe.back_off import Obstacles, observe_obstacles
 from tangram.planner.observe.free_capacity import FreeDevices, observe_free_devices, reserve_for_missing_pods
-from tangram.planner.observe.node_offers import NodeOffers, offers
-from tangram.planner.placement.assessment import assessment
 from tangram.planner.placement.avoided_shapes import avoided_shapes
 from tangram.planner.placement.placement_demand import PlacementDemand, ReplicaLimit
 from tangram.planner.placement.placement_targets import PlacementTarget, placement_targets
@@ -34,7 +35,7 @@ Assessment = PlacementDemand | str | None
 class RoundObservation:
     """What a round reads: the snapshot, and what follows from it before anything is decided."""
 
-    snapshot: FleetSnapshot
+    fleet: Fleet
     intents: tuple[ParsedIntent, ...]  # by priority
     now: float  # epoch seconds
     faulted: Faulted
@@ -43,6 +44,11 @@ class RoundObservation:
     reports: Reports
     draft_of: Mapping[str, DecisionDraft]  # by uid
     unplanned_until: Mapping[str, float]  # when LLMDeployments stop to wait for a FleetPlan, by uid
+
+    @property
+    def snapshot(self) -> FleetSnapshot:
+        """The snapshot of the fleet."""
+        return self.fleet.snapshot
 
     @property
     def valid(self) -> tuple[Intent, ...]:
@@ -87,16 +93,16 @@ def observe_round(
 ) -> RoundObservation:
     """Return what a round reads. Raises `StepsFailed` for LLMDeployments whose draft raises."""
     intents = by_priority(intents)
-    inspections, node_offers = observe_inspections(snapshot), offers(snapshot)
+    fleet, inspections = read_fleet(snapshot), observe_inspections(snapshot)
     known_reports = reports(snapshot)
     draft_of = drafts(snapshot, intents, inspections, faulted)
     return RoundObservation(
-        snapshot,
+        fleet,
         intents,
         now,
         faulted,
         inspections,
-        node_offers,
+        offers(fleet),
         known_reports,
         draft_of,
         unplanned_until=dict(snapshot.partition.unplanned),
@@ -108,7 +114,7 @@ def place_round(observation: RoundObservation) -> RoundPlacement:
     snapshot, now = observation.snapshot, observation.now
     assessed = _assessed(observation)
     demands = _demands(observation, assessed)
-    devices = observe_free_devices(snapshot, observation.intents)
+    devices = observe_free_devices(observation.fleet, observation.intents)
     obstacles = observe_obstacles(snapshot, observation.growing, devices, now)
     quotas = Quotas(snapshot)
     demands = _limited(observation, demands, devices, obstacles, quotas)

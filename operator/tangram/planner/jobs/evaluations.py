@@ -26,8 +26,8 @@ from tangram.fleet import (
     StartEvaluation,
 )
 from tangram.fleet.times import rfc3339
+from tangram.plan.offers.node_offers import NodeOffers
 from tangram.planner.observe.free_capacity import FreeDevices
-from tangram.planner.observe.node_offers import NodeOffers
 from tangram.planner.placement.placement_demand import WORTH_A_MOVE, PlacementDemand
 from tangram.planner.placement.placement_targets import PlacementTarget
 from tangram.planner.placement.quotas import Quotas

@@ -6,15 +6,14 @@ pods where they run, whatever their node offers; by replicas that Deployments ha
 in order of priority, if need be from what a node withholds; and by the replicas that the plan adds.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tangram.eligibility.devices.node_devices import holds_replicas
-from tangram.fleet import DeviceKind, FleetSnapshot, Intent, ParsedIntent, Shape, Spread, claiming_pools
-
-PoolNames = tuple[str, ...]  # GPUPools that select a node, or that an LLMDeployment names; () there: any
+from tangram.fleet import DeviceKind, FleetSnapshot, Intent, ParsedIntent, Shape, Spread
+from tangram.plan.fleet_input.fleet import Fleet, FleetNode, PoolNames, may_use
 
 
 class DeviceGroup(NamedTuple):
@@ -24,11 +23,6 @@ class DeviceGroup(NamedTuple):
     resource: str
     pools: PoolNames  # that select their nodes, sorted
     coming: bool = False  # GPUs are being cut for them: a replica that gets one waits
-
-
-def may_use(named: PoolNames, selecting: PoolNames) -> bool:
-    """Whether an LLMDeployment that names the GPUPools `named` may use nodes that `selecting` select."""
-    return not named or any(name in selecting for name in named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +44,7 @@ class FreeDevices:
     withheld: dict[DeviceGroup, int] = field(default_factory=dict)  # only for replicas that exist already
     named_pools: Mapping[str, PoolNames] = field(default_factory=dict)  # by owner uid
     by_kind: Mapping[DeviceKind, tuple[DeviceGroup, ...]] = field(default_factory=dict)
-    by_node: Mapping[DeviceGroup, list[NodeDevices]] = field(default_factory=dict)
+    by_node: dict[DeviceGroup, list[NodeDevices]] = field(default_factory=dict)
 
     def groups(self, uid: str, shape: Shape) -> tuple[DeviceGroup, ...]:
         """Groups on which `uid` may run replicas of `shape`; first those that the fewest others may use."""
@@ -107,46 +101,45 @@ class FreeDevices:
         return held
 
 
-def observe_free_devices(snapshot: FleetSnapshot, intents: tuple[ParsedIntent, ...]) -> FreeDevices:
+def observe_free_devices(fleet: Fleet, intents: tuple[ParsedIntent, ...]) -> FreeDevices:
     """Count the devices that pods leave free. Pods of `intents` hold theirs, all others are foreign."""
     owners = {intent.uid for intent in intents}
-    foreign: dict[tuple[str, str], int] = defaultdict(int)  # by (node, resource)
-    coming: dict[str, dict[str, int]] = defaultdict(dict)
-    for device in snapshot.partition.coming:
-        coming[device.node][device.resource] = device.count
-    going = {(node, resource): count for node, resource, count in snapshot.partition.going}
-    own: dict[str, dict[str, dict[str, int]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(int)))
-    for claim in snapshot.claims:
-        if claim.owner_uid in owners and claim.owner_uid is not None:
-            own[claim.node][claim.resource][claim.owner_uid] += claim.count
-        else:
-            foreign[(claim.node, claim.resource)] += claim.count
-    free: dict[DeviceGroup, int] = defaultdict(int)
-    held: dict[tuple[str, DeviceGroup], int] = defaultdict(int)
-    withheld: dict[DeviceGroup, int] = defaultdict(int)
-    by_node: dict[DeviceGroup, list[NodeDevices]] = defaultdict(list)
-    for node in sorted(snapshot.nodes, key=lambda node: node.name):
+    named = {intent.uid: intent.pools for intent in intents if isinstance(intent, Intent) and intent.pools}
+    devices = FreeDevices({}, named_pools=named)
+    for place in fleet.nodes:
+        node = place.node
         if node.sku is None or not holds_replicas(node):
             continue
-        pools, held_here = claiming_pools(node, snapshot.pools), own.get(node.name, {})
-        allocatable, withheld_here = dict(node.allocatable), dict(node.withheld)
-        for resource in sorted(allocatable.keys() | withheld_here.keys() | held_here.keys()):
-            group = DeviceGroup(node.sku, resource, pools)
-            holders = held_here.get(resource, {})
-            for uid in sorted(holders):
-                held[(uid, group)] += holders[uid]
-            offered, late = allocatable.get(resource, 0), withheld_here.get(resource, 0)
-            used = foreign[(node.name, resource)] + sum(holders.values())
-            unused = max(0, offered - going.get((node.name, resource), 0) - used) if node.usable else 0
-            free[group] += unused
-            withheld[group] += max(0, min(offered + late - used, late))
-            by_node[group].append(NodeDevices(node.zone, unused, holders, node.product))
-        for resource, count in sorted(coming[node.name].items()) if node.usable else ():
-            group = DeviceGroup(node.sku, resource, pools, coming=True)
-            free[group] += count
-            by_node[group].append(NodeDevices(node.zone, count, {}, node.product))
-    named = {intent.uid: intent.pools for intent in intents if isinstance(intent, Intent) and intent.pools}
-    return FreeDevices(dict(free), dict(held), dict(withheld), named, _by_kind(free, named), by_node)
+        _add_present(devices, place, node.sku, owners)
+        for resource, count in place.coming if node.usable else ():
+            group = DeviceGroup(node.sku, resource, place.pools, coming=True)
+            _add(devices, group, NodeDevices(node.zone, count, {}, node.product))
+    devices.by_kind = _by_kind(devices.free, named)
+    return devices
+
+
+def _add_present(devices: FreeDevices, place: FleetNode, sku: str, owners: Collection[str]) -> None:
+    """Add the devices that a node has, or that pods of `owners` hold there."""
+    node, used, holders = place.node, Counter[str](), defaultdict[str, Counter[str]](Counter)
+    for claim in place.claims:
+        used[claim.resource] += claim.count
+        if claim.owner_uid is not None and claim.owner_uid in owners:
+            holders[claim.resource][claim.owner_uid] += claim.count
+    allocatable, withheld, going = dict(node.allocatable), dict(node.withheld), dict(place.going)
+    for resource in sorted(allocatable.keys() | withheld.keys() | holders.keys()):
+        group, own = DeviceGroup(sku, resource, place.pools), holders.get(resource, Counter())
+        for uid in sorted(own):
+            devices.held[uid, group] = devices.held.get((uid, group), 0) + own[uid]
+        offered, late = allocatable.get(resource, 0), withheld.get(resource, 0)
+        unused = max(0, offered - going.get(resource, 0) - used[resource]) if node.usable else 0
+        late_unused = max(0, min(offered + late - used[resource], late))
+        devices.withheld[group] = devices.withheld.get(group, 0) + late_unused
+        _add(devices, group, NodeDevices(node.zone, unused, own, node.product))
+
+
+def _add(devices: FreeDevices, group: DeviceGroup, on_node: NodeDevices) -> None:
+    devices.free[group] = devices.free.get(group, 0) + on_node.free
+    devices.by_node.setdefault(group, []).append(on_node)
 
 
 def _by_kind(

@@ -5,11 +5,12 @@ from the devices that new replicas may be given.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tangram.eligibility.devices.node_devices import holds_replicas, is_lost, left_out_of
-from tangram.fleet import FleetSnapshot, Node, Shape, Workload
+from tangram.fleet import Node, Shape, Workload
+from tangram.plan.fleet_input.fleet import Fleet
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,25 +26,22 @@ NOT_RUNNING = RunningReplicas()
 RunningByShape = Mapping[Shape, RunningReplicas]
 
 
-def observe_running_replicas(snapshot: FleetSnapshot) -> Mapping[str, RunningByShape]:
+def observe_running_replicas(fleet: Fleet) -> Mapping[str, RunningByShape]:
     """Return the replicas that run, by the uid of their LLMDeployment. A terminating pod is none of them."""
-    nodes = {node.name: node for node in snapshot.nodes}
+    nodes = {place.name: place.node for place in fleet.nodes}
     holders: dict[tuple[str, str], list[Node | None]] = defaultdict(
         list
     )  # by uid and resource; None: unknown
-    for claim in snapshot.claims:
+    for claim in fleet.snapshot.claims:
         if claim.owner_uid is not None and claim.leaves_at is None:
             holders[claim.owner_uid, claim.resource].append(nodes.get(claim.node))
-    workloads: dict[str, list[Workload]] = defaultdict(list)
-    for workload in snapshot.workloads:
-        workloads[workload.owner_uid].append(workload)
     return {
         uid: {w.shape: _running(w, own, holders.get((uid, w.shape.resource), ())) for w in own}
-        for uid, own in workloads.items()
+        for uid, own in fleet.workloads.items()
     }
 
 
-def _running(workload: Workload, own: list[Workload], holders: Iterable[Node | None]) -> RunningReplicas:
+def _running(workload: Workload, own: Sequence[Workload], holders: Iterable[Node | None]) -> RunningReplicas:
     """Count the replicas of one Deployment; `own`: all of its LLMDeployment, `holders`: nodes of its pods.
 
     A pod does not name its Deployment: pods of other formats on the same devices count for theirs first. A

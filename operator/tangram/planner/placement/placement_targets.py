@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from tangram.capacity.sizing import ServingShape
 from tangram.eligibility.isolation import RoundStep, for_each
 from tangram.fleet import Shape
+from tangram.plan.offers.node_offers import NodeOffers
 from tangram.planner.observe.free_capacity import DeviceGroup, FreeDevices
-from tangram.planner.observe.node_offers import NodeOffers
 from tangram.planner.placement.affordable_replicas import affordable_replicas, other_shapes_cost
 from tangram.planner.placement.joint_assignment import (
     DeviceAssignment,
@@ -95,7 +95,9 @@ def _assigned(
     # What no option uses is zero: then it changes no cached problem.
     used = {group for choice in choices for option in choice.options for group in option.groups}
     counts = tuple(free[group] if i in used else 0 for i, group in enumerate(groups))
-    prices = tuple(node_offers.unit_price(group) if i in used else 0.0 for i, group in enumerate(groups))
+    prices = tuple(
+        node_offers.device_hour(*group[:3]) if i in used else 0.0 for i, group in enumerate(groups)
+    )
     problem = tuple(DeviceDemand(choice.demand.uid, choice.options) for choice in choices)
     assignments = assign_devices(problem, counts, prices)
     return {demand.uid: assignment for demand, assignment in zip(problem, assignments, strict=True)}

@@ -13,9 +13,9 @@ from tangram.fleet import (
     ScaleDeployment,
     Workload,
 )
+from tangram.plan.offers.node_offers import NodeOffers
 from tangram.planner.observe.back_off import Obstacles
 from tangram.planner.observe.free_capacity import FreeDevices
-from tangram.planner.observe.node_offers import NodeOffers
 from tangram.planner.observe.running_replicas import NOT_RUNNING, RunningByShape
 from tangram.planner.placement.alternatives import alternatives
 from tangram.planner.placement.placement_demand import PlacementDemand

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from tangram.catalog import match_product
 from tangram.eligibility.devices.device_rules import model_of
 from tangram.fleet import NodeSelector, Shape, Workload
+from tangram.plan.offers.node_offers import NodeOffers
 from tangram.planner.observe.free_capacity import FreeDevices
-from tangram.planner.observe.node_offers import NodeOffers
 
 
 @dataclass(frozen=True, slots=True)

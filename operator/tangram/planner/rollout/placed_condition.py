@@ -9,8 +9,8 @@ from tangram.eligibility.explanation.words import no_shape_sentence
 from tangram.eligibility.reasons import Reason
 from tangram.fleet import WHOLE_GPU, Intent, MIGPolicy, Workload
 from tangram.fleet.times import rfc3339
+from tangram.plan.offers.node_offers import NodeOffers
 from tangram.planner.observe.back_off import Obstacles
-from tangram.planner.observe.node_offers import NodeOffers
 from tangram.planner.placement.placement_demand import PlacementDemand
 from tangram.planner.placement.placement_targets import PlacementTarget
 from tangram.planner.rollout.pod_replacement import device_name

@@ -22,8 +22,8 @@ from tangram.fleet import (
 )
 from tangram.fleet.times import rfc3339
 from tangram.packing.problem.codec import camel, to_json
+from tangram.plan.fleet_input.fleet import read_fleet
 from tangram.planner.jobs.inspections import key_of, next_key
-from tangram.planner.observe.node_offers import running_replica_hour
 from tangram.planner.status import conditions
 from tangram.planner.status.conditions import FALSE, TRUE, ConditionInputs, ConditionState
 from tangram.planner.status.slo import slo_block, slo_met, steady
@@ -315,7 +315,7 @@ def _replica_hour(inputs: ConditionInputs, snapshot: FleetSnapshot) -> float | N
     uid, shapes = inputs.intent.uid, {w.shape for w in inputs.workloads if w.replicas}
     counted = dict(snapshot.desired_of).get(uid)
     shapes = shapes if counted is None else {counted}
-    return running_replica_hour(snapshot, uid, *shapes) if len(shapes) == 1 else None
+    return read_fleet(snapshot).running_replica_hour(uid, *shapes) if len(shapes) == 1 else None
 
 
 def _need(need: ReplicaNeed, replica_hour: float | None) -> dict[str, Any]:

@@ -69,8 +69,8 @@ def _immovable(instance: Instance) -> Instance:
     return replace(instance, movable=False) if instance.owner is not None else instance
 
 
-def growable_pool(pool: Pool, gpus: Iterable[GPUState], prices: Mapping[str, float]) -> GrowablePool | None:
-    """Return the nodes by which a pool may grow; None: it may not. `prices`: USD per GPU-hour by SKU.
+def growable_pool(pool: Pool, gpus: Iterable[GPUState], prices: Prices) -> GrowablePool | None:
+    """Return the nodes by which a pool may grow; None: it may not.
 
     Raises `InputError` where the GPU model or price of new nodes is not known.
     """
@@ -87,7 +87,7 @@ def growable_pool(pool: Pool, gpus: Iterable[GPUState], prices: Mapping[str, flo
     sku = skus.pop()
     if pool.mig_enabled and board(sku) is None:
         raise InputError(f"{where}: nodes: migEnabled", f"MIG cannot cut {sku}")
-    price = Prices(prices).gpu_hour(sku, pool.price_per_gpu_hour)
+    price = prices.gpu_hour(sku, pool.price_per_gpu_hour)
     if price is None:
         raise InputError(f"{where}: pricePerGPUHour", "is missing, and the catalog has no price")
     return GrowablePool(

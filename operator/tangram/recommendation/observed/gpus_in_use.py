@@ -3,26 +3,26 @@ there: a plan counts them, and leaves them as they are.
 """
 
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tangram.catalog import InputError
 from tangram.eligibility.devices.node_devices import is_lost
-from tangram.fleet import Claim, FleetSnapshot, Node
+from tangram.fleet import Claim, FleetSnapshot
 from tangram.packing import GPUState
+from tangram.plan.fleet_input.fleet import Fleet, FleetNode
 from tangram.recommendation.documents.nodes import gpus_of_held_devices
 from tangram.recommendation.documents.pods import DeviceHolder, frozen_gpus, with_holders
 from tangram.recommendation.observed.claim_holders import (
     UNMANAGED_OWNER,
     claim_holder,
     claim_owner,
-    pools_and_price,
 )
 from tangram.recommendation.observed.partitioned_gpus import partitioned_gpus
 
 
 def gpus_in_use_on_left_out_nodes(
-    snapshot: FleetSnapshot,
+    fleet: Fleet,
     names: Mapping[str, str],
     planned_nodes: Container[str],
     desired: Mapping[str, int],
@@ -34,19 +34,18 @@ def gpus_in_use_on_left_out_nodes(
     """
     gpus: list[GPUState] = []
     notes: list[str] = []
-    for node, claims in _left_out_nodes(snapshot, names, planned_nodes):
-        pools, price, is_priced = pools_and_price(node, snapshot)
-        if not is_priced:
+    for place in _left_out_nodes(fleet, names, planned_nodes):
+        node = place.node
+        if place.gpu_hour is None:
             notes.append(f"node {node.name}: replicas run there that no cost counts: its price is not known")
             continue
         try:
-            node_gpus = _gpus(node, claims, snapshot, names)
+            node_gpus = _gpus(place, fleet.snapshot, names)
         except InputError as error:
             notes.append(f"{error.field} {error.problem}; its replicas are not counted")
             continue
-        pool = pools[0] if pools else ""
-        gpus += (replace(gpu, pool=pool, price_per_hour=price) for gpu in node_gpus)
-    left = _replicas_left(snapshot, names, planned_nodes, desired)
+        gpus += (replace(gpu, pool=place.pool, price_per_hour=place.pool_price) for gpu in node_gpus)
+    left = _replicas_left(fleet.snapshot, names, planned_nodes, desired)
     return tuple(_without_surplus(gpus, left, frozenset(names.values()))), tuple(notes)
 
 
@@ -62,15 +61,20 @@ def _replicas_left(
 
 
 def _left_out_nodes(
-    snapshot: FleetSnapshot, names: Mapping[str, str], planned_nodes: Container[str]
-) -> Iterator[tuple[Node, list[Claim]]]:
+    fleet: Fleet, names: Mapping[str, str], planned_nodes: Container[str]
+) -> Iterator[FleetNode]:
     """Yield the nodes on which LLMDeployments run and that are not planned, with the claims that stay."""
-    for node in sorted(snapshot.nodes, key=lambda node: node.name):
-        claims = [c for c in snapshot.claims if c.node == node.name and c.leaves_at is None]
-        if node.name in planned_nodes or is_lost(node) or not any(c.owner_uid in names for c in claims):
+    for place in fleet.nodes:
+        claims = tuple(claim for claim in place.claims if claim.leaves_at is None)
+        if (
+            place.name in planned_nodes
+            or is_lost(place.node)
+            or not any(c.owner_uid in names for c in claims)
+        ):
             continue
-        is_labelled = node.sku is not None
-        yield node if is_labelled else replace(node, sku=_sku_of_replicas(claims, snapshot)), claims
+        staying = replace(place, claims=claims)
+        is_labelled = place.node.sku is not None
+        yield staying if is_labelled else fleet.with_sku(staying, _sku_of_replicas(claims, fleet.snapshot))
 
 
 def _without_surplus(
@@ -89,20 +93,18 @@ def _without_surplus(
             yield replace(gpu, instances=tuple(staying))
 
 
-def _sku_of_replicas(claims: list[Claim], snapshot: FleetSnapshot) -> str | None:
+def _sku_of_replicas(claims: Iterable[Claim], snapshot: FleetSnapshot) -> str | None:
     """Return the SKU of a node without its labels, by the shapes that run there; None: not known."""
     held = {(claim.owner_uid, claim.resource) for claim in claims}
     skus = {w.shape.sku for w in snapshot.workloads if (w.owner_uid, w.shape.resource) in held}
     return skus.pop() if len(skus) == 1 else None
 
 
-def _gpus(
-    node: Node, claims: list[Claim], snapshot: FleetSnapshot, names: Mapping[str, str]
-) -> tuple[GPUState, ...]:
+def _gpus(place: FleetNode, snapshot: FleetSnapshot, names: Mapping[str, str]) -> tuple[GPUState, ...]:
     """Return the GPUs of one node that LLMDeployments hold, as its partition backend knows them, else
     inferred. Raises `InputError` where what is held fits no layout.
     """
-    partition = snapshot.partition.by_node.get(node.name)
+    node, claims, partition = place.node, place.claims, place.partition
     gpus: Sequence[GPUState] = ()
     placed: Container[str] = ()
     if partition is not None:
@@ -118,7 +120,7 @@ def _gpus(
 
 
 def _unplaced_pods(
-    node: str, claims: list[Claim], names: Mapping[str, str], placed: Container[str]
+    node: str, claims: Iterable[Claim], names: Mapping[str, str], placed: Container[str]
 ) -> Iterator[DeviceHolder]:
     """Yield the pods on a node whose slices its partition backend does not know, in a fixed order."""
     ordered = sorted(claims, key=lambda claim: (claim.resource, claim.owner_uid or "", claim.count))
@@ -127,7 +129,7 @@ def _unplaced_pods(
             yield claim_holder(f"{node}#{number}", claim, claim_owner(claim, names, immovable=names))
 
 
-def _claimed_devices(claims: list[Claim]) -> Counter[str]:
+def _claimed_devices(claims: Iterable[Claim]) -> Counter[str]:
     """Return how many devices claims ask for, by resource."""
     devices: Counter[str] = Counter()
     for claim in claims:

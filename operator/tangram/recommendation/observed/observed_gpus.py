@@ -8,6 +8,7 @@ from tangram.catalog import InputError
 from tangram.eligibility.devices.node_devices import left_out_notes
 from tangram.fleet import Claim, FleetSnapshot, Node
 from tangram.packing import GPUState
+from tangram.plan.fleet_input.fleet import Fleet, FleetNode
 from tangram.recommendation.documents.nodes import inferred_gpus
 from tangram.recommendation.documents.pods import (
     DeviceHolder,
@@ -20,7 +21,6 @@ from tangram.recommendation.observed.claim_holders import (
     UNMANAGED_OWNER,
     claim_holder,
     claim_owner,
-    pools_and_price,
 )
 from tangram.recommendation.observed.partitioned_gpus import SliceOwner, partitioned_gpus
 
@@ -28,44 +28,39 @@ PROMISED = "(quota)"  # owner of free slices that foreign quota grants
 
 
 def observed_gpus(
-    snapshot: FleetSnapshot, names: Mapping[str, str], unplanned: frozenset[str]
+    fleet: Fleet, names: Mapping[str, str], unplanned: frozenset[str]
 ) -> tuple[tuple[GPUState, ...], tuple[str, ...]]:
     """Return every GPU that can be planned with its holders, sorted by id, and notes on what is left out.
 
     Foreign pods, and those of the `unplanned`, do not move. `names`: LLMDeployments by uid.
     """
+    snapshot = fleet.snapshot
     owners = [claim_owner(claim, names, unplanned) for claim in snapshot.claims]
     notes = left_out_notes(snapshot.nodes)
-    gpus = list(_empty_gpus(snapshot, owners, notes))
+    gpus = list(_empty_gpus(fleet, owners, notes))
     nodes = {gpu.node for gpu in gpus}
     unhealthy = [
-        holder for node in snapshot.nodes if node.name in nodes for holder in unhealthy_devices(node)
+        holder for place in fleet.nodes if place.name in nodes for holder in unhealthy_devices(place.node)
     ]
     gpus, overflow_notes = with_holders(gpus, [*_unplaced_pods(snapshot, owners, nodes), *unhealthy])
     gpus, _ = with_holders(gpus, _unscheduled_replicas(gpus, snapshot, names, unplanned))
     gpus, _ = with_holders(gpus, _promised(gpus, snapshot))
-    pools = {pool.name: pool for pool in snapshot.pools}
-    planned_gpus = sorted((under_pool_policy(gpu, pools) for gpu in gpus), key=lambda gpu: gpu.id)
+    planned_gpus = sorted((under_pool_policy(gpu, fleet.pools) for gpu in gpus), key=lambda gpu: gpu.id)
     return tuple(planned_gpus), (*notes, *overflow_notes)
 
 
-def _empty_gpus(
-    snapshot: FleetSnapshot, owners: Iterable[SliceOwner], notes: list[str]
-) -> Iterator[GPUState]:
+def _empty_gpus(fleet: Fleet, owners: Iterable[SliceOwner], notes: list[str]) -> Iterator[GPUState]:
     """Yield the GPUs of each node, by name, with the holders that partition backends know alone.
 
     `owners`: of the snapshot's claims. What is left out is added to `notes`.
     """
-    owners_by_pod = {
-        claim.pod: owner for claim, owner in zip(snapshot.claims, owners, strict=True) if claim.pod
-    }
-    partitions, targets = snapshot.partition.by_node, dict(snapshot.partition.targets)
-    for node in sorted(snapshot.nodes, key=lambda node: node.name):
-        partition = partitions.get(node.name)
+    claims, targets = fleet.snapshot.claims, dict(fleet.snapshot.partition.targets)
+    owners_by_pod = {claim.pod: owner for claim, owner in zip(claims, owners, strict=True) if claim.pod}
+    for place in fleet.nodes:
         known: tuple[GPUState, ...] = ()
-        if partition is not None and node.sku is not None:
-            known = partitioned_gpus(node, partition, owners_by_pod, targets, UNMANAGED_OWNER)
-        yield from _of_node(node, snapshot, known, notes)
+        if place.partition is not None and place.node.sku is not None:
+            known = partitioned_gpus(place.node, place.partition, owners_by_pod, targets, UNMANAGED_OWNER)
+        yield from _of_node(place, known, notes)
 
 
 def _unplaced_pods(
@@ -108,22 +103,21 @@ def _claim_order(claim: Claim) -> tuple[str, str, str, int]:
     return claim.node, claim.resource, claim.owner_uid or "", claim.count
 
 
-def _of_node(
-    node: Node, snapshot: FleetSnapshot, known: tuple[GPUState, ...], notes: list[str]
-) -> Iterator[GPUState]:
+def _of_node(place: FleetNode, known: tuple[GPUState, ...], notes: list[str]) -> Iterator[GPUState]:
     """Yield the GPUs of a node: those that its partition backend knows, else inferred ones."""
+    node = place.node
     if node.withheld and not node.allocatable:  # its device plugin restarts: the devices are unchanged
         node = replace(node, allocatable=node.withheld)
     if not ((node.allocatable or known) and node.usable and node.sku):
         if node.allocatable and not node.left_out:
             notes.append(f"node {node.name}: {_unusable_because(node)}; its GPUs are left out")
         return
-    pools, price, is_priced = pools_and_price(node, snapshot)
-    if not is_priced:
+    if place.gpu_hour is None:
         notes.append(f"node {node.name}: no price is known for {node.sku}, so its GPUs are left out")
         return
-    if len(pools) > 1:
-        notes.append(f"node {node.name}: GPUPools {', '.join(pools)} claim it; it belongs to {pools[0]}")
+    if len(place.pools) > 1:
+        names = ", ".join(place.pools)
+        notes.append(f"node {node.name}: GPUPools {names} claim it; it belongs to {place.pool}")
     gpus = known
     if not gpus:
         try:
@@ -131,7 +125,7 @@ def _of_node(
         except InputError as error:
             notes.append(f"{error.field} {error.problem}; its GPUs are left out")
             return
-    yield from (replace(gpu, pool=pools[0] if pools else "", price_per_hour=price) for gpu in gpus)
+    yield from (replace(gpu, pool=place.pool, price_per_hour=place.pool_price) for gpu in gpus)
 
 
 def _unusable_because(node: Node) -> str:

@@ -3,8 +3,7 @@
 It never raises: nodes and LLMDeployments that cannot be read are left out, with a note about each.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tangram.capacity.memory.from_facts import architecture_from_facts
@@ -25,10 +24,10 @@ from tangram.fleet import (
     Shape,
     ShapeKey,
     Workload,
-    claiming_pools,
     describe,
 )
 from tangram.packing import GPUState
+from tangram.plan.fleet_input.fleet import Fleet, read_fleet
 from tangram.recommendation.documents.fleet_input import FleetInput, PlanTerms
 from tangram.recommendation.documents.pools import growable_pool
 from tangram.recommendation.observed.gpus_in_use import gpus_in_use_on_left_out_nodes
@@ -43,11 +42,12 @@ def snapshot_input(
     `models`: by the uid of their LLMDeployment, for checkpoints that have not been inspected.
     """
     ordered = by_age(intents)
-    deployments, unplanned, notes = _deployments(snapshot, ordered, models or {})
+    fleet = read_fleet(snapshot)
+    deployments, unplanned, notes = _deployments(fleet, ordered, models or {})
     names = {intent.uid: identity(intent.namespace, intent.name) for intent in ordered}
-    planned_gpus, device_notes = observed_gpus(snapshot, names, unplanned)
-    pools, pool_notes = _pools(snapshot, planned_gpus)
-    left_out, uncounted_notes = _left_out_gpus(snapshot, names, planned_gpus, deployments)
+    planned_gpus, device_notes = observed_gpus(fleet, names, unplanned)
+    pools, pool_notes = _pools(fleet, planned_gpus)
+    left_out, uncounted_notes = _left_out_gpus(fleet, names, planned_gpus, deployments)
     gpus = sorted((*planned_gpus, *left_out), key=lambda gpu: gpu.id)
     return FleetInput(
         gpus=tuple(gpus),
@@ -62,7 +62,7 @@ def snapshot_input(
 
 
 def _left_out_gpus(
-    snapshot: FleetSnapshot,
+    fleet: Fleet,
     names: Mapping[str, str],
     planned_gpus: tuple[GPUState, ...],
     deployments: Iterable[ServingRequirements],
@@ -73,7 +73,7 @@ def _left_out_gpus(
     """
     nodes, ids = {gpu.node for gpu in planned_gpus}, {gpu.id for gpu in planned_gpus}
     replicas = {d.id: d.present[1] for d in deployments if d.present is not None}
-    gpus, notes = gpus_in_use_on_left_out_nodes(snapshot, names, nodes, replicas)
+    gpus, notes = gpus_in_use_on_left_out_nodes(fleet, names, nodes, replicas)
     return tuple({gpu.id: gpu for gpu in gpus if gpu.id not in ids}.values()), notes
 
 
@@ -82,16 +82,16 @@ def _partitioned_ids(snapshot: FleetSnapshot) -> set[str]:
     return {gpu.id for node in snapshot.partition.nodes for gpu in node.gpus}
 
 
-def _pools(snapshot: FleetSnapshot, gpus: tuple[GPUState, ...]) -> tuple[tuple[Pool, ...], list[str]]:
+def _pools(fleet: Fleet, gpus: tuple[GPUState, ...]) -> tuple[tuple[Pool, ...], list[str]]:
     """Return the pools, without growth where the GPU model or price of new nodes is not known, and notes."""
     pools, notes = [], []
-    for pool in sorted(replace(pool, refused_edit="") for pool in snapshot.pools):
+    for pool in sorted(replace(pool, refused_edit="") for pool in fleet.pools.values()):
         if pool.max_nodes is not None:  # nodes whose GPUs are left out count, too
-            nodes = sum(claiming_pools(node, snapshot.pools)[:1] == (pool.name,) for node in snapshot.nodes)
+            nodes = sum(place.pool == pool.name for place in fleet.nodes)
             left_out = nodes - len({gpu.node for gpu in gpus if gpu.pool == pool.name})
             pool = replace(pool, max_nodes=max(0, pool.max_nodes - left_out))  # noqa: PLW2901
         try:
-            growable_pool(pool, gpus, dict(snapshot.prices))
+            growable_pool(pool, gpus, fleet.prices)
         except InputError as error:
             notes.append(f"{error.field} {error.problem}: it is planned without growth")
             pool = replace(pool, max_nodes=None)  # noqa: PLW2901
@@ -100,11 +100,11 @@ def _pools(snapshot: FleetSnapshot, gpus: tuple[GPUState, ...]) -> tuple[tuple[P
 
 
 def _deployments(
-    snapshot: FleetSnapshot, ordered: tuple[ParsedIntent, ...], models: Mapping[str, Architecture]
+    fleet: Fleet, ordered: tuple[ParsedIntent, ...], models: Mapping[str, Architecture]
 ) -> tuple[tuple[ServingRequirements, ...], frozenset[str], list[str]]:
     """Return the planned LLMDeployments, the uids of the others, and a note with the reason of each."""
-    verdicts = acceptance(ordered, snapshot.pod_needs)
-    observed = _ObservedDeployments.of(snapshot, models)
+    verdicts = acceptance(ordered, fleet.snapshot.pod_needs)
+    observed = _ObservedDeployments.of(fleet, models)
     deployments, unplanned, notes = [], set(), []
     for intent in ordered:
         accepted, _, reason, _ = verdicts[intent.uid]
@@ -123,28 +123,24 @@ def _deployments(
 class _ObservedDeployments:
     """What a snapshot holds about LLMDeployments, by uid where nothing else is said."""
 
-    snapshot: FleetSnapshot
+    fleet: Fleet
     models: Mapping[str, Architecture]  # from the command line
     facts: Mapping[FactsKey, CheckpointFacts]
     evaluations: CheckpointReports
-    workloads: Mapping[str, list[Workload]]
     desired: Mapping[str, int]  # replicas
     desired_shapes: Mapping[str, Shape]
     loads: Mapping[str, ProvisionedLoad]
     faults: Mapping[str, str]
 
     @classmethod
-    def of(cls, snapshot: FleetSnapshot, models: Mapping[str, Architecture]) -> "_ObservedDeployments":
+    def of(cls, fleet: Fleet, models: Mapping[str, Architecture]) -> "_ObservedDeployments":
         """Index a snapshot."""
-        workloads = defaultdict[str, list[Workload]](list)
-        for workload in snapshot.workloads:
-            workloads[workload.owner_uid].append(workload)
+        snapshot = fleet.snapshot
         return cls(
-            snapshot=snapshot,
+            fleet=fleet,
             models=models,
             facts=snapshot.known_facts,
             evaluations=reports_by_checkpoint(reports(snapshot)),
-            workloads=workloads,
             desired=dict(snapshot.desired),
             desired_shapes=dict(snapshot.desired_of),
             loads=dict(snapshot.provisioned),
@@ -161,10 +157,10 @@ class _ObservedDeployments:
         requirements = self._on_bundled_engine(intent)
         if isinstance(requirements, str):
             return requirements
-        workloads = self.workloads.get(uid, [])
+        workloads = self.fleet.workloads.get(uid, ())
         return replace(
             requirements,
-            pools=(*requirements.pools, *_contained_pools(requirements.pools, self.snapshot)),
+            pools=(*requirements.pools, *_contained_pools(requirements.pools, self.fleet)),
             present=_desired_replicas(intent, workloads, self.desired.get(uid), self.desired_shapes.get(uid)),
             formats_running=_running_formats(workloads),
             load=self.loads.get(uid),
@@ -172,7 +168,7 @@ class _ObservedDeployments:
 
     def _on_bundled_engine(self, intent: Intent) -> ServingRequirements | str:
         """Return the requirements from the checkpoint, or why they are not known."""
-        facts = self.facts.get(FactsKey(intent.namespace, intent.model_uri, self.snapshot.engine_image))
+        facts = self.facts.get(FactsKey(intent.namespace, intent.model_uri, self.fleet.snapshot.engine_image))
         try:
             model = self.models.get(intent.uid) or (architecture_from_facts(facts) if facts else None)
             if model is None:
@@ -180,7 +176,7 @@ class _ObservedDeployments:
             key = (intent.namespace, intent.model_uri, facts.digest if facts else "")
             evaluations = self.evaluations.get(key, ())
             requirements = requirements_of(intent, model)
-            requirements = on_bundled_engine(requirements, evaluations, self.snapshot.pod_needs)
+            requirements = on_bundled_engine(requirements, evaluations, self.fleet.snapshot.pod_needs)
             requirements.request.model_length(model)
         except InputError as error:
             return f"{error.field} {error.problem}"
@@ -189,16 +185,16 @@ class _ObservedDeployments:
         return requirements
 
 
-def _contained_pools(named: tuple[str, ...], snapshot: FleetSnapshot) -> list[str]:
+def _contained_pools(named: tuple[str, ...], fleet: Fleet) -> list[str]:
     """Return the pools whose nodes all belong to a pool of `named`, too.
 
     A node's GPUs belong to the first of the pools that select it, but pods may run on every node of a pool
     that spec.placement names.
     """
-    claims = [claiming_pools(node, snapshot.pools) for node in snapshot.nodes] if named else []
+    claims = [place.pools for place in fleet.nodes] if named else []
     return [
         pool.name
-        for pool in sorted(snapshot.pools)
+        for pool in sorted(fleet.pools.values())
         if pool.name not in named
         and pool.max_nodes is None  # the pools that select new nodes are not known
         and (nodes_of_pool := [names for names in claims if names[:1] == (pool.name,)])
@@ -207,7 +203,7 @@ def _contained_pools(named: tuple[str, ...], snapshot: FleetSnapshot) -> list[st
 
 
 def _desired_replicas(
-    intent: Intent, workloads: list[Workload], desired: int | None, desired_shape: Shape | None
+    intent: Intent, workloads: Sequence[Workload], desired: int | None, desired_shape: Shape | None
 ) -> tuple[ShapeKey, int] | None:
     """Return the desired shape and number of replicas; None: none runs.
 
@@ -222,7 +218,7 @@ def _desired_replicas(
     return shape.key, count
 
 
-def _running_formats(workloads: list[Workload]) -> tuple[tuple[ShapeKey, str], ...]:
+def _running_formats(workloads: Sequence[Workload]) -> tuple[tuple[ShapeKey, str], ...]:
     """Return the format of the replicas on each shape, by shape; of several that with the most available."""
     formats = {}
     for workload in sorted(workloads, key=lambda w: (w.available, w.replicas, w.shape, w.name, w.uid)):

@@ -87,7 +87,7 @@ def with_modes_in_use(problem: Problem, inferred: Collection[str]) -> Problem:
 def _fleet(inputs: FleetInput) -> Problem:
     terms, planned_gpus = inputs.terms, inputs.planned_gpus
     owners = _PlannedOwners.of(inputs)
-    growable = (growable_pool(pool, planned_gpus, dict(terms.prices)) for pool in inputs.pools)
+    growable = (growable_pool(pool, planned_gpus, Prices(dict(terms.prices))) for pool in inputs.pools)
     budgets = ((pool.name, pool.disruption_budget) for pool in sorted(inputs.pools))
     return Problem(
         gpus=tuple(owners.attributed(gpu, terms) for gpu in inputs.gpus),

@@ -20,8 +20,8 @@ from tangram.fleet import (
     claiming_pools,
 )
 from tangram.kube.kinds import Object
+from tangram.plan.fleet_input.fleet import may_use
 from tangram.planner.jobs.inspections import key_of
-from tangram.planner.observe.free_capacity import may_use
 from tangram.shell.measure.fault_log import FaultLog, display_name
 from tangram.shell.measure.predicted_capacities import CapacityInputs
 from tangram.shell.measure.scaler import Scaler, ScalingResult, provisioned_loads

@@ -16,18 +16,15 @@ from tangram.fleet import (
     WHOLE_GPU,
     ComingDevices,
     FailedChanges,
-    FleetSnapshot,
     Intent,
     Node,
     NodeSelector,
     PodNeeds,
     Pool,
     Shape,
-    claiming_pools,
-    pool_price,
     resource_name,
 )
-from tangram.planner.observe.free_capacity import DeviceGroup, PoolNames, may_use
+from tangram.plan.fleet_input.fleet import Fleet, PoolNames, may_use
 
 _MOST_NOTES = 3
 
@@ -39,6 +36,7 @@ class NodeOffers:
     shapes: Mapping[tuple[str, str], tuple[PoolNames, ...]]  # (SKU, profile) -> where there is such a device
     products: Mapping[str, tuple[str, ...]]  # labels nvidia.com/gpu.product by SKU, sorted
     prices: Prices
+    gpu_hours: Mapping[tuple[str, PoolNames], float | None]  # USD by SKU and the GPUPools of a node
     pools: Mapping[str, Pool]
     has_nodes: bool
     needs: PodNeeds
@@ -75,9 +73,8 @@ class NodeOffers:
         price = self._prices[key]
         return None if price is None else price * shape.tensor_parallel
 
-    def unit_price(self, group: DeviceGroup) -> float:
-        """Return USD per hour of one device, 0 where no price is known."""
-        sku, resource, place = group[:3]
+    def device_hour(self, sku: str, resource: str, place: PoolNames) -> float:
+        """Return USD per hour of one device on a node that `place` select, 0 where no price is known."""
         profile = _profile_name(sku, resource)
         per_gpu = self._gpu_hour(sku, place)
         return per_gpu * catalog.share(sku, profile) if per_gpu and profile else 0.0
@@ -136,56 +133,39 @@ class NodeOffers:
         return max(prices) * catalog.share(sku, profile) if len(prices) == len(gpu_hours) else None
 
     def _gpu_hour(self, sku: str, place: PoolNames) -> float | None:
-        return self.prices.gpu_hour(sku, pool_price(place, self.pools))
+        return self.gpu_hours[sku, place] if (sku, place) in self.gpu_hours else self.prices.gpu_hour(sku)
 
 
-def offers(snapshot: FleetSnapshot) -> NodeOffers:
-    """Read what the fleet offers out of `snapshot`, once per plan."""
+def offers(fleet: Fleet) -> NodeOffers:
+    """Return what the nodes of a fleet offer, once per plan."""
     places_by_device: dict[tuple[str, str], set[PoolNames]] = defaultdict(set)
     products: dict[str, set[str]] = {}
     unlabelled: dict[str, set[PoolNames]] = defaultdict(set)
-    left_out = []
-    coming: dict[str, list[tuple[str, int]]] = defaultdict(list)
-    for device in snapshot.partition.coming:
-        coming[device.node].append((device.resource, device.count))
-    for node in snapshot.nodes:
-        place = claiming_pools(node, snapshot.pools)
-        if node.left_out:
-            left_out.append((place, node))
+    for place in fleet.nodes:
+        node = place.node
         if node.sku is None:
             continue
         if node.product and model_of(node.product) == node.product:  # not the label of slices or of shares
             products.setdefault(node.sku, set()).add(node.product)
         if not node.product:
-            unlabelled[node.sku].add(place)
-        for resource, count in (*node.allocatable, *coming.get(node.name, ())):
+            unlabelled[node.sku].add(place.pools)
+        for resource, count in (*node.allocatable, *place.coming):
             profile = _profile_name(node.sku, resource) if count > 0 else None
             if profile is not None:
-                places_by_device[(node.sku, profile)].add(place)
+                places_by_device[(node.sku, profile)].add(place.pools)
     return NodeOffers(
         shapes={shape: tuple(sorted(places)) for shape, places in sorted(places_by_device.items())},
         products={sku: tuple(sorted(labels)) for sku, labels in products.items()},
-        prices=Prices(dict(snapshot.prices)),
-        pools={pool.name: pool for pool in snapshot.pools},
-        has_nodes=bool(snapshot.nodes),
-        needs=snapshot.pod_needs,
-        left_out=tuple(left_out),
-        coming=snapshot.partition.coming,
-        failed=snapshot.partition.failed,
+        prices=fleet.prices,
+        gpu_hours={(p.node.sku, p.pools): p.gpu_hour for p in fleet.nodes if p.node.sku is not None},
+        pools=fleet.pools,
+        has_nodes=bool(fleet.nodes),
+        needs=fleet.snapshot.pod_needs,
+        left_out=tuple((place.pools, place.node) for place in fleet.nodes if place.node.left_out),
+        coming=fleet.snapshot.partition.coming,
+        failed=fleet.snapshot.partition.failed,
         unlabelled={sku: frozenset(places) for sku, places in unlabelled.items()},
     )
-
-
-def running_replica_hour(snapshot: FleetSnapshot, uid: str, shape: Shape) -> float | None:
-    """Return USD per hour of one replica of a shape that `uid` runs, on the dearest of its nodes; None: no
-    price is known. A replica without a node has no pool, and costs what its GPU model costs.
-    """
-    holders = {c.node for c in snapshot.claims if c.owner_uid == uid and c.resource == shape.resource}
-    nodes = (node for node in snapshot.nodes if node.name in holders and node.sku == shape.sku)
-    places = {claiming_pools(node, snapshot.pools) for node in nodes} or {()}
-    prices, pools = Prices(dict(snapshot.prices)), {pool.name: pool for pool in snapshot.pools}
-    hourly = [prices.replica_hour(*shape.key, pool_price(place, pools)) for place in sorted(places)]
-    return max((price for price in hourly if price is not None), default=None)
 
 
 def node_shapes(

@@ -9,7 +9,7 @@ from tangram.eligibility.shapes.evaluation_reports import CheckpointReports
 from tangram.eligibility.shapes.serving_requirements import requirements_of
 from tangram.eligibility.shapes.serving_shapes import AssessedShapes
 from tangram.fleet import CheckpointFacts, Intent, Shape
-from tangram.planner.observe.node_offers import NodeOffers, node_shapes
+from tangram.plan.offers.node_offers import NodeOffers, node_shapes
 
 
 def assessment(
