@@ -56,7 +56,7 @@ from tangram.fleet import (
     Traffic,
 )
 from tangram.fleet.lengths import around
-from tangram.recommendation.problem.fleet_shapes import fleet_shapes, replicas
+from tangram.plan.offers.fleet_shapes import fleet_shapes, replicas
 from tests.support.fleet import IMAGE, NOW, intent, workload
 
 SEED = 7

@@ -15,7 +15,7 @@ from tangram.eligibility.shapes.serving_shapes import AssessedShapes
 from tangram.fleet import WHOLE_GPU, ShapeKey
 from tangram.packing import Board, GPUState, Problem, board
 from tangram.packing.geometry.layouts import Placement
-from tangram.recommendation.problem.fleet_shapes import replicas
+from tangram.plan.offers.fleet_shapes import replicas
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ import pytest
 
 from tangram.catalog import InputError
 from tangram.packing import (
+    Allotment,
     Demand,
     GPUState,
     GrowablePool,
@@ -24,6 +25,8 @@ SKU = "H100-80GB-SXM"
 GPU = GPUState("g0", "n0", SKU, mig_enabled=True)
 ASK = Demand("a", slices=(Part(SKU, "1g.10gb", 1, 1),))
 OFFER = Offer(SKU, "1g.10gb", 1, 2.0, 0.4)
+UNKNOWN = Part(SKU, "9g.99gb", 1, 1)
+NONE, ONE = Allotment((), 1.0), Allotment((Part(SKU, "1g.10gb", 1, 1),), 0.0)
 GOOD = Problem((GPU,), (ASK,))
 
 
@@ -37,6 +40,10 @@ def asks(*parts, **changes) -> Problem:
 
 def offers(*offers, **changes) -> Problem:
     return replace(GOOD, demands=(Demand("a", offers=offers, rate=3.0, **changes),))
+
+
+def allots(*allotments, **changes) -> Problem:
+    return replace(GOOD, demands=(Demand("a", allotments=allotments, **changes),))
 
 
 def test_a_good_problem_passes():
@@ -70,6 +77,12 @@ def test_a_good_problem_passes():
         (asks(Part(SKU, "1g.10gb", 1, -1)), "demands[a].slices", "at least 0"),
         (asks(Part(SKU, "1g.10gb", 1, 1), Part(SKU, "1g.10gb", 1, 2)), "demands[a].slices", "more than once"),
         (offers(OFFER, OFFER), "demands[a].offers", "more than once"),
+        (allots(ONE), "demands[a].allotments", "one of them has no parts"),
+        (allots(NONE, NONE), "demands[a].allotments", "more than once"),
+        (allots(NONE, replace(ONE, unmet=1.5)), "demands[a].allotments.unmet", "from 0 to 1"),
+        (allots(NONE, replace(ONE, cost=-1.0)), "demands[a].allotments.cost", "zero or more"),
+        (allots(NONE, replace(ONE, parts=(UNKNOWN,))), "demands[a].allotments", "no MIG profile"),
+        (allots(NONE, slices=(Part(SKU, "1g.10gb", 1, 1),)), "demands[a].offers", "not both"),
         (offers(replace(OFFER, rate=0.0)), f"demands[a].offers[{OFFER.shape}].rate", "above zero"),
         (offers(replace(OFFER, profile="1g.5gb")), "demands[a].offers", "no MIG profile"),
         (offers(replace(OFFER, sku="*")), "demands[a].offers", "leave the SKU open"),

@@ -2,7 +2,7 @@
 
 | room | in | out |
 | --- | --- | --- |
-| `observe` | a snapshot of the fleet | free devices, shapes on offer, shapes in back-off |
+| `observe` | the fleet | free devices, shapes in back-off |
 | `placement` | shapes, quotas, budgets | the shape and the replicas of each LLMDeployment, decided together |
 | `rollout` | targets, Deployments | actions that reach the targets, make before break |
 | `jobs` | facts, reports | inspect and evaluate Jobs to start or to end |

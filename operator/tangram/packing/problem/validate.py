@@ -103,7 +103,7 @@ def _demand(problem: Problem, demand: Demand) -> None:
     if not (0 < demand.spread.node <= 1 and 0 < demand.spread.zone <= 1):
         raise InputError(f"{where}.spread", "shares lie above 0 and at most at 1")
     if bool(demand.offers) + bool(demand.slices) + bool(demand.allotments) > 1:
-        raise InputError(f"{where}.offers", "a demand has one of offers, slices and allotments")
+        raise InputError(f"{where}.offers", "a demand has offers, slices or allotments, not both")
     _number(f"{where}.rate", demand.rate)
     most = demand.min_replicas if demand.max_replicas is None else demand.max_replicas
     if not 0 <= demand.min_replicas <= most:

@@ -11,9 +11,9 @@ from tangram.eligibility.shapes.serving_shapes import AssessedShapes
 from tangram.fleet import Shape
 from tangram.packing import Choice, Demand
 from tangram.packing.problem.mix import UNMET, on_any_fleet
+from tangram.plan.offers.fleet_shapes import replicas
 from tangram.recommendation.explanation.sufficient_settings import changes_settings_only
 from tangram.recommendation.problem.demands import packing_offer
-from tangram.recommendation.problem.fleet_shapes import replicas
 from tangram.recommendation.problem.replica_bounds import ReplicaBounds
 
 _ROUNDING = 1e-9  # tolerance for sums of prices

@@ -9,10 +9,10 @@ from tangram.eligibility.explanation.no_serving_shape import nearest_rejection
 from tangram.eligibility.shapes.serving_shapes import AssessedShapes
 from tangram.packing import Demand, Packing, Problem
 from tangram.packing.problem.mix import least_unmet
+from tangram.plan.offers.fleet_shapes import fleet_shapes
 from tangram.recommendation.explanation.sufficient_settings import sufficient_settings
 from tangram.recommendation.explanation.unmet_reason import no_gpu_in_pools
 from tangram.recommendation.problem.demands import existing_slices, offered
-from tangram.recommendation.problem.fleet_shapes import fleet_shapes
 from tangram.recommendation.problem.pack import LEAST_S, PlanTimeLimit
 from tangram.recommendation.problem.packing_problem import FleetProblem
 

@@ -12,7 +12,7 @@ from tangram.eligibility.shapes.serving_requirements import ServingRequirements
 from tangram.eligibility.shapes.serving_shapes import AssessedShapes
 from tangram.fleet import WHOLE_GPU, ShapeKey
 from tangram.packing import Demand, Offer, Part, Problem
-from tangram.recommendation.problem.fleet_shapes import fleet_shapes, replicas
+from tangram.plan.offers.fleet_shapes import fleet_shapes, replicas
 from tangram.recommendation.problem.replica_bounds import ReplicaBounds
 
 Running = Mapping[str, Mapping[ShapeKey, int]]  # replicas by owner and shape
