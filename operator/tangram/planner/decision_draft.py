@@ -1,6 +1,6 @@
 """What is decided about an LLMDeployment before its placement, and decisions without any action."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tangram.eligibility.acceptance import Acceptance, acceptance, by_age
@@ -9,7 +9,6 @@ from tangram.eligibility.reasons import PAUSED, Reason
 from tangram.fleet import (
     Decision,
     Fault,
-    FleetSnapshot,
     Intent,
     InvalidIntent,
     ParsedIntent,
@@ -17,6 +16,7 @@ from tangram.fleet import (
     Shape,
     Workload,
 )
+from tangram.plan.fleet_input.fleet import Fleet
 from tangram.planner.jobs.inspections import Inspections, ModelState, model_state
 
 FAULT_TEXTS: Mapping[str, str] = {
@@ -87,16 +87,14 @@ class DecisionDraft:
 
 
 def drafts(
-    snapshot: FleetSnapshot, intents: tuple[ParsedIntent, ...], inspections: Inspections, faulted: Faulted
+    fleet: Fleet, intents: tuple[ParsedIntent, ...], inspections: Inspections, faulted: Faulted
 ) -> Mapping[str, DecisionDraft]:
     """Return the drafts by uid, in the order of `intents`. Raises `StepsFailed`."""
-    accepted = acceptance(by_age(intents), snapshot.pod_needs)
-    workloads, desired = _workloads_by_owner(snapshot.workloads), dict(snapshot.desired)
-    desired_shapes, loads = dict(snapshot.desired_of), dict(snapshot.provisioned)
-    refused = {problem.owner_uid for problem in snapshot.problems}
+    accepted = acceptance(by_age(intents), fleet.snapshot.pod_needs)
+    refused = {problem.owner_uid for problem in fleet.snapshot.problems}
 
     def draft(intent: ParsedIntent) -> DecisionDraft:
-        uid, own = intent.uid, workloads.get(intent.uid, ())
+        uid, own = intent.uid, fleet.workloads.get(intent.uid, ())
         fault = faulted.get(uid)
         if fault is not None and fault.step in (RoundStep.MODEL, RoundStep.UNATTRIBUTED):
             model = ModelState(Reason.NOT_JUDGED, _fault_message(fault))
@@ -104,17 +102,17 @@ def drafts(
             model = _NOT_ACCEPTED
         else:
             model = model_state(intent, inspections)
-        replicas = _desired(intent, own, desired)
+        replicas = _desired(intent, own, fleet.desired)
         return DecisionDraft(
             intent,
             accepted[uid],
             model,
             own,
             replicas,
-            desired_shapes.get(uid),
+            fleet.desired_shapes.get(uid),
             uid in refused,
             fault,
-            loads.get(uid),
+            fleet.loads.get(uid),
         )
 
     return {d.intent.uid: d for d in for_each(RoundStep.MODEL, intents, lambda intent: intent.uid, draft)}
@@ -123,14 +121,6 @@ def drafts(
 def replicas_of(workloads: tuple[Workload, ...]) -> int:
     """Return the replicas of an LLMDeployment: those of its largest Deployment."""
     return max((workload.replicas for workload in workloads), default=0)
-
-
-def _workloads_by_owner(workloads: Iterable[Workload]) -> Mapping[str, tuple[Workload, ...]]:
-    """Return the Deployments by owner, in an order that does not depend on how they were read."""
-    by_owner: dict[str, tuple[Workload, ...]] = {}
-    for workload in sorted(workloads, key=lambda w: (w.owner_uid, w.shape, w.name, w.uid)):
-        by_owner[workload.owner_uid] = (*by_owner.get(workload.owner_uid, ()), workload)
-    return by_owner
 
 
 def _desired(intent: ParsedIntent, workloads: tuple[Workload, ...], desired: Mapping[str, int]) -> int:

@@ -95,7 +95,7 @@ def observe_round(
     intents = by_priority(intents)
     fleet, inspections = read_fleet(snapshot), observe_inspections(snapshot)
     known_reports = reports(snapshot)
-    draft_of = drafts(snapshot, intents, inspections, faulted)
+    draft_of = drafts(fleet, intents, inspections, faulted)
     return RoundObservation(
         fleet,
         intents,

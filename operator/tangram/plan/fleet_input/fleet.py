@@ -11,6 +11,7 @@ from tangram.fleet import (
     Node,
     NodePartition,
     Pool,
+    ProvisionedLoad,
     Shape,
     Workload,
     claiming_pools,
@@ -57,7 +58,11 @@ class Fleet:
     nodes: tuple[FleetNode, ...]  # sorted by name
     pools: Mapping[str, Pool]
     prices: Prices  # of GPU models
-    workloads: Mapping[str, tuple[Workload, ...]]  # Deployments by uid of their LLMDeployment
+    # By uid of an LLMDeployment:
+    workloads: Mapping[str, tuple[Workload, ...]]  # its Deployments, sorted
+    desired: Mapping[str, int]  # replicas, as the scaling law sets them
+    desired_shapes: Mapping[str, Shape]  # whose replicas `desired` counts
+    loads: Mapping[str, ProvisionedLoad]  # that `desired` carries
 
     def with_sku(self, place: FleetNode, sku: str | None) -> FleetNode:
         """Return a node without the labels of its GPUs as one of `sku`, with the price of these."""
@@ -81,12 +86,12 @@ class Fleet:
 def read_fleet(snapshot: FleetSnapshot) -> Fleet:
     """Return the fleet that a snapshot shows, whatever the order of its nodes and GPUPools."""
     pools, prices = {pool.name: pool for pool in snapshot.pools}, Prices(dict(snapshot.prices))
-    claims, workloads = defaultdict[str, list[Claim]](list), defaultdict[str, list[Workload]](list)
+    claims, workloads = defaultdict[str, list[Claim]](list), dict[str, tuple[Workload, ...]]()
     coming, going = (defaultdict[str, dict[str, int]](dict) for _ in range(2))
     for claim in snapshot.claims:
         claims[claim.node].append(claim)
-    for workload in snapshot.workloads:
-        workloads[workload.owner_uid].append(workload)
+    for workload in sorted(snapshot.workloads, key=lambda w: (w.owner_uid, w.shape, w.name, w.uid)):
+        workloads[workload.owner_uid] = (*workloads.get(workload.owner_uid, ()), workload)
     for device in snapshot.partition.coming:
         coming[device.node][device.resource] = device.count
     for node_name, resource, count in snapshot.partition.going:
@@ -108,4 +113,13 @@ def read_fleet(snapshot: FleetSnapshot) -> Fleet:
         )
 
     nodes = tuple(map(read, sorted(snapshot.nodes, key=lambda node: node.name)))
-    return Fleet(snapshot, nodes, pools, prices, {uid: tuple(own) for uid, own in workloads.items()})
+    return Fleet(
+        snapshot,
+        nodes,
+        pools,
+        prices,
+        workloads,
+        desired=dict(snapshot.desired),
+        desired_shapes=dict(snapshot.desired_of),
+        loads=dict(snapshot.provisioned),
+    )

@@ -27,7 +27,7 @@ def assessment(
             return missing
         checkpoint_reports = by_checkpoint.get((intent.namespace, intent.model_uri, facts.digest), ())
         requirements = on_bundled_engine(
-            requirements_of(intent, architecture), checkpoint_reports, node_offers.needs
+            requirements_of(intent, architecture), checkpoint_reports, node_offers.fleet.snapshot.pod_needs
         )
         return node_shapes(requirements, node_offers, present)
     except InputError as error:

@@ -7,20 +7,14 @@ from functools import partial
 
 from tangram import catalog
 from tangram.capacity.sizing.candidate_shapes import Device, candidate_shapes
-from tangram.catalog.prices import Prices
 from tangram.eligibility.devices.device_rules import model_of
 from tangram.eligibility.devices.node_devices import left_out_notes
 from tangram.eligibility.shapes.serving_requirements import ServingRequirements
 from tangram.eligibility.shapes.serving_shapes import AssessedShapes, assessed_shapes
 from tangram.fleet import (
     WHOLE_GPU,
-    ComingDevices,
-    FailedChanges,
     Intent,
-    Node,
     NodeSelector,
-    PodNeeds,
-    Pool,
     Shape,
     resource_name,
 )
@@ -35,14 +29,8 @@ class NodeOffers:
 
     shapes: Mapping[tuple[str, str], tuple[PoolNames, ...]]  # (SKU, profile) -> where there is such a device
     products: Mapping[str, tuple[str, ...]]  # labels nvidia.com/gpu.product by SKU, sorted
-    prices: Prices
+    fleet: Fleet
     gpu_hours: Mapping[tuple[str, PoolNames], float | None]  # USD by SKU and the GPUPools of a node
-    pools: Mapping[str, Pool]
-    has_nodes: bool
-    needs: PodNeeds
-    left_out: tuple[tuple[PoolNames, Node], ...] = ()  # nodes with devices that no newcomer is given
-    failed: tuple[FailedChanges, ...] = ()  # plans of changes that failed lately
-    coming: tuple[ComingDevices, ...] = ()  # devices for which GPUs are being cut
     # By SKU: where nodes without the product label have the SKU that a pool declares.
     unlabelled: Mapping[str, frozenset[PoolNames]] = field(default_factory=dict)
     _devices: dict[PoolNames, tuple[Device, ...]] = field(default_factory=dict)  # computed so far
@@ -81,7 +69,7 @@ class NodeOffers:
 
     def selectors(self, pools: tuple[str, ...]) -> tuple[NodeSelector, ...]:
         """Return the node selectors of those of `pools` that there are, sorted."""
-        node_selectors = (self.pools[name].selector for name in pools if name in self.pools)
+        node_selectors = (self.fleet.pools[name].selector for name in pools if name in self.fleet.pools)
         return tuple(sorted({selector for selector in node_selectors if selector}))
 
     def declaring(self, sku: str, pools: tuple[str, ...]) -> dict[NodeSelector, frozenset[str]]:
@@ -91,7 +79,7 @@ class NodeOffers:
         their nodes, by the selectors of both.
         """
         pools_by_selector: dict[NodeSelector, frozenset[str]] = {}
-        for name, pool in sorted(self.pools.items()):
+        for name, pool in sorted(self.fleet.pools.items()):
             if pool.sku != sku or not pool.selector:
                 continue
             if not pools or name in pools:
@@ -99,7 +87,7 @@ class NodeOffers:
                 continue
             beside = {other for place in self.unlabelled.get(sku, ()) if name in place for other in place}
             for other in sorted(beside.intersection(pools)):
-                selector = tuple(sorted({*pool.selector, *self.pools[other].selector}))
+                selector = tuple(sorted({*pool.selector, *self.fleet.pools[other].selector}))
                 pools_by_selector[selector] = frozenset((name, other))
         return pools_by_selector
 
@@ -107,8 +95,9 @@ class NodeOffers:
         """Return what is left out of the nodes that `intent` could run on, the empty string if nothing is."""
         nodes = [
             node
-            for place, node in self.left_out
-            if may_use(intent.pools, place)
+            for place in self.fleet.nodes
+            if (node := place.node).left_out
+            and may_use(intent.pools, place.pools)
             and node.sku not in intent.denied_skus
             and (not intent.allowed_skus or node.sku is None or node.sku in intent.allowed_skus)
         ]
@@ -133,7 +122,8 @@ class NodeOffers:
         return max(prices) * catalog.share(sku, profile) if len(prices) == len(gpu_hours) else None
 
     def _gpu_hour(self, sku: str, place: PoolNames) -> float | None:
-        return self.gpu_hours[sku, place] if (sku, place) in self.gpu_hours else self.prices.gpu_hour(sku)
+        known = (sku, place) in self.gpu_hours
+        return self.gpu_hours[sku, place] if known else self.fleet.prices.gpu_hour(sku)
 
 
 def offers(fleet: Fleet) -> NodeOffers:
@@ -156,14 +146,8 @@ def offers(fleet: Fleet) -> NodeOffers:
     return NodeOffers(
         shapes={shape: tuple(sorted(places)) for shape, places in sorted(places_by_device.items())},
         products={sku: tuple(sorted(labels)) for sku, labels in products.items()},
-        prices=fleet.prices,
+        fleet=fleet,
         gpu_hours={(p.node.sku, p.pools): p.gpu_hour for p in fleet.nodes if p.node.sku is not None},
-        pools=fleet.pools,
-        has_nodes=bool(fleet.nodes),
-        needs=fleet.snapshot.pod_needs,
-        left_out=tuple((place.pools, place.node) for place in fleet.nodes if place.node.left_out),
-        coming=fleet.snapshot.partition.coming,
-        failed=fleet.snapshot.partition.failed,
         unlabelled={sku: frozenset(places) for sku, places in unlabelled.items()},
     )
 
@@ -177,7 +161,7 @@ def node_shapes(
     devices = node_offers.devices(pools, own)
     shapes = candidate_shapes(requirements.architecture, devices, tuple(sorted(formats)), degrees)
     price_of = partial(node_offers.replica_hour, pools=pools)
-    return assessed_shapes(requirements, shapes, node_offers.prices, price_of)
+    return assessed_shapes(requirements, shapes, node_offers.fleet.prices, price_of)
 
 
 def _is_known(device: Device) -> bool:

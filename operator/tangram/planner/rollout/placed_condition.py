@@ -115,7 +115,7 @@ def idle_ms(demand: PlacementDemand, chosen: ServingShape) -> tuple[float | None
 
 def _no_device(chosen: ServingShape, missing: int, intent: Intent, node_offers: NodeOffers) -> str:
     pools = " or ".join(intent.pools)
-    if pools and not set(intent.pools) & set(node_offers.pools):
+    if pools and not set(intent.pools) & set(node_offers.fleet.pools):
         return f"there is no GPUPool {pools}"
     device = f"a free {device_name(chosen.shape)} on {chosen.shape.sku}"
     needs = f"{missing} more {'needs' if missing == 1 else 'need'} {device}"
@@ -126,7 +126,7 @@ def _no_device(chosen: ServingShape, missing: int, intent: Intent, node_offers: 
 
 def _coming(chosen: ServingShape, waiting: int, node_offers: NodeOffers) -> str:
     """Return what is waited for: devices for which GPUs are being cut, the plan, and until when."""
-    coming = [c for c in node_offers.coming if c.resource == chosen.shape.resource]
+    coming = [c for c in node_offers.fleet.snapshot.partition.coming if c.resource == chosen.shape.resource]
     plans = sorted({c.plan for c in coming if c.plan})
     nodes = ", ".join(sorted({c.node for c in coming})[:_MOST_NODES])
     needs = f"{waiting} {'wait' if waiting > 1 else 'waits'} for a {device_name(chosen.shape)}"
@@ -159,11 +159,11 @@ def _of_no_candidate(demand: PlacementDemand, node_offers: NodeOffers) -> tuple[
 
 
 def _no_candidate(intent: Intent, node_offers: NodeOffers) -> str:
-    unknown = sorted(name for name in intent.pools if name not in node_offers.pools)
+    unknown = sorted(name for name in intent.pools if name not in node_offers.fleet.pools)
     if unknown:
         named = " and ".join(unknown)
         return f"placement.pools names {named}, and there is no such GPUPool; waits for one"
-    what = "no GPU that the catalog knows" if node_offers.has_nodes else "no GPU node"
+    what = "no GPU that the catalog knows" if node_offers.fleet.nodes else "no GPU node"
     where = f"GPUPools {' and '.join(intent.pools)} have" if intent.pools else "the fleet has"
     return f"{where} {what}; waits for a node that offers one"
 
@@ -194,7 +194,9 @@ def _uncut(intent: Intent, chosen: ServingShape, node_offers: NodeOffers) -> str
     """Return why no slice was cut for an LLMDeployment on whole GPUs; empty: nothing failed."""
     if chosen.shape.profile != WHOLE_GPU or intent.mig is MIGPolicy.FORBIDDEN:
         return ""
-    failed = (f for f in node_offers.failed if not intent.pools or f.pool in intent.pools)
+    failed = (
+        f for f in node_offers.fleet.snapshot.partition.failed if not intent.pools or f.pool in intent.pools
+    )
     first = next(failed, None)
     if first is None:
         return ""

@@ -20,8 +20,6 @@ from tangram.fleet import (
     Intent,
     ParsedIntent,
     Pool,
-    ProvisionedLoad,
-    Shape,
     ShapeKey,
     Workload,
     describe,
@@ -127,9 +125,6 @@ class _ObservedDeployments:
     models: Mapping[str, Architecture]  # from the command line
     facts: Mapping[FactsKey, CheckpointFacts]
     evaluations: CheckpointReports
-    desired: Mapping[str, int]  # replicas
-    desired_shapes: Mapping[str, Shape]
-    loads: Mapping[str, ProvisionedLoad]
     faults: Mapping[str, str]
 
     @classmethod
@@ -141,9 +136,6 @@ class _ObservedDeployments:
             models=models,
             facts=snapshot.known_facts,
             evaluations=reports_by_checkpoint(reports(snapshot)),
-            desired=dict(snapshot.desired),
-            desired_shapes=dict(snapshot.desired_of),
-            loads=dict(snapshot.provisioned),
             faults={fault.owner_uid: fault.error for fault in snapshot.faults},
         )
 
@@ -157,13 +149,13 @@ class _ObservedDeployments:
         requirements = self._on_bundled_engine(intent)
         if isinstance(requirements, str):
             return requirements
-        workloads = self.fleet.workloads.get(uid, ())
+        fleet = self.fleet
         return replace(
             requirements,
-            pools=(*requirements.pools, *_contained_pools(requirements.pools, self.fleet)),
-            present=_desired_replicas(intent, workloads, self.desired.get(uid), self.desired_shapes.get(uid)),
-            formats_running=_running_formats(workloads),
-            load=self.loads.get(uid),
+            pools=(*requirements.pools, *_contained_pools(requirements.pools, fleet)),
+            present=_desired_replicas(intent, fleet),
+            formats_running=_running_formats(fleet.workloads.get(uid, ())),
+            load=fleet.loads.get(uid),
         )
 
     def _on_bundled_engine(self, intent: Intent) -> ServingRequirements | str:
@@ -202,20 +194,18 @@ def _contained_pools(named: tuple[str, ...], fleet: Fleet) -> list[str]:
     ]
 
 
-def _desired_replicas(
-    intent: Intent, workloads: Sequence[Workload], desired: int | None, desired_shape: Shape | None
-) -> tuple[ShapeKey, int] | None:
+def _desired_replicas(intent: Intent, fleet: Fleet) -> tuple[ShapeKey, int] | None:
     """Return the desired shape and number of replicas; None: none runs.
 
     Without a desired shape it is the shape of the workload with the most available replicas.
     """
+    workloads = fleet.workloads.get(intent.uid)
     if not workloads:
         return None
     best = min(workloads, key=lambda w: (-w.available, -w.replicas, w.shape, w.name, w.uid))
-    replicas = max(workload.replicas for workload in workloads) if desired is None else desired
+    replicas = fleet.desired.get(intent.uid, max(workload.replicas for workload in workloads))
     count = min(max(replicas, intent.min_replicas), intent.max_replicas)
-    shape = best.shape if desired_shape is None else desired_shape
-    return shape.key, count
+    return fleet.desired_shapes.get(intent.uid, best.shape).key, count
 
 
 def _running_formats(workloads: Sequence[Workload]) -> tuple[tuple[ShapeKey, str], ...]:
