@@ -58,8 +58,8 @@ from tangram.fleet import (
     Traffic,
 )
 from tangram.fleet.lengths import around
-from tangram.planner import plan
-from tangram.repartition import (
+from tangram.plan import plan
+from tangram.plan.repartition import (
     FleetState,
     PlanRecord,
     PlanState,

@@ -177,9 +177,9 @@ def ask(file: Path, limit_s: float) -> dict[str, Any]:
     """Answer one question in this process, as the advice worker does."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
     import tangram.packing.solve  # noqa: PLC0415, F401 - the worker has loaded it before there is a question
-    from tangram.recommendation import recommend as module  # noqa: PLC0415
-    from tangram.recommendation.problem.pack import PlanTimeLimit  # noqa: PLC0415
-    from tangram.recommendation.result.fleet_plan_spec import fleet_plan_spec  # noqa: PLC0415
+    from tangram.plan import recommend as module  # noqa: PLC0415
+    from tangram.plan.place.best.pack import PlanTimeLimit  # noqa: PLC0415
+    from tangram.plan.result.fleet_plan_spec import fleet_plan_spec  # noqa: PLC0415
 
     times = Times()
     snapshot, intents = pickle.loads(file.read_bytes())  # noqa: S301 - our own

@@ -11,10 +11,10 @@ from tangram.capacity.sizing import ServingShape
 from tangram.catalog import gpu
 from tangram.eligibility.shapes.serving_shapes import AssessedShapes
 from tangram.packing import Demand, GPUState, Problem
+from tangram.plan.fleet_input.documents.llm_deployment import read_llm_deployment
 from tangram.plan.offers.fleet_shapes import replicas
-from tangram.recommendation.documents.llm_deployment import read_llm_deployment
-from tangram.recommendation.problem.demands import demand, running_replicas, size_all
-from tangram.recommendation.problem.replica_bounds import ReplicaBounds
+from tangram.plan.place.best.demands import demand, running_replicas, size_all
+from tangram.plan.place.best.replica_bounds import ReplicaBounds
 
 # Model, requests' tokens in and out, objectives (P90, ms; None: not asked).
 SMALL = (

@@ -23,7 +23,7 @@ from e2e.silicon import kwok
 from e2e.silicon.board import parse_machine
 from e2e.tests.conftest import pods
 from e2e.tests.support import condition, newest_plan, tangram
-from tangram.recommendation.result.fleet_plan_spec import fleet_plan_spec
+from tangram.plan.result.fleet_plan_spec import fleet_plan_spec
 
 pytestmark = pytest.mark.cluster
 

@@ -22,7 +22,7 @@ from tangram.api import accepted_block, parse, parse_pool, parse_quota, priority
 from tangram.eligibility.acceptance import acceptance, by_age
 from tangram.eligibility.pool_conditions import accepted as pool_accepted
 from tangram.fleet import Intent, Node, PodNeeds, Pool, claiming_pools
-from tangram.planner import plan
+from tangram.plan import plan
 from tangram.shell.snapshot.intents import parsed_intents
 from tangram.shell.watch.mirror_view import MirrorView
 from tests.support.fleet import CHECKPOINTS, NOW, Cluster, intent, node, snapshot

@@ -8,7 +8,7 @@ import pytest
 from tangram.admission import ObjectKey, Review, ReviewedObjects, refusal
 from tangram.api import parse, parse_quota
 from tangram.fleet import PodNeeds
-from tangram.planner import plan
+from tangram.plan import plan
 from tests.support.fleet import NOW, node, snapshot
 
 BORN, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z"

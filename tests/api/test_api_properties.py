@@ -12,7 +12,7 @@ from tangram.api.gpu_node import GPUNodeSpec, GPUNodeStatus
 from tangram.api.llm_deployment.spec import LLMDeploymentSpec
 from tangram.api.pool import GPUPoolSpec
 from tangram.fleet import Intent, InvalidIntent, InvalidPool, Pool
-from tangram.recommendation.result.fleet_plan_spec import fleet_plan_spec, status_figures
+from tangram.plan.result.fleet_plan_spec import fleet_plan_spec, status_figures
 from tests.support.plan_documents import large_plan
 
 META = {"uid": "u", "namespace": "d", "name": "a", "creationTimestamp": "2026-11-21T10:00:00Z"}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tangram.api.fleet_plan import FleetPlanSpec, FleetPlanStatus
-from tangram.recommendation.result.fleet_plan_spec import fleet_plan_spec, status_figures
+from tangram.plan.result.fleet_plan_spec import fleet_plan_spec, status_figures
 from tests.support.plan_documents import large_plan
 from tests.support.plans import run
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tangram.recommendation.result.fleet_plan_spec import fleet_plan_spec
+from tangram.plan.result.fleet_plan_spec import fleet_plan_spec
 from tests.support.gpu_nodes import GPU_A, GPU_B, STATUS, WHEN, condition
 from tests.support.plan_documents import large_plan
 

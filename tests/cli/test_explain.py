@@ -23,7 +23,7 @@ from tangram.cli.explain.requested_name import requested_name
 from tangram.fleet import BackOff, LeftOut, MIGPolicy, PartitionView, ProvisionedLoad
 from tangram.fleet.times import rfc3339
 from tangram.kube.client import ApiError
-from tangram.recommendation.problem.packing_problem import fleet_problem
+from tangram.plan.place.best.packing_problem import fleet_problem
 from tests.support.fleet import node, shape, whole_gpu_price
 from tests.support.json_schema import violations
 from tests.support.plans import Planner, gpu, inventory, run

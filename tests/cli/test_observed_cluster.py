@@ -18,8 +18,8 @@ from tangram.fleet import Intent
 from tangram.kube.client import UNGUARDED, ApiClient
 from tangram.kube.kinds import LLM_DEPLOYMENTS, NODES
 from tangram.kube.kubeconfig import load_kubeconfig
-from tangram.recommendation.documents.snapshot_file import read_snapshot
-from tangram.recommendation.recommend import recommend
+from tangram.plan.fleet_input.documents.snapshot_file import read_snapshot
+from tangram.plan.recommend import recommend
 from tests.support.apiserver import FACTS, gpu_node, llm
 from tests.support.plans import run
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tangram.fleet import Pool, PoolPolicy, Refusal
-from tangram.recommendation.recommend import recommend
+from tangram.plan.recommend import recommend
 from tests.support.plans import Planner, gpu, inventory, request, run
 from tests.support.snapshots import BAD, BIG, CHAT, CODE, NEW, document, seen
 

@@ -14,10 +14,10 @@ from tangram.eligibility.shapes.bundled_engine import on_bundled_engine
 from tangram.eligibility.shapes.serving_requirements import requirements_of
 from tangram.eligibility.shapes.serving_shapes import assessed_shapes
 from tangram.fleet import ApplyDeployment, MIGPolicy, Objective, Pool, Traffic
+from tangram.plan import plan
 from tangram.plan.fleet_input.fleet import read_fleet
 from tangram.plan.offers.node_offers import offers
-from tangram.planner import plan
-from tangram.planner.placement.joint_assignment import assign_devices
+from tangram.plan.place.now.joint_assignment import assign_devices
 from tests.support.fleet import CHECKPOINTS, NOW, intent, node
 from tests.support.kubernetes import Kubernetes
 

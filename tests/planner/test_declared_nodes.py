@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tangram.fleet import ApplyDeployment, Pool
-from tangram.planner import plan
+from tangram.plan import plan
 from tests.support.fleet import NOW, claims, intent, node, shape, snapshot, workload
 
 H100, LABEL = "H100-80GB-SXM", "NVIDIA-H100-80GB-HBM3"

@@ -19,8 +19,8 @@ from tangram.fleet import (
     StartEvaluation,
     WriteProblem,
 )
-from tangram.planner import plan, render_status
-from tangram.planner.jobs.evaluations import RETRY_AFTER_S
+from tangram.plan import plan, render_status
+from tangram.plan.jobs.evaluations import RETRY_AFTER_S
 from tests.support.fleet import CHECKPOINTS, NOW, Cluster, claims, intent, node, shape, snapshot, workload
 
 GOOD = EvaluationReport(4000, 6.0, 6.06, 0.01, 0.97, 0.02, 0.3, "engine:1", "gpu")

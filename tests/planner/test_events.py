@@ -2,7 +2,7 @@
 
 import pytest
 
-from tangram.planner import transitions
+from tangram.plan import transitions
 
 CONDITIONS = ("Ready", "Accepted", "ModelReady", "Placed", "Available", "ScalingActive", "SLOMet")
 

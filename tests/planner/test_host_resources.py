@@ -19,10 +19,10 @@ from tangram.fleet import (
     Shape,
 )
 from tangram.fleet.quantity import parse_quantity
+from tangram.plan import plan
+from tangram.plan.fleet_input.observed.snapshot_input import snapshot_input
 from tangram.plan.offers.fleet_shapes import fleet_shapes
-from tangram.planner import plan
-from tangram.planner.placement.quotas import pod_amounts
-from tangram.recommendation.observed.snapshot_input import snapshot_input
+from tangram.plan.place.now.quotas import pod_amounts
 from tangram.shell.objects.engine_pod import engine_template
 from tangram.shell.settings import EnginePodSettings, Settings
 from tests.support.fleet import NOW, intent, node, snapshot

@@ -7,12 +7,11 @@ import pytest
 from tangram.eligibility.isolation import RoundStep, StepsFailed, for_each, isolated
 from tangram.fleet import Claim, Fault, MIGPolicy, Pool, Shape, Traffic
 from tangram.fleet.lengths import around
+from tangram.plan import decision_draft, plan, planning_round, render_status
 from tangram.plan.offers import assessment
-from tangram.planner import decision_draft, plan, planning_round, render_status
-from tangram.planner.observe import back_off
-from tangram.planner.placement import joint_assignment, placement_targets, replica_limits
-from tangram.planner.placement.joint_assignment import assign_devices
-from tangram.planner.placement.placement_demand import NO_LIMIT
+from tangram.plan.place.now import back_off, joint_assignment, placement_targets, replica_limits
+from tangram.plan.place.now.joint_assignment import assign_devices
+from tangram.plan.place.now.placement_demand import NO_LIMIT
 from tests.support.fleet import NOW, claims, intent, node, shape, snapshot, workload
 
 SLICE, WHOLE, L4 = shape("1g.10gb"), shape(), shape(sku="L4")

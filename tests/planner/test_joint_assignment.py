@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tangram.planner.placement.joint_assignment import DeviceDemand, ShapeOption, assign_devices
+from tangram.plan.place.now.joint_assignment import DeviceDemand, ShapeOption, assign_devices
 
 
 def fleet(seed):

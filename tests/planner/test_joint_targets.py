@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from tangram.fleet import ApplyDeployment, MIGPolicy, Objective, Pool, RemoveDeployment, Spread, Traffic
 from tangram.fleet.lengths import around
 from tangram.packing.search import stages
+from tangram.plan import plan, render_status
 from tangram.plan.fleet_input.fleet import read_fleet
+from tangram.plan.fleet_input.free_capacity import observe_free_devices
 from tangram.plan.offers import assessment
 from tangram.plan.offers.node_offers import offers
-from tangram.planner import plan, render_status
-from tangram.planner.observe.free_capacity import observe_free_devices
-from tangram.planner.placement.joint_assignment import assign_devices
+from tangram.plan.place.now.joint_assignment import assign_devices
 from tests.support.fleet import NOW, Cluster, claims, intent, node, shape, snapshot, tpot, workload
 
 SLICE, BIG_SLICE, WHOLE, L4 = shape("1g.10gb"), shape("1g.20gb"), shape(), shape(sku="L4")

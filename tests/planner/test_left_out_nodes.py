@@ -20,11 +20,11 @@ from tangram.fleet import (
     Pool,
     Refusal,
 )
-from tangram.planner import plan, render_status
-from tangram.recommendation.documents.snapshot_file import read_snapshot, snapshot_document
-from tangram.recommendation.observed.snapshot_input import snapshot_input
-from tangram.recommendation.problem.packing_problem import fleet_problem
-from tangram.recommendation.recommend import recommend
+from tangram.plan import plan, render_status
+from tangram.plan.fleet_input.documents.snapshot_file import read_snapshot, snapshot_document
+from tangram.plan.fleet_input.observed.snapshot_input import snapshot_input
+from tangram.plan.place.best.packing_problem import fleet_problem
+from tangram.plan.recommend import recommend
 from tests.support.fleet import NOW, claims, intent, node, shape, snapshot, whole_gpu_price, workload
 
 PENDING = LeftOut("MIGChanging", "label nvidia.com/mig.config.state=pending: wait")

@@ -7,7 +7,7 @@ import pytest
 
 from tangram.fleet import Lengths, Objective, ProvisionedLoad, ScaleDeployment, Traffic
 from tangram.fleet.lengths import around
-from tangram.planner import plan
+from tangram.plan import plan
 from tangram.scaling.outlook.mixture_capacity import MixtureCapacity
 from tangram.shell.measure.predicted_capacities import CapacityInputs, PredictedCapacities
 from tests.planner.test_evaluations import GOOD, key

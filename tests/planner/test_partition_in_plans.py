@@ -15,7 +15,7 @@ from tangram.fleet import (
     RemoveDeployment,
     ReplicaMove,
 )
-from tangram.planner import plan
+from tangram.plan import plan
 from tests.support.fleet import NOW, claims, intent, node, shape, snapshot, workload
 
 SLICE, GPU = "nvidia.com/mig-1g.10gb", "nvidia.com/gpu"

@@ -19,7 +19,7 @@ from tangram.fleet import (
     Shape,
     StartInspection,
 )
-from tangram.planner import plan
+from tangram.plan import plan
 from tests.support.fleet import (
     FACTS_1B,
     IMAGE,

@@ -21,7 +21,7 @@ from tangram.fleet import (
     StartEvaluation,
     Traffic,
 )
-from tangram.planner import plan
+from tangram.plan import plan
 from tests.support.fleet import CHECKPOINTS, NOW, Cluster, capacity, intent, node, snapshot, workload
 
 SHAPES = [

@@ -7,11 +7,11 @@ import pytest
 from tangram.catalog.prices import Prices
 from tangram.fleet import Pool
 from tangram.plan.fleet_input.fleet import read_fleet
+from tangram.plan.fleet_input.observed.pool_use import pool_use
+from tangram.plan.fleet_input.observed.snapshot_input import snapshot_input
 from tangram.plan.offers.node_offers import offers
-from tangram.recommendation.observed.pool_use import pool_use
-from tangram.recommendation.observed.snapshot_input import snapshot_input
-from tangram.recommendation.problem.packing_problem import fleet_problem
-from tangram.recommendation.recommend import cost_per_hour
+from tangram.plan.place.best.packing_problem import fleet_problem
+from tangram.plan.recommend import cost_per_hour
 from tangram.simulator.run import SimulationSettings, run
 from tests.support.fleet import claims, intent, node, shape, snapshot, workload
 from tests.support.simulated_fleets import Schedule, poisson_trace, served

@@ -18,7 +18,7 @@ from tangram.fleet import (
     QuotaLimit,
     WriteProblem,
 )
-from tangram.planner import plan, render_status
+from tangram.plan import plan, render_status
 from tests.support.fleet import CHECKPOINTS, IMAGE, NOW, claims, intent, node, shape, snapshot, workload
 
 WHOLE = shape()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tangram.planner import plan
+from tangram.plan import plan
 from tests.support.fleet import NOW, intent, node
 from tests.support.kubernetes import Kubernetes
 

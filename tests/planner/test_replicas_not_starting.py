@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tangram.api import back_off_block, back_offs_from_status
 from tangram.fleet import ApplyDeployment, BackOff, FleetSnapshot, RemoveDeployment, StartOutcome
-from tangram.planner import plan, render_status
-from tangram.recommendation.documents.snapshot_file import read_snapshot, snapshot_document
+from tangram.plan import plan, render_status
+from tangram.plan.fleet_input.documents.snapshot_file import read_snapshot, snapshot_document
 from tangram.scaling import ScalingMemory, ScalingParams
 from tangram.scaling import ordered_replicas as supply
 from tests.support.fleet import NOW, Cluster, claims, intent, node, shape, snapshot, workload

@@ -18,7 +18,7 @@ from tangram.fleet import (
     ScaleDeployment,
     WriteProblem,
 )
-from tangram.planner import plan, render_status, transitions
+from tangram.plan import plan, render_status, transitions
 from tangram.scaling import ScalingParams, classify
 from tests.support.fleet import NOW, Cluster, claims, intent, node, shape, snapshot, workload
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tangram.fleet import ApplyDeployment, ResumeRollout
-from tangram.planner import plan
+from tangram.plan import plan
 from tests.support.fleet import NOW, claims, intent, node, shape, snapshot, workload
 from tests.support.rolling import Rolling
 

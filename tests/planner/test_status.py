@@ -23,7 +23,7 @@ from tangram.fleet import (
     RecommendedChange,
     WriteProblem,
 )
-from tangram.planner import plan, render_status
+from tangram.plan import plan, render_status
 from tangram.scaling import Sample, ScalingDecision, ScalingMemory, ScalingParams, classify
 from tangram.scaling.outlook.forecast import Forecast
 from tangram.scaling.outlook.load_outlook import NeedLimit, ReplicaNeed, RunnerUp

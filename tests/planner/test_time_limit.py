@@ -6,7 +6,7 @@ import pytest
 
 from tangram.fleet import FleetSnapshot, Intent, PodNeeds, Pool, Traffic
 from tangram.fleet.lengths import around
-from tangram.planner import plan, render_status
+from tangram.plan import plan, render_status
 from tests.support.fleet import NOW, intent, node, snapshot
 
 

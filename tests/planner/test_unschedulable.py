@@ -6,8 +6,8 @@ import pytest
 
 from tangram.api import back_offs_from_status
 from tangram.fleet import ApplyDeployment, BackOff, Pool, RemoveDeployment, ScaleDeployment, Unscheduled
-from tangram.planner import plan, render_status
-from tangram.planner.status import conditions
+from tangram.plan import plan, render_status
+from tangram.plan.status import conditions
 from tests.support.fleet import NOW, claims, intent, node, shape, snapshot, workload
 
 CHEAP, DEAR = shape("1g.10gb"), shape("1g.20gb")

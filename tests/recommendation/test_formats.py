@@ -1,11 +1,11 @@
 """Formats in plans of an observed fleet: those that the operator would use, and why not the others."""
 
 from tangram.fleet import EvaluationKey, EvaluationReport, PrecisionTolerance, Shape, ShapeKey
-from tangram.recommendation.inputs_hash import inputs_hash
-from tangram.recommendation.observed.snapshot_input import snapshot_input
-from tangram.recommendation.problem.pack import PlanTimeLimit
-from tangram.recommendation.problem.packing_problem import fleet_problem
-from tangram.recommendation.recommend import recommend
+from tangram.plan.fleet_input.observed.snapshot_input import snapshot_input
+from tangram.plan.inputs_hash import inputs_hash
+from tangram.plan.place.best.pack import PlanTimeLimit
+from tangram.plan.place.best.packing_problem import fleet_problem
+from tangram.plan.recommend import recommend
 from tests.support.fleet import FACTS_8B, intent, node, snapshot, workload
 
 SKU = "H100-80GB-SXM"

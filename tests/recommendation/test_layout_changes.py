@@ -18,9 +18,9 @@ from tangram.fleet import (
     ShapeKey,
 )
 from tangram.packing import GPULayout, Instance, Move, Placed, Site
-from tangram.recommendation.observed.snapshot_input import snapshot_input
-from tangram.recommendation.recommend import plan_fleet, recommend
-from tangram.recommendation.result.layout_changes import layout_changes
+from tangram.plan.fleet_input.observed.snapshot_input import snapshot_input
+from tangram.plan.recommend import plan_fleet, recommend
+from tangram.plan.result.layout_changes import layout_changes
 from tests.support.fleet import (
     FACTS_1B,
     FACTS_8B,

@@ -7,10 +7,10 @@ import pytest
 from tangram.catalog.prices import Prices
 from tangram.fleet import Objective, ProvisionedLoad, Traffic
 from tangram.fleet.lengths import around
+from tangram.plan import plan
+from tangram.plan.fleet_input.observed.snapshot_input import snapshot_input
 from tangram.plan.offers.fleet_shapes import replicas
-from tangram.planner import plan
-from tangram.recommendation.observed.snapshot_input import snapshot_input
-from tangram.recommendation.problem.demands import size_all
+from tangram.plan.place.best.demands import size_all
 from tests.support.fleet import NOW, claims, intent, node, shape, snapshot, workload
 
 OLD, NEW = shape(), shape(sku="A100-80GB-SXM")

@@ -16,9 +16,9 @@ from tangram.fleet import (
     Pool,
     PoolPolicy,
 )
-from tangram.recommendation.observed.snapshot_input import snapshot_input
-from tangram.recommendation.problem.packing_problem import fleet_problem
-from tangram.recommendation.recommend import recommend
+from tangram.plan.fleet_input.observed.snapshot_input import snapshot_input
+from tangram.plan.place.best.packing_problem import fleet_problem
+from tangram.plan.recommend import recommend
 from tests.support.fleet import FACTS_1B, IMAGE, PRODUCTS, intent, node, shape, snapshot, workload
 
 WHOLE, MODEL = "nvidia.com/gpu", "image:///m/small"

@@ -20,13 +20,13 @@ from tangram.fleet import (
     Traffic,
 )
 from tangram.fleet.lengths import around
-from tangram.planner import plan
-from tangram.recommendation.documents.snapshot_file import read_snapshot, snapshot_document
-from tangram.recommendation.inputs_hash import inputs_hash, planner_version
-from tangram.recommendation.observed.snapshot_input import snapshot_input
-from tangram.recommendation.problem.pack import PlanTimeLimit
-from tangram.recommendation.problem.packing_problem import fleet_problem
-from tangram.recommendation.recommend import recommend
+from tangram.plan import plan
+from tangram.plan.fleet_input.documents.snapshot_file import read_snapshot, snapshot_document
+from tangram.plan.fleet_input.observed.snapshot_input import snapshot_input
+from tangram.plan.inputs_hash import inputs_hash, planner_version
+from tangram.plan.place.best.pack import PlanTimeLimit
+from tangram.plan.place.best.packing_problem import fleet_problem
+from tangram.plan.recommend import recommend
 from tests.support.fleet import FACTS_8B, IMAGE, claims, intent, node, shape, snapshot, tpot, workload
 
 H100 = "H100-80GB-SXM"
@@ -371,7 +371,7 @@ def test_the_hash_names_the_inputs():
     ("what", "changed"),
     [
         ("tangram.__version__", "0.1.0.dev1"),
-        ("tangram.recommendation.inputs_hash._FACTS", ("tangram.catalog",)),
+        ("tangram.plan.inputs_hash._FACTS", ("tangram.catalog",)),
     ],
 )
 def test_another_version_and_other_facts_give_another_name(monkeypatch, what, changed):

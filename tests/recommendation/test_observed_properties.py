@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from tangram.catalog import InputError
 from tangram.packing import validate
-from tangram.recommendation.documents.snapshot_file import read_snapshot, snapshot_document
-from tangram.recommendation.inputs_hash import inputs_hash
-from tangram.recommendation.observed.snapshot_input import snapshot_input
-from tangram.recommendation.problem.packing_problem import fleet_problem
-from tangram.recommendation.recommend import recommend
+from tangram.plan.fleet_input.documents.snapshot_file import read_snapshot, snapshot_document
+from tangram.plan.fleet_input.observed.snapshot_input import snapshot_input
+from tangram.plan.inputs_hash import inputs_hash
+from tangram.plan.place.best.packing_problem import fleet_problem
+from tangram.plan.recommend import recommend
 from tests.support.observed_fleets import fleets
 
 slow = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -6,10 +6,10 @@ from itertools import product
 import pytest
 
 from tangram.packing import Demand, GPUState, Offer, Problem
-from tangram.recommendation.documents.fleet_input import FleetInput
-from tangram.recommendation.explanation.one_shape_cost import one_shape_document, points
-from tangram.recommendation.problem.pack import PlanTimeLimit, pack
-from tangram.recommendation.problem.packing_problem import FleetProblem
+from tangram.plan.explanation.one_shape_cost import one_shape_document, points
+from tangram.plan.fleet_input.documents.fleet_input import FleetInput
+from tangram.plan.place.best.pack import PlanTimeLimit, pack
+from tangram.plan.place.best.packing_problem import FleetProblem
 
 A, B = "L4", "L40S"
 PRICES = {A: 1.0, B: 2.0}

@@ -9,11 +9,11 @@ from collections import Counter
 import pytest
 
 from tangram.packing import GPUState, board
-from tangram.recommendation.documents.fleet_input import FleetInput
-from tangram.recommendation.documents.llm_deployment import read_llm_deployment
-from tangram.recommendation.problem.pack import pack
-from tangram.recommendation.problem.packing_problem import fleet_problem
-from tangram.recommendation.result.plan_document import plan_document
+from tangram.plan.fleet_input.documents.fleet_input import FleetInput
+from tangram.plan.fleet_input.documents.llm_deployment import read_llm_deployment
+from tangram.plan.place.best.pack import pack
+from tangram.plan.place.best.packing_problem import fleet_problem
+from tangram.plan.result.plan_document import plan_document
 
 SKUS = ("A30", "H100-80GB-SXM", "L4")
 RATES = (2.0, 6.0, 15.0, 40.0, 90.0)

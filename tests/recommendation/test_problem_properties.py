@@ -7,12 +7,12 @@ import pytest
 from tangram.catalog.lookup import gpu as facts
 from tangram.packing.geometry.board import board
 from tangram.packing.geometry.layouts import Placement, check, layouts
-from tangram.recommendation.documents.fleet_input import FleetInput
-from tangram.recommendation.documents.inventory import read_inventory, read_slice_request
-from tangram.recommendation.documents.merge_documents import merged_input
-from tangram.recommendation.problem.pack import pack
-from tangram.recommendation.problem.packing_problem import fleet_problem
-from tangram.recommendation.result.plan_document import plan_document
+from tangram.plan.fleet_input.documents.fleet_input import FleetInput
+from tangram.plan.fleet_input.documents.inventory import read_inventory, read_slice_request
+from tangram.plan.fleet_input.documents.merge_documents import merged_input
+from tangram.plan.place.best.pack import pack
+from tangram.plan.place.best.packing_problem import fleet_problem
+from tangram.plan.result.plan_document import plan_document
 
 SKUS = ("H100-80GB-SXM", "A30", "L4")
 

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from tangram.fleet import Pool
-from tangram.planner import plan
-from tangram.recommendation.recommend import recommend
+from tangram.plan import plan
+from tangram.plan.recommend import recommend
 from tests.support.fleet import NOW, claims, intent, node, shape, snapshot, workload
 
 A10 = shape(sku="A10")

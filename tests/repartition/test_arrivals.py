@@ -4,7 +4,14 @@ from dataclasses import replace
 
 from tangram.fleet import Claim, Node, NodePartition, PartitionView, Pool, PoolPolicy
 from tangram.fleet.times import rfc3339
-from tangram.repartition import Hold, HoldNode, ReleaseNode, RepartitionLimits, RepartitionNode, next_step
+from tangram.plan.repartition import (
+    Hold,
+    HoldNode,
+    ReleaseNode,
+    RepartitionLimits,
+    RepartitionNode,
+    next_step,
+)
 from tangram.shell.repartition.fleet_state import (
     ARRIVAL_S,
     FleetPlanObjects,

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from tangram.repartition import (
+from tangram.plan.repartition import (
     Hold,
     HoldNode,
     PlanState,
@@ -67,7 +67,7 @@ def test_one_disturbance_at_any_point_breaks_no_law():
     assert explored(SCENARIOS["one GPU"], 2).depth == 2
 
 
-# The defects below are found within three steps, the mutants of tangram.repartition within one.
+# The defects below are found within three steps, the mutants of tangram.plan.repartition within one.
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from tangram.repartition import MarkPod, next_step
+from tangram.plan.repartition import MarkPod, next_step
 from tests.repartition.test_exploration import HALVES, explored, without_holds
 from tests.support.repartition_model import NONE, Scenario, explore
 

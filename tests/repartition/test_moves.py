@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tangram.fleet import PoolPolicy, ReplicaMove, ShapeKey
-from tangram.repartition import (
+from tangram.plan.repartition import (
     DevicePod,
     Hold,
     HoldNode,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tangram.fleet import PoolPolicy
-from tangram.repartition import HoldNode, PlanState, ReleaseNode, SetLayouts, next_step
+from tangram.plan.repartition import HoldNode, PlanState, ReleaseNode, SetLayouts, next_step
 from tests.support.repartition_worlds import (
     HALF,
     LIMITS,

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tangram.fleet import PoolPolicy
-from tangram.repartition import PlanState, next_step
+from tangram.plan.repartition import PlanState, next_step
 from tests.support.repartition_worlds import (
     HALF,
     NOW,

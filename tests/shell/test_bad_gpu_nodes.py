@@ -12,7 +12,7 @@ import pytest
 from tangram.api.gpu_node import DEFAULT_STATUS
 from tangram.fleet import FleetSnapshot, NodePartition
 from tangram.kube.kinds import Object
-from tangram.repartition import ReleaseNode, RepartitionLimits, next_step
+from tangram.plan.repartition import ReleaseNode, RepartitionLimits, next_step
 from tangram.shell.repartition.fleet_state import Recommended, fleet_state, hold_value, plan_objects
 from tangram.shell.report.pool_status import pool_statuses
 from tangram.shell.settings import Settings

@@ -18,7 +18,14 @@ from tangram.fleet import (
     Pool,
     offered_devices,
 )
-from tangram.repartition import HoldNode, PlanState, ReleaseNode, RepartitionLimits, SetLayouts, next_step
+from tangram.plan.repartition import (
+    HoldNode,
+    PlanState,
+    ReleaseNode,
+    RepartitionLimits,
+    SetLayouts,
+    next_step,
+)
 from tangram.shell.repartition.fleet_state import (
     RETRY_S,
     Recommended,

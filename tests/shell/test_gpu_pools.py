@@ -10,8 +10,8 @@ import pytest
 from tangram.fleet import FleetSnapshot, InvalidPool, LeftOut, Node, Pool, PoolUse
 from tangram.kube.client import WATCH_INACTIVITY_S, ApiError, Listing
 from tangram.kube.kinds import GPU_POOLS, LLM_DEPLOYMENTS
-from tangram.recommendation.observed.pool_use import pool_use
-from tangram.recommendation.observed.snapshot_input import snapshot_input
+from tangram.plan.fleet_input.observed.pool_use import pool_use
+from tangram.plan.fleet_input.observed.snapshot_input import snapshot_input
 from tangram.shell.measure.metrics import OperatorMetrics
 from tangram.shell.report.pool_status import pool_statuses
 from tangram.shell.settings import Settings

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 from tangram.fleet import StartOutcome
-from tangram.planner import plan
+from tangram.plan import plan
 from tangram.scaling import ScalingParams
 from tangram.shell.measure.scaler import Scaler
 from tests.support.fleet import NOW, Cluster, intent, node, shape, snapshot

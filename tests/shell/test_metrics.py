@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tangram.planner import plan
+from tangram.plan import plan
 from tangram.shell.measure.fault_log import FaultLog
 from tangram.shell.measure.metrics import OperatorMetrics
 from tangram.shell.measure.scaler import Scaler, ScalingResult

@@ -11,7 +11,7 @@ import pytest
 
 from tangram.fleet import Objective, Traffic
 from tangram.fleet.lengths import around
-from tangram.planner import plan
+from tangram.plan import plan
 from tangram.scaling import Sample, ScalingParams, record
 from tangram.scaling.sample import Window
 from tangram.shell.measure.metrics_readings import Reading

@@ -15,7 +15,7 @@ from tangram.fleet import (
     PartitionedGPU,
     RemoveDeployment,
 )
-from tangram.planner import plan
+from tangram.plan import plan
 from tangram.shell.snapshot.offered_devices import WITHHELD_S, OfferedDevices
 from tests.support.fleet import NOW, claims, intent, node, shape, snapshot, workload
 

@@ -8,7 +8,7 @@ import pytest
 
 from tangram.fleet import ApplyDeployment, FactsKey, Intent, Shape
 from tangram.kube import kinds
-from tangram.planner import plan
+from tangram.plan import plan
 from tangram.shell.objects import manifests
 from tangram.shell.objects.manifest_match import up_to_date
 from tangram.shell.objects.pod_priority import keep_live_class

@@ -14,9 +14,9 @@ from tangram.fleet import (
     PoolPolicy,
     PromisedSlices,
 )
-from tangram.recommendation.observed.snapshot_input import snapshot_input
-from tangram.recommendation.recommend import plan_fleet
-from tangram.recommendation.result.layout_changes import layout_changes
+from tangram.plan.fleet_input.observed.snapshot_input import snapshot_input
+from tangram.plan.recommend import plan_fleet
+from tangram.plan.result.layout_changes import layout_changes
 from tangram.shell.snapshot.promised_slices import promised_slices
 from tangram.shell.watch.kept_fields import cluster_queue, resource_flavor
 from tangram.shell.watch.mirror_view import MirrorView

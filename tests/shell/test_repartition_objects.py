@@ -20,7 +20,7 @@ from tangram.fleet import (
 from tangram.fleet.labels import OWNER_LABEL
 from tangram.kube.client import ApiError
 from tangram.kube.kinds import DELETION_COST, GPU_NODES, NODES, TEMPLATE_LABEL, VARIANT_LABEL
-from tangram.repartition import (
+from tangram.plan.repartition import (
     DevicePod,
     FleetState,
     Hold,

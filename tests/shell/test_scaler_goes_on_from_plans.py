@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tangram.fleet import Objective, Traffic
-from tangram.planner import plan
+from tangram.plan import plan
 from tangram.scaling import ScalingParams, record
 from tangram.scaling.record import PREDICTED_TPOT
 from tangram.shell.measure.scaler import Scaler

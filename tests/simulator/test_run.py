@@ -10,7 +10,7 @@ from tangram.capacity.load.simulate import simulate
 from tangram.catalog import InputError
 from tangram.catalog.prices import Prices
 from tangram.fleet import FleetSnapshot, Objective, Plan, Pool, Shape
-from tangram.planner import plan
+from tangram.plan import plan
 from tangram.scaling.scrapes import read_sample
 from tangram.simulator.cluster.engine_setups import EngineSetups
 from tangram.simulator.cluster.faults import (

@@ -27,7 +27,7 @@ from typing import Any
 WORKER_MODULES = [
     *("tangram.shell.decide.plan_worker", "tangram.shell.decide.recommendation_worker"),
     *("tangram.shell.decide.placement_worker", "tangram.admission"),
-    *("tangram.planner", "tangram.packing.solve", "tangram.recommendation.recommend"),
+    *("tangram.plan", "tangram.packing.solve", "tangram.plan.recommend"),
 ]
 
 

@@ -15,7 +15,7 @@ from tangram.fleet import (
     offered_devices,
     resource_name,
 )
-from tangram.repartition import (
+from tangram.plan.repartition import (
     FleetState,
     Hold,
     PlanRecord,

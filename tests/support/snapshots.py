@@ -5,7 +5,7 @@ from dataclasses import replace
 from tangram.api.common.priority import CHART_CLASSES
 from tangram.fleet import FactsKey, FleetSnapshot, Intent, InvalidIntent, Objective, Pool, Traffic
 from tangram.fleet.lengths import around
-from tangram.recommendation.documents.snapshot_file import snapshot_document
+from tangram.plan.fleet_input.documents.snapshot_file import snapshot_document
 from tests.support.fleet import (
     CHECKPOINTS,
     IMAGE,

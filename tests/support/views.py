@@ -8,7 +8,7 @@ from typing import Any
 
 from tangram.fleet import ApplyDeployment, Intent, ParsedIntent, Plan, Shape, StartInspection
 from tangram.kube.kinds import uid_of
-from tangram.planner import plan, transitions
+from tangram.plan import plan, transitions
 from tangram.scaling import ScalingParams
 from tangram.shell.measure.fault_log import FaultLog
 from tangram.shell.measure.metrics import OperatorMetrics, ready_replicas

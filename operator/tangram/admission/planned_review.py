@@ -7,8 +7,8 @@ from tangram.api import last_accepted, parse, priority_classes
 from tangram.api.common.priority import NOT_FOUND
 from tangram.eligibility.acceptance import specs_in_force
 from tangram.fleet import Decision, Intent, ParsedIntent
-from tangram.planner import plan
-from tangram.planner.jobs.inspections import key_of
+from tangram.plan import plan
+from tangram.plan.jobs.inspections import key_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,8 @@ from tangram.fleet import (
     class_of_unnamed_pods,
 )
 from tangram.fleet.priority import REPLICAS_STAY
-from tangram.planner.placement.quotas import quantity, unreachable_minimum
-from tangram.repartition import closed_to_consent, has_ended
+from tangram.plan.place.now.quotas import quantity, unreachable_minimum
+from tangram.plan.repartition import closed_to_consent, has_ended
 
 Parsed = TypeVar("Parsed")
 

@@ -10,10 +10,10 @@ from tangram.admission.planned_review import PlannedReview
 from tangram.eligibility.reasons import Reason
 from tangram.eligibility.shapes.evaluation_reports import reports, reports_by_checkpoint
 from tangram.fleet import Intent, MIGPolicy, Objective, Shape
+from tangram.plan.explanation.sufficient_settings import sufficient_settings
 from tangram.plan.fleet_input.fleet import read_fleet
 from tangram.plan.offers.assessment import assessment
 from tangram.plan.offers.node_offers import offers
-from tangram.recommendation.explanation.sufficient_settings import sufficient_settings
 
 MOST_PLANS = 5  # for edits that are tried
 _MOST_SETTINGS = 2  # edits of objectives and limits among them

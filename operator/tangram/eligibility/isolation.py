@@ -2,7 +2,7 @@
 
 Each attempt plans the whole fleet from the start, so no half-made decision about a faulted LLMDeployment
 reaches the others. A step that raises names its LLMDeployment, and the next attempt leaves that one as it is:
-`planner/decision_draft.py` gives it the reason `NotJudged` and no action. An exception that no step
+`plan/decision_draft.py` gives it the reason `NotJudged` and no action. An exception that no step
 attributes is attributed by bisection over the LLMDeployments.
 """
 

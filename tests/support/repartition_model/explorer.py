@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tangram.repartition import next_step
+from tangram.plan.repartition import next_step
 from tests.support.repartition_model.fleet import Scenario
 from tests.support.repartition_model.layouts import LawBroken
 from tests.support.repartition_model.model import Model

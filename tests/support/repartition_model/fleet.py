@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 from tangram.fleet import PoolPolicy
-from tangram.repartition import PlanState, RepartitionLimits
-from tangram.repartition.observed_plan import RETREAT_S
+from tangram.plan.repartition import PlanState, RepartitionLimits
+from tangram.plan.repartition.observed_plan import RETREAT_S
 from tests.support.repartition_model.layouts import NONE, numbered
 from tests.support.repartition_model.node import (
     AVAILABLE,

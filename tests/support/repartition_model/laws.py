@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tangram.fleet import PoolPolicy
-from tangram.repartition import (
+from tangram.plan.repartition import (
     FleetState,
     HoldNode,
     MarkPod,

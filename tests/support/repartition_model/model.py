@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import TypeVar
 
-from tangram.repartition import next_step
+from tangram.plan.repartition import next_step
 from tests.support.repartition_model import node as on_node
 from tests.support.repartition_model.fleet import (
     ABSENT,

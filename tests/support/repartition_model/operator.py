@@ -15,7 +15,7 @@ from tangram.fleet import (
     ShapeKey,
     offered_devices,
 )
-from tangram.repartition import (
+from tangram.plan.repartition import (
     DevicePod,
     FleetState,
     Hold,

@@ -43,7 +43,7 @@ def pod_counts(fleet: Fleet, owner: int) -> PodCounts:
 def replicas_asked(
     fleet: Fleet, kinds: tuple[PodKind, ...], going: Going, moves: Mapping[int, ReplicaMove]
 ) -> list[int]:
-    """Return the replicas that the planner gives each Deployment, as `tangram.planner` does for one shape.
+    """Return the replicas that the planner gives each Deployment, as `tangram.plan` does for one shape.
 
     Devices: those that its pods have, then free ones for replicas that the Deployment has already, then free
     ones for further replicas and for the surge. Held nodes offer none.

@@ -8,7 +8,7 @@ from tangram.cli.cluster.access import ClusterAccess
 from tangram.cli.cluster.observed_cluster import with_client
 from tangram.kube.client import UNGUARDED, ApiClient, ApiError
 from tangram.kube.kinds import FLEET_PLANS, Object, key_of
-from tangram.repartition import PlanState, closed_to_consent, proposed_again
+from tangram.plan.repartition import PlanState, closed_to_consent, proposed_again
 
 MANAGER = "tangram"  # field manager of what this command writes
 _FIELD = "approve"

@@ -15,11 +15,11 @@ from tangram.cli.options.prices import prices_option
 from tangram.cli.output import document, output_option
 from tangram.cli.plan.applied_documents import AppliedSnapshot, models_by_uid
 from tangram.cli.plan.input_files import PlanSource, read_fleet
-from tangram.recommendation.documents.fleet_input import PlanTerms
-from tangram.recommendation.documents.merge_documents import with_command_line_terms
-from tangram.recommendation.observed.snapshot_input import snapshot_input
-from tangram.recommendation.problem.pack import PlanTimeLimit
-from tangram.recommendation.recommend import without_faulty
+from tangram.plan.fleet_input.documents.fleet_input import PlanTerms
+from tangram.plan.fleet_input.documents.merge_documents import with_command_line_terms
+from tangram.plan.fleet_input.observed.snapshot_input import snapshot_input
+from tangram.plan.place.best.pack import PlanTimeLimit
+from tangram.plan.recommend import without_faulty
 
 
 @click.command(name="explain")

@@ -11,10 +11,10 @@ from tangram.cli.plan.headline import distance, one_shape, proof
 from tangram.cli.plan.input_files import PlanSource
 from tangram.eligibility.shapes.serving_requirements import ServingRequirements, identity
 from tangram.fleet import WHOLE_GPU, Alternative, Intent, ParsedIntent, ProvisionedLoad, Shape
-from tangram.planner import plan as operator_plan
-from tangram.recommendation.inputs_hash import inputs_hash
-from tangram.recommendation.problem.pack import PlanTimeLimit
-from tangram.recommendation.recommend import PlannedFleet, plan_fleet
+from tangram.plan import plan as operator_plan
+from tangram.plan.inputs_hash import inputs_hash
+from tangram.plan.place.best.pack import PlanTimeLimit
+from tangram.plan.recommend import PlannedFleet, plan_fleet
 
 _FLEET_KEYS = ("status", "gap", "gpusInUse", "costPerHour")
 

@@ -6,10 +6,10 @@ from typing import Any
 import click
 
 from tangram.catalog import Architecture, InputError
-from tangram.recommendation.explanation.alternative_costs import with_alternative_costs
-from tangram.recommendation.explanation.unmet_explanation import unmet_explanation
-from tangram.recommendation.problem.pack import PlanTimeLimit, pack
-from tangram.recommendation.recommend import PlannedFleet
+from tangram.plan.explanation.alternative_costs import with_alternative_costs
+from tangram.plan.explanation.unmet_explanation import unmet_explanation
+from tangram.plan.place.best.pack import PlanTimeLimit, pack
+from tangram.plan.recommend import PlannedFleet
 
 LONGEST_S = 86_400
 

@@ -31,11 +31,11 @@ from tangram.fleet import (
     ParsedIntent,
     PriorityClass,
 )
-from tangram.recommendation.documents.fleet_input import FleetInput
-from tangram.recommendation.documents.llm_deployment import metadata_notes, read_llm_deployment
-from tangram.recommendation.documents.merge_documents import merged_input
-from tangram.recommendation.documents.snapshot_file import KIND as SNAPSHOT
-from tangram.recommendation.documents.snapshot_file import read_snapshot
+from tangram.plan.fleet_input.documents.fleet_input import FleetInput
+from tangram.plan.fleet_input.documents.llm_deployment import metadata_notes, read_llm_deployment
+from tangram.plan.fleet_input.documents.merge_documents import merged_input
+from tangram.plan.fleet_input.documents.snapshot_file import KIND as SNAPSHOT
+from tangram.plan.fleet_input.documents.snapshot_file import read_snapshot
 
 APPLIED = ("LLMDeployment", "GPUPool", "PriorityClass")
 Models = Mapping[str, Architecture]

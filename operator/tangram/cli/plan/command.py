@@ -12,9 +12,9 @@ from tangram.cli.output import document, output_option
 from tangram.cli.plan.document import cli_document
 from tangram.cli.plan.input_files import read_fleet
 from tangram.cli.plan.table import show
-from tangram.recommendation.documents.fleet_input import PlanTerms
-from tangram.recommendation.documents.merge_documents import with_command_line_terms
-from tangram.recommendation.problem.pack import PlanTimeLimit
+from tangram.plan.fleet_input.documents.fleet_input import PlanTerms
+from tangram.plan.fleet_input.documents.merge_documents import with_command_line_terms
+from tangram.plan.place.best.pack import PlanTimeLimit
 
 
 @click.command(name="plan")

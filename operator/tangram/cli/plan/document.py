@@ -5,12 +5,12 @@ from functools import reduce
 from typing import Any
 
 from tangram.cli.options.planning import explained_deployment
-from tangram.recommendation.documents.fleet_input import FleetInput
-from tangram.recommendation.documents.what_if import with_change
-from tangram.recommendation.explanation.alternative_costs import deployment_id
-from tangram.recommendation.inputs_hash import inputs_hash
-from tangram.recommendation.problem.pack import PlanTimeLimit
-from tangram.recommendation.recommend import plan_fleet
+from tangram.plan.explanation.alternative_costs import deployment_id
+from tangram.plan.fleet_input.documents.fleet_input import FleetInput
+from tangram.plan.fleet_input.documents.what_if import with_change
+from tangram.plan.inputs_hash import inputs_hash
+from tangram.plan.place.best.pack import PlanTimeLimit
+from tangram.plan.recommend import plan_fleet
 
 _COMPARED = ("objective", "costPerHour", "gpusInUse", "status", "moves", "unmet")
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tangram.cli.output import counted
-from tangram.recommendation.explanation.one_shape_cost import points
+from tangram.plan.explanation.one_shape_cost import points
 
 _CENT = 0.005
 _EQUAL = 1e-6  # USD, or LLMDeployments

@@ -20,16 +20,16 @@ from tangram.cli.plan.applied_documents import (
     with_documents_applied,
     with_further_input,
 )
-from tangram.recommendation.documents.fleet_input import FleetInput
-from tangram.recommendation.documents.inventory import read_inventory, read_slice_request
-from tangram.recommendation.documents.llm_deployment import read_llm_deployment
-from tangram.recommendation.documents.merge_documents import merged_input
-from tangram.recommendation.documents.nodes import read_node
-from tangram.recommendation.documents.pods import read_pod
-from tangram.recommendation.documents.pools import read_pool
-from tangram.recommendation.documents.snapshot_file import KIND as SNAPSHOT
-from tangram.recommendation.observed.snapshot_input import snapshot_input
-from tangram.recommendation.recommend import without_faulty
+from tangram.plan.fleet_input.documents.fleet_input import FleetInput
+from tangram.plan.fleet_input.documents.inventory import read_inventory, read_slice_request
+from tangram.plan.fleet_input.documents.llm_deployment import read_llm_deployment
+from tangram.plan.fleet_input.documents.merge_documents import merged_input
+from tangram.plan.fleet_input.documents.nodes import read_node
+from tangram.plan.fleet_input.documents.pods import read_pod
+from tangram.plan.fleet_input.documents.pools import read_pool
+from tangram.plan.fleet_input.documents.snapshot_file import KIND as SNAPSHOT
+from tangram.plan.fleet_input.observed.snapshot_input import snapshot_input
+from tangram.plan.recommend import without_faulty
 
 KINDS = ("Inventory", "SliceRequest", "LLMDeployment", "GPUPool", "PriorityClass", "Node", "Pod", SNAPSHOT)
 CORE = ("Node", "Pod")  # kinds of Kubernetes itself

@@ -19,8 +19,8 @@ from tangram.fleet import (
     resource_name,
 )
 from tangram.packing import GPUState
-from tangram.recommendation.documents.fleet_input import FleetInput
-from tangram.recommendation.documents.pods import UNHEALTHY
+from tangram.plan.fleet_input.documents.fleet_input import FleetInput
+from tangram.plan.fleet_input.documents.pods import UNHEALTHY
 from tangram.simulator.cluster.well_known_facts import well_known_facts
 
 _POOL_LABEL = "tangram.dev/pool-of-inventory"

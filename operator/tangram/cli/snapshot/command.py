@@ -30,7 +30,7 @@ def snapshot(output: str | None, **access: str | None) -> None:
     tangram plan -f fleet.yaml -f new-model.yaml     # what if I apply this?
     """
     from tangram.cli.cluster.observed_cluster import read_cluster  # noqa: PLC0415
-    from tangram.recommendation.documents.snapshot_file import snapshot_document  # noqa: PLC0415
+    from tangram.plan.fleet_input.documents.snapshot_file import snapshot_document  # noqa: PLC0415
 
     cluster = read_cluster(ClusterAccess(**access))
     document = snapshot_document(cluster.fleet, cluster.intents)

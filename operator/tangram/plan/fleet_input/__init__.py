@@ -1,4 +1,5 @@
-"""The observed fleet as every plan reads it.
+"""What is known of the fleet.
 
-In: a snapshot. Out: nodes with their GPUPools, prices and holders.
+In: a snapshot of the operator, or YAML documents. Out: nodes with their GPUPools, prices and holders, the
+devices that are free, and GPUs with their slices.
 """

@@ -11,7 +11,7 @@ PlanFunction = Callable[[FleetSnapshot, tuple[ParsedIntent, ...], float], Plan]
 def load_planner() -> PlanFunction:
     """Return the planner. The imports are here, so that only the worker process loads them."""
     from tangram.packing import solve  # noqa: F401, PLC0415 - loaded before the first deadline runs
-    from tangram.planner import plan  # noqa: PLC0415
+    from tangram.plan import plan  # noqa: PLC0415
 
     function: PlanFunction = plan
     return function

@@ -49,12 +49,12 @@ RecommendFunction = Callable[
 
 def load_recommender() -> RecommendFunction:
     """Return the recommender. The imports are here, so that only the worker process loads them."""
-    from tangram.recommendation.inputs_hash import inputs_hash  # noqa: PLC0415
-    from tangram.recommendation.observed.pool_use import pool_use  # noqa: PLC0415
-    from tangram.recommendation.observed.snapshot_input import snapshot_input  # noqa: PLC0415
-    from tangram.recommendation.problem.pack import PlanTimeLimit  # noqa: PLC0415
-    from tangram.recommendation.recommend import recommend  # noqa: PLC0415
-    from tangram.recommendation.result.fleet_plan_spec import fleet_plan_spec, status_figures  # noqa: PLC0415
+    from tangram.plan.fleet_input.observed.pool_use import pool_use  # noqa: PLC0415
+    from tangram.plan.fleet_input.observed.snapshot_input import snapshot_input  # noqa: PLC0415
+    from tangram.plan.inputs_hash import inputs_hash  # noqa: PLC0415
+    from tangram.plan.place.best.pack import PlanTimeLimit  # noqa: PLC0415
+    from tangram.plan.recommend import recommend  # noqa: PLC0415
+    from tangram.plan.result.fleet_plan_spec import fleet_plan_spec, status_figures  # noqa: PLC0415
 
     def result(
         snapshot: FleetSnapshot, intents: tuple[ParsedIntent, ...], deadline_s: float, last_hash: str

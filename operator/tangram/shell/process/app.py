@@ -18,7 +18,7 @@ from tangram.kube.credentials import Credentials
 from tangram.kube.kinds import FLEET_PLANS, GPU_NODES, GPU_POOLS, LLM_DEPLOYMENTS
 from tangram.kube.retry_delays import RetrySchedule
 from tangram.partition.mig_manager.decision import MIGManagerTimes
-from tangram.repartition import RepartitionLimits
+from tangram.plan.repartition import RepartitionLimits
 from tangram.shell.admission.certificate import WebhookCertificate
 from tangram.shell.admission.placements import Placements
 from tangram.shell.admission.reviewed_cluster import ReviewedCluster

@@ -21,7 +21,7 @@ from tangram.fleet import (
 )
 from tangram.kube.kinds import Object
 from tangram.plan.fleet_input.fleet import may_use
-from tangram.planner.jobs.inspections import key_of
+from tangram.plan.jobs.inspections import key_of
 from tangram.shell.measure.fault_log import FaultLog, display_name
 from tangram.shell.measure.predicted_capacities import CapacityInputs
 from tangram.shell.measure.scaler import Scaler, ScalingResult, provisioned_loads

@@ -10,8 +10,8 @@ from tangram.eligibility.devices.node_devices import left_out_notes
 from tangram.eligibility.reasons import Reason
 from tangram.fleet import Advice, Decision, Intent, ParsedIntent, Plan
 from tangram.kube.kinds import GPU_POOLS, LLM_DEPLOYMENTS, Object, uid_of
-from tangram.planner import render_status, transitions
-from tangram.planner.status.status_block import unrendered_status
+from tangram.plan import render_status, transitions
+from tangram.plan.status.status_block import unrendered_status
 from tangram.shell.measure.fault_log import FaultLog, display_name
 from tangram.shell.measure.metrics import OperatorMetrics, ready_replicas
 from tangram.shell.process.observation import Observation, Observer

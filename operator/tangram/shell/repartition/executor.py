@@ -26,7 +26,7 @@ from tangram.kube.kinds import (
     uid_of,
 )
 from tangram.kube.retry_delays import RetrySchedule
-from tangram.repartition import (
+from tangram.plan.repartition import (
     FleetState,
     HoldNode,
     MarkPod,

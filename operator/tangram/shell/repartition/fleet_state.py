@@ -32,7 +32,7 @@ from tangram.kube.kinds import (
     labels_of,
 )
 from tangram.packing import board
-from tangram.repartition import (
+from tangram.plan.repartition import (
     RETREAT_S,
     DevicePod,
     FleetState,

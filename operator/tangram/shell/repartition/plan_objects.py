@@ -17,7 +17,7 @@ from tangram.fleet import (
 )
 from tangram.fleet.times import epoch_or, rfc3339
 from tangram.kube.kinds import FLEET_PLANS, Object
-from tangram.repartition import PlanProgress, PlanRecord, PlanState
+from tangram.plan.repartition import PlanProgress, PlanRecord, PlanState
 
 SUFFIX = "-"  # between the hash of a plan and the number of its recurrence
 

@@ -16,7 +16,7 @@ from tangram.eligibility.pool_conditions import accepted, offers, ready
 from tangram.fleet import FleetSnapshot, InvalidPool, Node, Pool, PoolUse, claiming_pools
 from tangram.fleet.times import rfc3339
 from tangram.kube.kinds import Object, uid_of
-from tangram.recommendation.documents.nodes import inferred_gpus as gpus_of
+from tangram.plan.fleet_input.documents.nodes import inferred_gpus as gpus_of
 
 MAX_MESSAGE = 2000
 PACE_S = 15.0

@@ -6,7 +6,7 @@ from tangram.api import last_accepted, parse, parse_priority_class, priority_cla
 from tangram.eligibility.acceptance import specs_in_force
 from tangram.fleet import Fault, FleetSnapshot, InvalidIntent, ParsedIntent, PodNeeds, PriorityClass
 from tangram.kube.kinds import Object, key_of, uid_of
-from tangram.planner.jobs.inspections import key_of as checkpoint_key
+from tangram.plan.jobs.inspections import key_of as checkpoint_key
 from tangram.shell.snapshot.conversion import (
     SkipHandler,
     convert_each,

@@ -16,7 +16,7 @@ from tangram.fleet import (
     Pool,
     Workload,
 )
-from tangram.planner import plan
+from tangram.plan import plan
 from tangram.scaling import ScalingMemory, ScalingParams
 from tangram.scaling.ordered_replicas import ShapeStart, observe_shapes, start_outcomes
 from tangram.simulator.cluster.cluster import SimulatedCluster

@@ -1,0 +1,132 @@
+"""Actions that bring one LLMDeployment to its target, make before break."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from tangram.capacity.memory.budget import model_length
+from tangram.capacity.sizing import ServingShape
+from tangram.fleet import (
+    Action,
+    ApplyDeployment,
+    Decision,
+    RemoveDeployment,
+    ScaleDeployment,
+    Workload,
+)
+from tangram.plan.fleet_input.free_capacity import FreeDevices
+from tangram.plan.fleet_input.running_replicas import NOT_RUNNING, RunningByShape
+from tangram.plan.offers.node_offers import NodeOffers
+from tangram.plan.place.now.alternatives import alternatives
+from tangram.plan.place.now.back_off import Obstacles
+from tangram.plan.place.now.placement_demand import PlacementDemand
+from tangram.plan.place.now.placement_targets import PlacementTarget
+from tangram.plan.rollout.left_out_replicas import left_out_replicas
+from tangram.plan.rollout.node_selection import node_selection
+from tangram.plan.rollout.placed_condition import idle_ms, placed_condition, rollout_notes
+from tangram.plan.rollout.pod_replacement import Rollout, resumed, rollout
+from tangram.plan.rollout.shape_moves import kept_replicas
+
+
+def deployment_placement(
+    demand: PlacementDemand,
+    decision: Decision,
+    target: PlacementTarget,
+    running: RunningByShape,
+    node_offers: NodeOffers,
+    devices: FreeDevices,
+    obstacles: Obstacles,
+) -> tuple[Decision, tuple[Action, ...]]:
+    """Return `decision` with the placement of `demand`, and the actions for it.
+
+    What `target` assigns is taken from `devices` already.
+    """
+    chosen = target.candidate
+    on_shape = NOT_RUNNING if chosen is None else running.get(chosen.shape, NOT_RUNNING)
+    placed = max(target.replicas, min(target.desired, target.max_replicas, on_shape.replicas))
+    reason, message = placed_condition(demand, target, placed, node_offers, obstacles)
+    decision = replace(
+        decision,
+        alternatives=alternatives(demand, target, devices),
+        placed_reason=reason,
+        placed_message=message,
+    )
+    if chosen is None:
+        return decision, ()
+    current = demand.workload_on(chosen.shape)
+    others = tuple(workload for workload in demand.workloads if workload.shape != chosen.shape)
+    replicas = _replicas(target, current)
+    pod_rollout = rollout(demand, target, current, replicas, devices)
+    kept_by_uid = kept_replicas(demand, target, current)
+    notes = rollout_notes(demand, target, chosen, pod_rollout.waits, kept_by_uid, node_offers)
+    left_out = left_out_replicas(demand, target, placed, on_shape, devices)
+    ttft_ms, tpot_ms = idle_ms(demand, chosen)
+    decision = replace(
+        decision,
+        placed_message="; ".join(filter(None, (message, left_out, *notes))),
+        shape=chosen.shape,
+        desired=target.desired,
+        placed=placed,
+        price_per_hour=placed * chosen.price_per_hour,
+        predicted_ttft_ms=ttft_ms,
+        predicted_tpot_ms=tpot_ms,
+        rollout_waits=pod_rollout.waits,
+        start_failures=demand.avoided.note,
+    )
+    return decision, (
+        *_apply(demand, node_offers, devices, chosen, replicas, pod_rollout, current),
+        *resumed(current, replicas),
+        *_end_replicas(others, kept_by_uid),
+    )
+
+
+def _replicas(target: PlacementTarget, current: Workload | None) -> int:
+    """Return the replicas of the Deployment.
+
+    Shortage never scales an existing Deployment down: if a node is lost, or cordoned under running pods,
+    Kubernetes schedules the pods as soon as it can. Only new replicas need a device first. The budget does
+    scale it down.
+    """
+    present = current.replicas if current else 0
+    return max(target.replicas, min(target.desired, target.max_replicas, present)) + target.surge
+
+
+def _end_replicas(others: tuple[Workload, ...], kept_by_uid: Mapping[str, int]) -> Iterator[Action]:
+    """End the replicas of other shapes that a move does not need any more."""
+    for workload in others:
+        identity = (workload.owner_uid, workload.namespace, workload.name, workload.uid)
+        if kept_by_uid[workload.uid] == 0:
+            yield RemoveDeployment(*identity)
+        elif kept_by_uid[workload.uid] < workload.replicas:
+            yield ScaleDeployment(*identity, kept_by_uid[workload.uid])
+
+
+def _apply(
+    demand: PlacementDemand,
+    node_offers: NodeOffers,
+    devices: FreeDevices,
+    chosen: ServingShape,
+    replicas: int,
+    pod_rollout: Rollout,
+    current: Workload | None,
+) -> tuple[Action, ...]:
+    intent = demand.intent
+    pods = replicas + (current is not None and current.is_rolling)
+    nodes = node_selection(demand.uid, intent.pools, chosen.shape, current, pods, node_offers, devices)
+    if not nodes and current is not None and replicas < current.replicas:  # pods without a node hold no quota
+        return (ScaleDeployment(current.owner_uid, current.namespace, current.name, current.uid, replicas),)
+    # A Deployment that the API server refused is tried without replicas: that takes no device.
+    if not nodes or (replicas == 0 and current is None and not demand.is_refused):
+        return ()
+    return (
+        ApplyDeployment(
+            demand.uid,
+            chosen.shape,
+            replicas,
+            nodes.products,
+            model_length(demand.facts, intent.max_model_len),
+            pod_rollout.max_unavailable,
+            intent.spread,
+            nodes.selectors,
+            nodes.declared,
+        ),
+    )
