@@ -1,12 +1,21 @@
 """Claims of scheduled pods as holders of devices."""
 
 from collections.abc import Container, Mapping
+from dataclasses import dataclass
 
 from tangram.fleet import Claim
 from tangram.plan.fleet_input.documents.pods import DeviceHolder
-from tangram.plan.fleet_input.observed.partitioned_gpus import SliceOwner
 
-UNMANAGED_OWNER = "(others)"  # of pods without an LLMDeployment; no LLMDeployment can have this name
+
+@dataclass(frozen=True, slots=True)
+class SliceOwner:
+    """The owner of a pod that holds a slice or a GPU."""
+
+    name: str
+    movable: bool
+
+
+UNMANAGED = SliceOwner("(others)", movable=False)  # of other pods; no LLMDeployment can have this name
 
 
 def claim_owner(claim: Claim, names: Mapping[str, str], immovable: Container[str | None]) -> SliceOwner:
@@ -14,9 +23,7 @@ def claim_owner(claim: Claim, names: Mapping[str, str], immovable: Container[str
     do not move.
     """
     name = names.get(claim.owner_uid or "")
-    if name is None:
-        return SliceOwner(UNMANAGED_OWNER, movable=False)
-    return SliceOwner(name, movable=claim.owner_uid not in immovable)
+    return UNMANAGED if name is None else SliceOwner(name, movable=claim.owner_uid not in immovable)
 
 
 def claim_holder(name: str, claim: Claim, owner: SliceOwner) -> DeviceHolder:

@@ -3,7 +3,7 @@ there: a plan counts them, and leaves them as they are.
 """
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from tangram.catalog import InputError
@@ -14,7 +14,6 @@ from tangram.plan.fleet_input.documents.nodes import gpus_of_held_devices
 from tangram.plan.fleet_input.documents.pods import DeviceHolder, frozen_gpus, with_holders
 from tangram.plan.fleet_input.fleet import Fleet, FleetNode
 from tangram.plan.fleet_input.observed.claim_holders import (
-    UNMANAGED_OWNER,
     claim_holder,
     claim_owner,
 )
@@ -104,14 +103,11 @@ def _gpus(place: FleetNode, snapshot: FleetSnapshot, names: Mapping[str, str]) -
     """Return the GPUs of one node that LLMDeployments hold, as its partition backend knows them, else
     inferred. Raises `InputError` where what is held fits no layout.
     """
-    node, claims, partition = place.node, place.claims, place.partition
-    gpus: Sequence[GPUState] = ()
-    placed: Container[str] = ()
-    if partition is not None:
-        owners = {claim.pod: claim_owner(claim, names, immovable=names) for claim in claims}
-        targets = dict(snapshot.partition.targets)
-        gpus = partitioned_gpus(node, partition, owners, targets, UNMANAGED_OWNER)
-        placed = {pod for gpu in partition.gpus for _, pod in gpu.held} if gpus else ()
+    node, claims = place.node, place.claims
+    owners = {claim.pod: claim_owner(claim, names, immovable=names) for claim in claims}
+    gpus = partitioned_gpus(place, owners, dict(snapshot.partition.targets))
+    observed = place.partition.gpus if gpus and place.partition is not None else ()
+    placed = {pod for gpu in observed for _, pod in gpu.held}
     occupied, _ = with_holders(
         gpus or gpus_of_held_devices(node, _claimed_devices(claims), "node"),
         _unplaced_pods(node.name, claims, names, placed),

@@ -18,11 +18,11 @@ from tangram.plan.fleet_input.documents.pods import (
 from tangram.plan.fleet_input.documents.pools import under_pool_policy
 from tangram.plan.fleet_input.fleet import Fleet, FleetNode
 from tangram.plan.fleet_input.observed.claim_holders import (
-    UNMANAGED_OWNER,
+    SliceOwner,
     claim_holder,
     claim_owner,
 )
-from tangram.plan.fleet_input.observed.partitioned_gpus import SliceOwner, partitioned_gpus
+from tangram.plan.fleet_input.observed.partitioned_gpus import partitioned_gpus
 
 PROMISED = "(quota)"  # owner of free slices that foreign quota grants
 
@@ -57,9 +57,7 @@ def _empty_gpus(fleet: Fleet, owners: Iterable[SliceOwner], notes: list[str]) ->
     claims, targets = fleet.snapshot.claims, dict(fleet.snapshot.partition.targets)
     owners_by_pod = {claim.pod: owner for claim, owner in zip(claims, owners, strict=True) if claim.pod}
     for place in fleet.nodes:
-        known: tuple[GPUState, ...] = ()
-        if place.partition is not None and place.node.sku is not None:
-            known = partitioned_gpus(place.node, place.partition, owners_by_pod, targets, UNMANAGED_OWNER)
+        known = () if place.node.sku is None else partitioned_gpus(place, owners_by_pod, targets)
         yield from _of_node(place, known, notes)
 
 
