@@ -7,7 +7,7 @@ import pytest
 from tangram.eligibility.isolation import RoundStep, StepsFailed, for_each, isolated
 from tangram.fleet import Claim, Fault, MIGPolicy, Pool, Shape, Traffic
 from tangram.fleet.lengths import around
-from tangram.plan import decision_draft, plan, planning_round, render_status
+from tangram.plan import decision_draft, plan, planning_round, render_status, round_decisions
 from tangram.plan.offers import assessment
 from tangram.plan.place.now import back_off, joint_assignment, placement_targets, replica_limits
 from tangram.plan.place.now.joint_assignment import assign_devices
@@ -132,8 +132,8 @@ STEPS = [
     (replica_limits.__dict__, "_new_pods", "limit"),
     (placement_targets.__dict__, "_placement_choice", "target"),
     (placement_targets.__dict__, "_target", "plan"),
-    (plan.__globals__, "_decide", "place"),
-    (plan.__globals__, "deployment_placement", "place"),
+    (round_decisions.__dict__, "_decide", "place"),
+    (round_decisions.__dict__, "deployment_placement", "place"),
 ]
 
 
@@ -215,7 +215,7 @@ def test_a_demand_that_breaks_the_solver_is_isolated_and_the_others_are_solved_j
 
 
 def test_an_error_without_an_llmdeployment_is_attributed_by_bisection(monkeypatch):
-    real = plan.__globals__["inspection_actions"]
+    real = round_decisions.__dict__["inspection_actions"]
     many = tuple(intent(f"m{i}", created_at=float(i)) for i in range(9))
     hated = {many[2].uid, many[7].uid}
 
@@ -227,7 +227,7 @@ def test_an_error_without_an_llmdeployment_is_attributed_by_bisection(monkeypatc
     observed = snapshot(node("b", gpu=20))
     faults = tuple(Fault(uid, "read", "x") for uid in sorted(hated))
     expected = plan(replace(observed, faults=faults), many, NOW)
-    monkeypatch.setitem(plan.__globals__, "inspection_actions", raises)
+    monkeypatch.setitem(round_decisions.__dict__, "inspection_actions", raises)
     new_plan = plan(observed, many, NOW)
 
     assert {fault.owner_uid for fault in new_plan.faults} == hated

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tangram.fleet import ApplyDeployment, MIGPolicy, Objective, Pool, RemoveDeployment, Spread, Traffic
 from tangram.fleet.lengths import around
 from tangram.packing.search import stages
-from tangram.plan import plan, render_status
+from tangram.plan import plan, render_status, round_decisions
 from tangram.plan.fleet_input.fleet import read_fleet
 from tangram.plan.fleet_input.free_capacity import observe_free_devices
 from tangram.plan.offers import assessment
@@ -625,14 +625,14 @@ def test_if_the_solver_fails_llmdeployments_are_assigned_in_order_and_it_is_repo
 
 def test_an_llmdeployment_whose_placement_raises_stops_no_other(monkeypatch):
     bad, good = intent("bad", created_at=1.0), intent("good")
-    real = plan.__globals__["deployment_placement"]
+    real = round_decisions.__dict__["deployment_placement"]
 
     def placement(demand, *rest):
         if demand.uid == bad.uid:
             raise KeyError("x")
         return real(demand, *rest)
 
-    monkeypatch.setitem(plan.__globals__, "deployment_placement", placement)
+    monkeypatch.setitem(round_decisions.__dict__, "deployment_placement", placement)
     _, decisions = decide(snapshot(node("b", mig_1g_10gb=2)), bad, good)
 
     assert decisions[bad.uid].placed_reason == "NotJudged"
