@@ -21,7 +21,7 @@ UNIT := not apiserver and not cluster and not faults and not campaign
 # Folders whose tests compute: they hold no clock and wait for no server. They run beside the cluster, which leaves
 # half of two cores idle, and give way to it.
 COMPUTING := $(addprefix tests/,autoscaling_bench capacity catalog contracts engine_core engine_kernels examples packing \
-	packing_bench planner recommendation repartition scaling simulator tiny_model)
+	packing_bench plan scaling simulator tiny_model)
 # One thread per process: the suites run beside a whole cluster on two cores.
 export OMP_NUM_THREADS ?= 1
 # Bytecode is kept, outside the tree: without it, each of the many processes of the suites compiles all that it
@@ -108,7 +108,7 @@ first-cut: setup tools ## Cut a GPU for new models under 10,000 requests on a re
 
 .PHONY: campaign
 campaign: setup ## Packings against other optimisers; answers under grammars; orders of repartitioning; mutants of the decisions against the tests
-	$(BIN)/pytest -m campaign --timeout 3600 tests/packing tests/repartition tests/scaling tests/engine_core
+	$(BIN)/pytest -m campaign --timeout 3600 tests/packing tests/plan/repartition tests/scaling tests/engine_core
 	$(BIN)/python -m tests.mutation -o build/mutation.json
 
 .PHONY: test-faults

@@ -17,7 +17,7 @@ from tangram.scaling.sample import Window
 from tangram.shell.measure.metrics_readings import Reading
 from tangram.shell.measure.predicted_capacities import CapacityInputs, PredictedCapacities
 from tangram.shell.measure.scaler import Scaler, provisioned_loads
-from tests.planner.test_evaluations import GOOD, key
+from tests.plan.now.test_evaluations import GOOD, key
 from tests.support.fleet import FACTS_8B, NOW, Cluster, intent, node, shape, snapshot
 
 PARAMS = ScalingParams(window_s=60, scrape_interval_s=15, up_after_s=30, down_after_s=300)

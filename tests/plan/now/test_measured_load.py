@@ -10,7 +10,7 @@ from tangram.fleet.lengths import around
 from tangram.plan import plan
 from tangram.scaling.outlook.mixture_capacity import MixtureCapacity
 from tangram.shell.measure.predicted_capacities import CapacityInputs, PredictedCapacities
-from tests.planner.test_evaluations import GOOD, key
+from tests.plan.now.test_evaluations import GOOD, key
 from tests.support.fleet import FACTS_8B, NOW, claims, intent, node, shape, snapshot, workload
 
 OLD, NEW = shape(), shape(sku="A100-80GB-SXM")

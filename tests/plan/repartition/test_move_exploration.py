@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from tangram.plan.repartition import MarkPod, next_step
-from tests.repartition.test_exploration import HALVES, explored, without_holds
+from tests.plan.repartition.test_exploration import HALVES, explored, without_holds
 from tests.support.repartition_model import NONE, Scenario, explore
 
 QUARTERS = "1g.6gb@0 1g.6gb@1 1g.6gb@2 1g.6gb@3"
