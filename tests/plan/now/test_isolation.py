@@ -190,7 +190,7 @@ def test_a_demand_that_breaks_the_solver_is_isolated_and_the_others_are_solved_j
     old, young = intent("old", created_at=1.0), intent("young", denied_skus=("L4",), created_at=2.0)
     bad = intent("bad", created_at=0.0, budget_per_hour=77.0)
     observed = snapshot(node("b", mig_1g_10gb=1), node("c", "L4", gpu=1))
-    place, assignments = joint_assignment._place, joint_assignment._assignments
+    place, assignments = joint_assignment._place, joint_assignment.ranked_assignments
 
     def failing(ranked, *rest, **named):
         if any(assignment.price == 13.0 for candidates in ranked for assignment in candidates):
@@ -204,7 +204,7 @@ def test_a_demand_that_breaks_the_solver_is_isolated_and_the_others_are_solved_j
         return [replace(assignment, price=13.0) for assignment in ranked]
 
     monkeypatch.setattr(joint_assignment, "_place", failing)
-    monkeypatch.setattr(joint_assignment, "_assignments", priced)
+    monkeypatch.setattr(joint_assignment, "ranked_assignments", priced)
     assign_devices.cache_clear()
     new_plan = plan(observed, (bad, old, young), NOW)
     assign_devices.cache_clear()

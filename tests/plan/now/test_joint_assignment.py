@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from tangram.plan.place.now.joint_assignment import DeviceDemand, ShapeOption, assign_devices
+from tangram.plan.place.now.device_assignments import DeviceDemand, ShapeOption
+from tangram.plan.place.now.joint_assignment import assign_devices
 
 
 def fleet(seed):

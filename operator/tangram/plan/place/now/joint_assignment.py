@@ -1,79 +1,34 @@
 """Assign free devices to several LLMDeployments jointly.
 
-In: for each demand, in order of priority, the shapes that would serve it, and the free devices by group. Out:
-an option, a number of replicas and new devices for each. One device carries one replica. Where not every
-demand can have the assignment that is best for it alone, the packing of the fleet decides, and neither cuts
-nor moves anything. Results are cached.
+Where not every demand can have the assignment that is best for it alone, the packing of the fleet decides. It
+neither cuts nor moves anything then. Results are cached.
 """
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 from tangram.eligibility.isolation import RoundStep, StepsFailed, for_each
 from tangram.fleet import WHOLE_GPU, describe
 from tangram.packing import Allotment, Demand, GPUState, Part, Problem
+from tangram.plan.place.now.device_assignments import (
+    UNMET_TOLERANCE,
+    DeviceAssignment,
+    DeviceDemand,
+    GroupIndex,
+    RankedAssignments,
+    greedy_assignments,
+    grown_assignments,
+    ranked_assignments,
+    take_devices,
+)
 
-_COUNTS = 10  # numbers of replicas below what one option can have that are considered
 _WINDOW = 24  # under shortage, so many demands are assigned jointly, each in a stage of its own
 _WINDOWS = 4  # demands after so many windows are assigned greedily
 # Deterministic seconds of one core: equal problems end equal, well before a plan is overdue.
 _EFFORT_S = 0.6
 _RANK_USD = 1e-4  # one place in the order of preference: less than any difference of prices that matters
-_EPSILON = 1e-9
-
-GroupIndex = int
-
-
-@dataclass(frozen=True, slots=True)
-class ShapeOption:
-    """A shape that would serve a demand. The options of a demand are in order of preference."""
-
-    groups: tuple[GroupIndex, ...]  # that its replicas may use, in this order
-    desired: int  # replicas that serve the whole demand
-    max_replicas: int  # as budget and quota allow
-    min_replicas: int  # fewer are of no use
-    held: int  # replicas that have a device already
-    price: float  # USD per hour of one replica
-    can_spread: bool = True  # whether as many as fit would keep to the demand's spread
-
-    def unmet(self, replicas: int) -> float:
-        """Share of the demand that `replicas` leave unserved."""
-        return max(0.0, 1 - replicas / self.desired)
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceDemand:
-    """The options of one LLMDeployment."""
-
-    uid: str
-    options: tuple[ShapeOption, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceAssignment:
-    """What one demand gets: one of its options, a number of replicas, and the devices that are new to it."""
-
-    option: int | None = None
-    replicas: int = 0
-    devices: tuple[tuple[GroupIndex, int], ...] = ()
-    unmet: float = 1.0
-    price: float = 0.0  # USD per hour of all replicas
-    crowded: bool = False  # it breaks the demand's spread, and another option would not
-    failure: str = ""  # why there is no joint assignment: a bug
-
-    @property
-    def rank(self) -> tuple[float, bool, float, int]:
-        """Order of preference: the unmet share, the spread, the price, the order of the options."""
-        return self.unmet, self.crowded, self.price, -1 if self.option is None else self.option
-
-    def fits(self, free: Sequence[int]) -> bool:
-        """Whether its new devices are among the `free` ones."""
-        return all(free[group] >= count for group, count in self.devices)
-
-
-_Ranked = list[DeviceAssignment]  # assignments of one demand, the best first
 
 
 @lru_cache(maxsize=16)
@@ -85,14 +40,16 @@ def assign_devices(
     Minimises the unmet share, of earlier demands first, then the demands that break their spread, then USD.
     Raises `StepsFailed` for demands that raise by themselves.
     """
-    ranked = for_each(RoundStep.TARGET, demands, lambda d: d.uid, lambda d: _assignments(d.options, free))
-    greedy = _grown(demands, _greedy(ranked, list(free)), free)
+    ranked = for_each(
+        RoundStep.TARGET, demands, lambda d: d.uid, lambda d: ranked_assignments(d.options, free)
+    )
+    greedy = grown_assignments(demands, greedy_assignments(ranked, list(free)), free)
     if all(a.rank == candidates[0].rank for a, candidates in zip(greedy, ranked, strict=True)):
         return tuple(greedy)  # each demand has the best assignment: no joint one is better
     try:
         joint = _without_shortage(ranked, free, prices)
         if joint is None:
-            joint = _grown(demands, _by_windows(ranked, free, prices), free)
+            joint = grown_assignments(demands, _by_windows(ranked, free, prices), free)
     except Exception as error:  # noqa: BLE001 - a bug must not stop the whole plan
         _raise_for_single_demands(demands, ranked, free, prices, error)
         return tuple(replace(assignment, failure=describe(error)) for assignment in greedy)
@@ -101,7 +58,7 @@ def assign_devices(
 
 def _raise_for_single_demands(
     demands: Sequence[DeviceDemand],
-    ranked: Sequence[_Ranked],
+    ranked: Sequence[RankedAssignments],
     free: tuple[int, ...],
     prices: tuple[float, ...],
     error: Exception,
@@ -121,106 +78,19 @@ def _objective(assignments: Sequence[DeviceAssignment]) -> tuple[tuple[float, ..
     return unmet, crowded, round(sum(assignment.price for assignment in assignments), 6)
 
 
-def _assignments(options: tuple[ShapeOption, ...], free: tuple[int, ...]) -> _Ranked:
-    """Return the assignments of one demand, the best first; the last one takes no free device."""
-    assignments = [DeviceAssignment()]
-    any_can_spread = any(option.can_spread for option in options)
-    for number, option in enumerate(options):
-        choices = [
-            (count, devices)
-            for count in _counts(option, free)
-            for devices in _device_choices(option.groups, count - option.held, free)
-        ]
-        staying = min(option.held, option.max_replicas, option.desired)
-        if staying >= max(1, option.min_replicas):
-            choices.append((staying, ()))
-        crowded = any_can_spread and not option.can_spread
-        assignments += (
-            DeviceAssignment(number, count, devices, option.unmet(count), count * option.price, crowded)
-            for count, devices in choices
-        )
-    assignments.sort(key=lambda assignment: (*assignment.rank, assignment.devices))
-    last = next(i for i, assignment in enumerate(assignments) if not assignment.devices)
-    return assignments[: last + 1]
-
-
-def _counts(option: ShapeOption, free: tuple[int, ...]) -> list[int]:
-    """Numbers of replicas that need new devices: as many as fit, and some below that."""
-    fitting = option.held + sum(free[group] for group in option.groups)
-    highest = min(option.desired, option.max_replicas, fitting)
-    lowest = max(option.held + 1, option.min_replicas, 1)
-    if highest < lowest:
-        return []
-    step = -(-(highest - lowest + 1) // _COUNTS)
-    return list(range(highest, lowest - 1, -step))
-
-
-def _device_choices(
-    groups: tuple[GroupIndex, ...], count: int, free: tuple[int, ...]
-) -> list[tuple[tuple[GroupIndex, int], ...]]:
-    """Choices of `count` free devices: from each group first, then from the others in their order."""
-    choices = []
-    for first in groups:
-        missing, devices = count, []
-        for group in (first, *(other for other in groups if other != first)):
-            taken_devices = min(missing, free[group])
-            if taken_devices:
-                devices.append((group, taken_devices))
-            missing -= taken_devices
-        if not missing:
-            choices.append(tuple(sorted(devices)))
-    return list(dict.fromkeys(choices))
-
-
-def _greedy(ranked: Sequence[_Ranked], free: list[int]) -> list[DeviceAssignment]:
-    """Return the best assignment that is left for each demand, in their order. Takes from `free`."""
-    assignments = []
-    for candidates in ranked:
-        assignment = next(candidate for candidate in candidates if candidate.fits(free))
-        _take([assignment], free)
-        assignments.append(assignment)
-    return assignments
-
-
-def _take(assignments: Sequence[DeviceAssignment], free: list[int]) -> None:
-    for assignment in assignments:
-        for group, count in assignment.devices:
-            free[group] -= count
-
-
-def _grown(
-    demands: Sequence[DeviceDemand], assignments: list[DeviceAssignment], free: tuple[int, ...]
-) -> list[DeviceAssignment]:
-    """Give the devices that are left to demands, in their order, until no demand can be served better.
-
-    Needed because `_assignments` enumerates only some counts and device choices.
-    """
-    left, grown, growing = Counter(dict(enumerate(free))), list(assignments), True
-    for assignment in grown:
-        left.subtract(dict(assignment.devices))
-    while growing:  # each round lowers the unmet share of a demand, so the loop ends
-        growing = False
-        for number, (demand, assignment) in enumerate(zip(demands, grown, strict=True)):
-            usable = left + Counter(dict(assignment.devices))
-            best = _assignments(demand.options, tuple(usable[group] for group in range(len(free))))[0]
-            if best.unmet < assignment.unmet - _EPSILON:
-                left = usable
-                left.subtract(dict(best.devices))
-                grown[number], growing = best, True
-    return grown
-
-
 def _without_shortage(
-    ranked: Sequence[_Ranked], free: tuple[int, ...], prices: tuple[float, ...]
+    ranked: Sequence[RankedAssignments], free: tuple[int, ...], prices: tuple[float, ...]
 ) -> list[DeviceAssignment] | None:
     """Serve every demand as well as alone. None: there is, or was found, no such joint assignment."""
-    best = [[a for a in candidates if a.unmet <= candidates[0].unmet + _EPSILON] for candidates in ranked]
+    best = [
+        [a for a in candidates if a.unmet <= candidates[0].unmet + UNMET_TOLERANCE] for candidates in ranked
+    ]
     fewest = sum(min(sum(count for _, count in a.devices) for a in candidates) for candidates in best)
     return None if fewest > sum(free) else _place(best, free, prices)  # shortage: no need to solve
 
 
 def _by_windows(
-    ranked: Sequence[_Ranked], free: tuple[int, ...], prices: tuple[float, ...]
+    ranked: Sequence[RankedAssignments], free: tuple[int, ...], prices: tuple[float, ...]
 ) -> list[DeviceAssignment]:
     """Under shortage: place windows of demands, each demand before the next; assign the rest greedily."""
     left, assignments = list(free), list[DeviceAssignment]()
@@ -230,15 +100,19 @@ def _by_windows(
         fitting = [[a for a in candidates if a.fits(left)] for candidates in window]
         placed = _place(fitting, tuple(left), prices, by_priority=True)
         if placed is None:
-            placed = _greedy(fitting, left)
+            placed = greedy_assignments(fitting, left)
         else:
-            _take(placed, left)
+            take_devices(placed, left)
         assignments += placed
-    return assignments + _greedy(ranked[jointly:], left)
+    return assignments + greedy_assignments(ranked[jointly:], left)
 
 
 def _place(
-    ranked: Sequence[_Ranked], free: tuple[int, ...], prices: tuple[float, ...], *, by_priority: bool = False
+    ranked: Sequence[RankedAssignments],
+    free: tuple[int, ...],
+    prices: tuple[float, ...],
+    *,
+    by_priority: bool = False,
 ) -> list[DeviceAssignment] | None:
     """Choose one assignment per demand by the packing of the fleet. None: infeasible, or none in time.
 
@@ -257,7 +131,11 @@ def _place(
 
 
 def _problem(
-    ranked: Sequence[_Ranked], free: tuple[int, ...], prices: tuple[float, ...], *, by_priority: bool
+    ranked: Sequence[RankedAssignments],
+    free: tuple[int, ...],
+    prices: tuple[float, ...],
+    *,
+    by_priority: bool,
 ) -> Problem:
     """Return the problem of giving devices as they are, each of which is packed like a GPU that is not cut.
 
@@ -284,7 +162,7 @@ def _problem(
     )
 
 
-def _demand(number: int, candidates: _Ranked, spread_cost: float, *, priority: int) -> Demand:
+def _demand(number: int, candidates: RankedAssignments, spread_cost: float, *, priority: int) -> Demand:
     # By new devices; none, if no assignment is without one.
     allotments: dict[tuple[tuple[GroupIndex, int], ...], Allotment] = {(): Allotment((), 1.0)}
     for rank, a in reversed(tuple(enumerate(candidates))):  # the best of those with equal devices

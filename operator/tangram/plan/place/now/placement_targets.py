@@ -14,12 +14,8 @@ from tangram.fleet import Shape
 from tangram.plan.fleet_input.free_capacity import DeviceGroup, FreeDevices
 from tangram.plan.offers.node_offers import NodeOffers
 from tangram.plan.place.now.affordable_replicas import affordable_replicas, other_shapes_cost
-from tangram.plan.place.now.joint_assignment import (
-    DeviceAssignment,
-    DeviceDemand,
-    ShapeOption,
-    assign_devices,
-)
+from tangram.plan.place.now.device_assignments import DeviceAssignment, DeviceDemand, ShapeOption
+from tangram.plan.place.now.joint_assignment import assign_devices
 from tangram.plan.place.now.placement_demand import NO_LIMIT, PlacementDemand, ReplicaLimit
 
 
