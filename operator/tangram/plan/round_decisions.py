@@ -48,14 +48,16 @@ def decided_plan(observation: RoundObservation, placement: RoundPlacement) -> Pl
     decided = for_each(RoundStep.PLACE, observation.intents, uid_of, decide)
     evaluations = _evaluations(observation, placement)
     decisions = [decision for decision, _ in decided]
-    actions = [*_inspections(observation), *evaluations.ends]
-    actions += chain.from_iterable(own for _, own in decided)
-    actions.sort(key=lambda action: isinstance(action, _REMOVALS))  # stable
+    actions = chain(_inspections(observation), evaluations.ends, *(own for _, own in decided))
     return Plan(
         _with_round(decisions, observation, placement, running, evaluations.notes),
-        (*actions, *evaluations.starts),
+        (*sorted(actions, key=_is_removal), *evaluations.starts),
         immovable=_immovable(observation.moves, observation.draft_of, placement.assessed),
     )
+
+
+def _is_removal(action: Action) -> bool:
+    return isinstance(action, _REMOVALS)
 
 
 def _inspections(observation: RoundObservation) -> list[Action]:

@@ -246,13 +246,9 @@ def _prepared(
     shapes |= {shape for alike, _ in slices for shape in alike}
     shapes |= {shape for column in columns for shape, _ in column.parts}
     pinned = Counter(replica.shape for replica in held if replica.pinned)
-    limits = None
-    if not (slices or columns):
-        hourly = {shape: prices.required_replica_hour(*shape) for shape in pinned}
-        running = Counter(replica.shape for replica in held)
-        limits = mix_limits_of(demand, running, pinned, hourly, room, room.crowded(held))
-        if not limits.items:  # no choice
-            columns, limits = (MixColumn((), 0, limits.unmet({})),), None
+    limits = None if slices or columns else _limits(demand, held, pinned, prices, room)
+    if limits is not None and not limits.items:  # no choice
+        columns, limits = (MixColumn((), 0, limits.unmet({})),), None
     return PreparedDemand(
         demand.id,
         demand.priority,
@@ -270,6 +266,18 @@ def _prepared(
         pools=demand.pools,
         pays_move_cost=bool(slices) or any(replica.is_priced for replica in held),
     )
+
+
+def _limits(
+    demand: Demand,
+    held: tuple[RunningReplica, ...],
+    pinned: Mapping[ShapeKey, int],
+    prices: Prices,
+    room: _FleetCapacity,
+) -> MixLimits:
+    hourly = {shape: prices.required_replica_hour(*shape) for shape in pinned}
+    running = Counter(replica.shape for replica in held)
+    return mix_limits_of(demand, running, pinned, hourly, room, room.crowded(held))
 
 
 def _allotted(demand: Demand, running: int) -> tuple[MixColumn, ...]:

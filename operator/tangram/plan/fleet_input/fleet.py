@@ -1,7 +1,7 @@
 """The observed fleet, read once for both horizons: each node with its GPUPools, its price and its holders."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tangram.catalog.prices import Prices
@@ -86,22 +86,34 @@ class Fleet:
 def read_fleet(snapshot: FleetSnapshot) -> Fleet:
     """Return the fleet that a snapshot shows, whatever the order of its nodes and GPUPools."""
     pools, prices = {pool.name: pool for pool in snapshot.pools}, Prices(dict(snapshot.prices))
-    claims, workloads = defaultdict[str, list[Claim]](list), dict[str, tuple[Workload, ...]]()
+    workloads = dict[str, tuple[Workload, ...]]()
+    for workload in sorted(snapshot.workloads, key=lambda w: (w.owner_uid, w.shape, w.name, w.uid)):
+        workloads[workload.owner_uid] = (*workloads.get(workload.owner_uid, ()), workload)
+    return Fleet(
+        snapshot,
+        tuple(_nodes(snapshot, pools, prices)),
+        pools,
+        prices,
+        workloads,
+        desired=dict(snapshot.desired),
+        desired_shapes=dict(snapshot.desired_of),
+        loads=dict(snapshot.provisioned),
+    )
+
+
+def _nodes(snapshot: FleetSnapshot, pools: Mapping[str, Pool], prices: Prices) -> Iterator[FleetNode]:
+    claims, partitions = defaultdict[str, list[Claim]](list), snapshot.partition.by_node
     coming, going = (defaultdict[str, dict[str, int]](dict) for _ in range(2))
     for claim in snapshot.claims:
         claims[claim.node].append(claim)
-    for workload in sorted(snapshot.workloads, key=lambda w: (w.owner_uid, w.shape, w.name, w.uid)):
-        workloads[workload.owner_uid] = (*workloads.get(workload.owner_uid, ()), workload)
     for device in snapshot.partition.coming:
         coming[device.node][device.resource] = device.count
-    for node_name, resource, count in snapshot.partition.going:
-        going[node_name][resource] = count
-    partitions = snapshot.partition.by_node
-
-    def read(node: Node) -> FleetNode:
-        selecting = claiming_pools(node, snapshot.pools)
+    for name, resource, count in snapshot.partition.going:
+        going[name][resource] = count
+    for node in sorted(snapshot.nodes, key=lambda node: node.name):
+        selecting = claiming_pools(node, pools.values())
         price = pool_price(selecting, pools)
-        return FleetNode(
+        yield FleetNode(
             node,
             selecting,
             price,
@@ -111,15 +123,3 @@ def read_fleet(snapshot: FleetSnapshot) -> Fleet:
             going=tuple(going[node.name].items()),
             partition=partitions.get(node.name),
         )
-
-    nodes = tuple(map(read, sorted(snapshot.nodes, key=lambda node: node.name)))
-    return Fleet(
-        snapshot,
-        nodes,
-        pools,
-        prices,
-        workloads,
-        desired=dict(snapshot.desired),
-        desired_shapes=dict(snapshot.desired_of),
-        loads=dict(snapshot.provisioned),
-    )

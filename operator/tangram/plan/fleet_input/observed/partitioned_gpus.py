@@ -29,12 +29,8 @@ def partitioned_gpus(
         # Where the backend does not know the holders, those of the node's pods are assigned by counts later.
         held = dict(gpu.held) if partition.knows_holders else {}
         holders = {start: owners.get(pod) or UNMANAGED for start, pod in held.items()}
-        instances: tuple[Instance, ...] = ()
-        if layout.mig_enabled:
-            instances = _slices(layout, gpu.layout, holders)
-        elif None in holders:
-            gang = held[None] if gpus_of_pod[held[None]] > 1 and held[None] else None
-            instances = (_instance(WHOLE_GPU, 0, holders[None], gang),)
+        pod = held.get(None, "")
+        gang = pod if pod and gpus_of_pod[pod] > 1 else None
         state = GPUState(
             id=gpu.id,
             node=node.name,
@@ -45,18 +41,20 @@ def partitioned_gpus(
             convertible=may_change and gpu.changes_mode and board(sku) is not None,
             nvlink_gpus=nvlink_gpus(sku),
             backend=partition.backend or "mig-manager",
-            instances=instances,
+            instances=_instances(layout, gpu.layout, holders, gang),
         )
         states.append(state)
     return tuple(states)
 
 
-def _slices(
-    layout: MIGLayout, observed: MIGLayout, holders: Mapping[int | None, SliceOwner]
+def _instances(
+    layout: MIGLayout, observed: MIGLayout, holders: Mapping[int | None, SliceOwner], gang: str | None
 ) -> tuple[Instance, ...]:
-    """Return the slices of a layout. Only those that are observed have a holder: a pod on another slice has
-    to leave it.
+    """Return the slices of a layout, or the whole GPU that a pod holds. Of slices, only those that are
+    observed have a holder: a pod on another one has to leave it.
     """
+    if not layout.mig_enabled:
+        return (_instance(WHOLE_GPU, 0, holders[None], gang),) if None in holders else ()
     return tuple(
         _instance(part.profile, part.start, holders.get(part.start) if part in observed.slices else None)
         for part in layout.slices
