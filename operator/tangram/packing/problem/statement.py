@@ -156,7 +156,6 @@ class Problem:
     growable: tuple[GrowablePool, ...] = ()
     move_budget: int | None = None  # most replicas that may move; None: any number that pays
     horizon_h: float = 1.0  # hours over which a saving has to pay for the moves it costs
-    boards: tuple[tuple[str, Board], ...] = ()  # (SKU, discovered geometry) instead of the catalog's
     move_budgets: tuple[tuple[str, int], ...] = ()  # (pool, most replicas that may move away from its GPUs)
 
     @property
@@ -165,8 +164,8 @@ class Problem:
         return tuple(sorted({gpu.sku for gpu in self.gpus} | {pool.sku for pool in self.growable}))
 
     def board(self, sku: str) -> Board | None:
-        """Return the geometry of `sku`: discovered, else the catalog's; None: it cannot be cut."""
-        return next((discovered for name, discovered in self.boards if name == sku), None) or board(sku)
+        """Return the geometry of `sku`; None: it cannot be cut."""
+        return board(sku)
 
     def price(self, gpu: GPUState) -> float:
         """Return USD per hour. Raises `InputError` where neither pool, problem nor catalog has a price."""

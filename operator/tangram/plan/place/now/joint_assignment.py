@@ -99,10 +99,8 @@ def _by_windows(
         window = ranked[start : min(start + _WINDOW, jointly)]
         fitting = [[a for a in candidates if a.fits(left)] for candidates in window]
         placed = _place(fitting, tuple(left), prices, by_priority=True)
-        if placed is None:
-            placed = greedy_assignments(fitting, left)
-        else:
-            take_devices(placed, left)
+        placed = placed or greedy_assignments(fitting, list(left))
+        take_devices(placed, left)
         assignments += placed
     return assignments + greedy_assignments(ranked[jointly:], left)
 
