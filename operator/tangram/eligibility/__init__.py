@@ -1,4 +1,4 @@
-"""What planner and recommendation agree on, and `tangram plan` with them. Pure.
+"""What all plans agree on. Pure.
 
 | room | in | out |
 | --- | --- | --- |
