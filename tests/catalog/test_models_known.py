@@ -167,13 +167,17 @@ def in_transformers(config: dict[str, Any]) -> tuple[dict[str, Counter[tuple[int
     import torch
     import transformers
 
-    given = {
-        key: value for key, value in config.items() if key not in {"architectures", "quantization_config"}
-    }
-    model_class = getattr(transformers, config["architectures"][0])
+    no_tensors = {"architectures", "quantization_config", "rope_scaling", "partial_rotary_factor"}
+    given = {key: value for key, value in config.items() if key not in no_tensors}
+    architecture = config["architectures"][0]
     # Only shapes are compared: no layer draws weights, for which the meta device has no memory.
     with torch.device("meta"), mock.patch.object(torch.nn.Linear, "reset_parameters"):
-        model = model_class(model_class.config_class(**given))
+        if hasattr(transformers, architecture):
+            model_class = getattr(transformers, architecture)
+            model = model_class(model_class.config_class(**given))
+        else:  # the class of another family
+            named = getattr(transformers, architecture.replace("ForCausalLM", "Config"))
+            model = transformers.AutoModelForCausalLM.from_config(named(**given))
     tensors = dict(model.named_parameters())
     tensors |= {name: each for name, each in model.named_buffers() if "e_score_correction_bias" in name}
     found: dict[str, Counter[tuple[int, ...]]] = {}
@@ -273,6 +277,10 @@ VARIANTS = {
         },
     ),
     "ernie 4.5": ("Ernie4_5ForCausalLM", {"head_dim": 16}),
+    "ernie 4.5 with biases": ("Ernie4_5ForCausalLM", {"head_dim": 16, "use_bias": True}),
+    "internlm3": ("InternLM3ForCausalLM", {"head_dim": 16, "qkv_bias": True, "bias": True}),
+    "iquestcoder": ("IQuestCoderForCausalLM", {"head_dim": 16}),
+    "smollm3": ("SmolLM3ForCausalLM", {"pad_token_id": 0}),
     "glm4-moe-lite": (
         "Glm4MoeLiteForCausalLM",
         {

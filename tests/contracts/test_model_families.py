@@ -3,6 +3,7 @@
 import math
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +54,10 @@ def checkpoint_of(config: dict[str, Any]) -> Checkpoint:
 
 
 def engines_tensors(checkpoint: Checkpoint) -> Tensors:
+    """With those that a family stores as one counted one by one, as tensor parallelism splits them."""
+    apart = replace(checkpoint.spec, packed_projections=False)
     return Counter(
-        (re.sub(r"layers\.\d+\.", "layers.*.", name), entry.shape)
-        for name, entry in checkpoint.tensors.items()
+        (re.sub(r"layers\.\d+\.", "layers.*.", name), shape) for name, shape in expected_shapes(apart)
     )
 
 
@@ -86,11 +88,35 @@ def test_sizing_says_of_a_real_checkpoint_whether_the_engine_serves_it(repo: str
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=list(CONFIGS))
 @pytest.mark.parametrize("family", ENGINES)
 def test_both_read_the_same_tensors_from_a_config(family: str, config: dict[str, Any]) -> None:
-    if (
-        "sliding_window" in config and family == "MistralForCausalLM"
-    ):  # it has no switch but the window itself
+    if "sliding_window" in config and ENGINES[family].windowed:  # it has no switch but the window itself
         config = config | {"sliding_window": None}
     assert_both_read_the_same_tensors(config | {"architectures": [family]})
+
+
+ROTATIONS: dict[str, dict[str, Any]] = {
+    "of every pair": {"rope_theta": 5e5},
+    "linear": {"rope_scaling": {"type": "linear", "factor": 2.0}},
+    "dynamic": {"rope_scaling": {"type": "dynamic", "factor": 2.0}},
+    "yarn": {"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64}},
+    "longrope": {"rope_scaling": {"rope_type": "longrope", "factor": 2.0}},
+    "of some pairs": {"partial_rotary_factor": 0.5},
+    "of some pairs, in a block": {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+}
+
+
+@pytest.mark.parametrize("rotation", ROTATIONS.values(), ids=list(ROTATIONS))
+@pytest.mark.parametrize("family", ENGINES)
+def test_both_know_which_rotations_the_engine_computes(family: str, rotation: dict[str, Any]) -> None:
+    config = CONFIG | rotation | {"architectures": [family], "sliding_window": None}
+    try:
+        context = parse_config(config, {}, "bf16").max_position_embeddings
+    except CheckpointError:
+        context = None
+
+    architecture = architecture_from_config(config, "a model")
+
+    assert architecture.served_by_engine is (context is not None)
+    assert context in {None, architecture.max_position_embeddings}
 
 
 def assert_both_read_the_same_tensors(config: dict[str, Any]) -> None:

@@ -23,6 +23,8 @@ SPEC = SimpleNamespace(
     rms_norm_eps=1e-6,
     rope_theta=1e4,
     rope_scaling=None,
+    unrotated_layers=(),
+    attention_scale=None,
 )
 ROPE = Rope(SPEC, 128, torch.float32, torch.device("cpu"))
 

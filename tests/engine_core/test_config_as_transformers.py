@@ -9,7 +9,7 @@ import transformers
 
 from tangram_engine.checkpoint import CheckpointError, read_checkpoint
 from tests.engine_core.test_same_as_transformers import TOLERANCE, decoder_of, logits_of
-from tests.support.tiny_checkpoints import LINEAR_ROPE, LLAMA3_ROPE
+from tests.support.tiny_checkpoints import LINEAR_ROPE, LLAMA3_ROPE, MULTIPLIERS, YARN_ROPE
 
 DROP = object()
 LINEAR = {"type": "linear", "factor": 4.0}
@@ -43,7 +43,12 @@ ALIKE = {
     # Switches without effect
     "factor 1": {"rope_scaling": LINEAR | {"factor": 1.0}},
     "yarn of factor 1": {"rope_scaling": {"rope_type": "yarn", "factor": 1.0}},
-    "dynamic of factor 1": {"rope_scaling": {"rope_type": "dynamic", "factor": 1.0}},
+    "dynamic scaling within the context": {"rope_scaling": {"type": "dynamic", "factor": 4.0}},
+    "yarn of the whole context": {"rope_scaling": {"type": "yarn", "factor": 4.0}},
+    "yarn with all its settings": {
+        "rope_parameters": YARN_ROPE
+        | {"beta_fast": 8.0, "beta_slow": 2.0, "attention_factor": 1.3, "truncate": False}
+    },
     "a full rotation": {"partial_rotary_factor": 1.0},
     "no layer slides": SLIDING | {"sliding_window": 32, "max_window_layers": 3},
     "no layer slides by default": SLIDING | {"sliding_window": 32},
@@ -58,13 +63,13 @@ ALIKE = {
     "nulls": dict.fromkeys(("rope_scaling", "sliding_window", "layer_types", "pad_token_id", "torch_dtype")),
 }
 REFUSED = {
-    "yarn beside rope_parameters": (
-        {"rope_scaling": {"type": "yarn", "factor": 4.0}},
+    "longrope beside rope_parameters": (
+        {"rope_scaling": {"type": "longrope", "factor": 4.0}},
         "rope_scaling.rope_type",
     ),
-    "dynamic beside rope_parameters": (
-        {"rope_scaling": {"type": "dynamic", "factor": 4.0}},
-        "rope_scaling.rope_type",
+    "yarn whose fast pairs are slower than its slow ones": (
+        {"rope_scaling": {"type": "yarn", "factor": 4.0, "beta_fast": 1, "beta_slow": 2}},
+        "rope_scaling.beta_fast",
     ),
     "mrope": ({"rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]}}, "rope_scaling.mrope_section"),
     "a type that is a list": ({"rope_scaling": {"rope_type": ["linear"]}}, "rope_scaling.rope_type"),
@@ -76,9 +81,9 @@ REFUSED = {
         {"rope_parameters": {"full_attention": LINEAR_ROPE}},
         "rope_parameters.full_attention",
     ),
-    "yarn of factor 1 that scales attention": (
-        {"rope_scaling": {"rope_type": "yarn", "factor": 1.0, "attention_factor": 2.0}},
-        "rope_scaling.attention_factor",
+    "yarn of DeepSeek": (
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "mscale": 1.0}},
+        "rope_scaling.mscale",
     ),
     "a factor in the older block": (
         {"rope_scaling": {"type": "linear", "factor": 0.5}},
@@ -126,7 +131,10 @@ def changed(checkpoint, tmp_path):
 
 @pytest.mark.parametrize("changes", ALIKE.values(), ids=ALIKE)
 def test_logits_are_those_of_transformers(changes, changed):
-    directory = changed(changes)
+    assert_equal_logits(changed(changes))
+
+
+def assert_equal_logits(directory):
     tokens = torch.randint(3, 199, (120,), generator=torch.Generator().manual_seed(5)).tolist()
     oracle = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     with torch.inference_mode():
@@ -173,6 +181,45 @@ def test_mistral_is_served_where_no_window_is_shorter_than_the_context(changes, 
         return
     with pytest.raises(CheckpointError, match=f"config.json: {key}: "):
         read_checkpoint(directory)
+
+
+OWN_KEYS_ALIKE = {
+    "layers that rotate, one by one": ("smollm3", {"no_rope_layers": [0, 1, 1, 0, 1, 0]}),
+    "an interval": ("smollm3", {"no_rope_layers": None, "no_rope_layer_interval": 2}),
+    "no multipliers": ("granite-tied", dict.fromkeys(MULTIPLIERS, DROP)),
+    "theta and epsilon of the family": ("ernie4.5", {"rope_parameters": DROP, "rms_norm_eps": DROP}),
+}
+
+
+@pytest.mark.parametrize(("variant", "changes"), OWN_KEYS_ALIKE.values(), ids=OWN_KEYS_ALIKE)
+def test_keys_of_one_family_are_read_as_transformers_reads_them(variant, changes, changed):
+    assert_equal_logits(changed(changes, variant))
+
+
+@pytest.mark.parametrize(
+    ("variant", "changes", "message"),
+    [
+        ("smollm3", {"no_rope_layers": [1, 0]}, "no_rope_layers: has 2 entries for 5 layers"),
+        ("smollm3", {"no_rope_layers": ["1"] * 5}, "no_rope_layers"),
+        ("smollm3", {"no_rope_layer_interval": 0}, "no_rope_layer_interval"),
+        ("smollm3", SLIDING | {"sliding_window": 32}, "use_sliding_window"),
+        ("granite-tied", {"residual_multiplier": 0}, "residual_multiplier"),
+        ("granite-tied", {"logits_scaling": "8"}, "logits_scaling"),
+        ("granite-tied", {"attention_multiplier": 1e9}, "attention_multiplier"),
+        ("granite-tied", {"attention_bias": True}, "attention_bias"),
+        ("phi3", {"sliding_window": 24}, "sliding_window"),
+        ("phi3", {"rope_scaling": LINEAR}, "rope_scaling"),
+        ("phi3", {"partial_rotary_factor": 0.75}, "partial_rotary_factor"),
+        ("phi3", {"rope_scaling": {"type": "longrope", "short_factor": [1.0]}}, "rope_scaling.short_factor"),
+        ("ernie4.5", {"use_bias": True}, "use_bias"),
+        ("internlm3", {"qkv_bias": True}, "qkv_bias"),
+        ("internlm3", {"bias": True}, "bias"),
+        ("iquestcoder", {"clip_qkv": 8.0}, "clip_qkv"),
+    ],
+)
+def test_keys_of_one_family_are_refused_by_name(variant, changes, message, changed):
+    with pytest.raises(CheckpointError, match=f"config.json: {message}"):
+        read_checkpoint(changed(changes, variant))
 
 
 @pytest.mark.parametrize("value", [-1, "2", True, 1.5, [2, None, "3"]])

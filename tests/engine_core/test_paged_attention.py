@@ -27,6 +27,8 @@ SPEC = SimpleNamespace(
     rms_norm_eps=1e-6,
     rope_theta=1e4,
     rope_scaling=None,
+    unrotated_layers=(1,),
+    attention_scale=0.2,
 )
 LAYERS = (
     SimpleNamespace(q_norm=None, k_norm=None),

@@ -150,7 +150,15 @@ def test_a_pool_on_the_cpu_is_committed_only_when_used():
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
     spec = SimpleNamespace(
-        layers=2, heads=8, kv_heads=4, head_dim=32, rms_norm_eps=1e-6, rope_theta=1e4, rope_scaling=None
+        layers=2,
+        heads=8,
+        kv_heads=4,
+        head_dim=32,
+        rms_norm_eps=1e-6,
+        rope_theta=1e4,
+        rope_scaling=None,
+        unrotated_layers=(),
+        attention_scale=None,
     )
     rope = Rope(spec, 64, torch.float32, torch.device("cpu"))
     before = resident()

@@ -12,7 +12,15 @@ from tangram_engine.run.load import warm_up
 from tangram_engine.schedule import SchedulerLimits
 
 SPEC = SimpleNamespace(
-    layers=1, heads=4, kv_heads=2, head_dim=8, rms_norm_eps=1e-6, rope_theta=1e4, rope_scaling=None
+    layers=1,
+    heads=4,
+    kv_heads=2,
+    head_dim=8,
+    rms_norm_eps=1e-6,
+    rope_theta=1e4,
+    rope_scaling=None,
+    unrotated_layers=(),
+    attention_scale=None,
 )
 TOKEN_BYTES = 2 * 2 * 8 * 4
 

@@ -184,3 +184,23 @@ def test_queries_are_rotated_and_keys_and_values_are_in_their_pages(dtype, size,
     torch.testing.assert_close(got, expected, rtol=rtol, atol=atol)
     torch.testing.assert_close(pool, expected_pool, rtol=rtol, atol=atol, equal_nan=True)
     assert torch.equal(pool[:, 1].nan_to_num(), expected_pool[:, 1].nan_to_num())  # values are not computed
+
+
+def test_a_row_of_angles_for_all_positions_rotates_no_head():
+    size, positions = 16, int32([8, 3])
+    pool, tables = scattered([9, 4], 4, size)
+    qkv = torch.randn(2, 8 * size)
+    still = torch.cat((torch.full((1, size // 2), 0.7), torch.zeros(1, size // 2)), -1).expand(9, -1)
+    how, scratch = HeadRotation(None, None, EPS, still), scratch_for(2, tables, 4, 4, size)
+    attended = [
+        function(qkv, how, Pages(int32([0, 1]), positions, tables, its_pool), scratch)
+        for function, its_pool in (
+            (attention.decode_attention, pool.clone()),
+            (attention.reference, pool.clone()),
+        )
+    ]
+
+    queries = storing.store_kv(qkv, how, Pages(int32([0, 1]), positions, tables, pool))
+
+    torch.testing.assert_close(queries.flatten(1), 0.7 * qkv[:, : 4 * size])
+    torch.testing.assert_close(*attended, rtol=1e-4, atol=1e-5)

@@ -176,7 +176,9 @@ BAD: dict[str, Bad] = {
     "quantized": Bad(_config(quantization_config={"bits": 4}), "quantization_config"),
     "sliding window": Bad(_config(layer_types=["sliding_attention"] * 2), "layer_types"),
     "partial rotation": Bad(_config(partial_rotary_factor=0.5), "partial_rotary_factor"),
-    "yarn": Bad(_config(rope_parameters={"rope_type": "yarn", "factor": 2.0}), "'yarn' is not implemented"),
+    "longrope": Bad(
+        _config(rope_parameters={"rope_type": "longrope", "factor": 2.0}), "'longrope' is not implemented"
+    ),
     "rope is a list": Bad(_config(rope_scaling=[]), "rope_scaling: must be an object"),
     "linear without factor": Bad(_config(rope_parameters={"rope_type": "linear"}), "factor: is missing"),
     "theta zero": Bad(_config(rope_parameters={"rope_theta": 0}), "rope_theta: Expected `float` >= 0.001"),

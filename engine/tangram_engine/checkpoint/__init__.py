@@ -3,7 +3,7 @@
 from .errors import CheckpointError, RefusalReason
 from .reader import read_checkpoint, read_shapes
 from .spec import Checkpoint, DecoderSpec, RopeScaling, TensorEntry
-from .tensors import EMBEDDING, HEAD, expected_shapes
+from .tensors import EMBEDDING, HEAD, expected_shapes, projection_inputs
 
 __all__ = [
     "EMBEDDING",
@@ -15,6 +15,7 @@ __all__ = [
     "RopeScaling",
     "TensorEntry",
     "expected_shapes",
+    "projection_inputs",
     "read_checkpoint",
     "read_shapes",
 ]

@@ -4,7 +4,7 @@ Accepts the spellings of transformers 4 (rope_theta, rope_scaling, torch_dtype) 
 Whatever would change the mathematics and is not implemented is refused by name, never ignored.
 """
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Annotated, Any
 
 import msgspec
@@ -12,8 +12,9 @@ from msgspec import Meta
 
 from .config_values import CONFIG, GENERATION_CONFIG, bad_value, read_values
 from .errors import CheckpointError, RefusalReason
+from .families import FAMILIES, Family
 from .rotary import read_rotary
-from .spec import DecoderSpec
+from .spec import DecoderSpec, RopeScaling
 
 _Size = Annotated[int, Meta(ge=1, le=1 << 31)]
 _Heads = Annotated[int, Meta(ge=1, le=1 << 16)]
@@ -28,7 +29,7 @@ _OTHER_BLOCKS = {
     "language_config": "nested configurations are not supported",
 }
 _ACTIVATIONS = ("silu", "swish")  # two names of one function
-_DEFAULT_WINDOW = 4096  # tokens; transformers' defaults for Qwen2, Qwen3 and Mistral
+_DEFAULT_WINDOW = 4096  # tokens; transformers' default for Qwen2 and Qwen3
 _DEFAULT_MAX_WINDOW_LAYERS = 28
 
 
@@ -49,8 +50,8 @@ class _Config(_EndTokens, kw_only=True):
     head_dim: _Heads | None = None
     vocab_size: Annotated[int, Meta(ge=1, le=1 << 24)]
     max_position_embeddings: _Size
-    rms_norm_eps: Annotated[float, Meta(ge=1e-12, le=1)] = 1e-6
-    tie_word_embeddings: bool = False
+    rms_norm_eps: Annotated[float, Meta(ge=1e-12, le=1)] | None = None
+    tie_word_embeddings: bool | None = None
     attention_bias: bool | None = None
     attention_out_bias: bool = False
     mlp_bias: bool = False
@@ -59,36 +60,16 @@ class _Config(_EndTokens, kw_only=True):
     bos_token_id: _TokenId | list[_TokenId | None] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Family:
-    name: str
-    attention_bias: bool
-    qk_norm: bool
-    head_dim: int | None  # transformers' default where config.json omits it; None: hidden_size / heads
-    kv_heads: int | None = None  # likewise, where the key is absent; None: as many as heads
-    bias_by_flag: bool = False  # config.json may switch the biases of q, k and v off
-    windowed: bool = False  # every layer is, unless config.json has null as the window
-
-
-FAMILIES = {
-    "LlamaForCausalLM": _Family("llama", attention_bias=False, qk_norm=False, head_dim=None),
-    "MistralForCausalLM": _Family(
-        "mistral", attention_bias=False, qk_norm=False, head_dim=None, kv_heads=8, windowed=True
-    ),
-    "SeedOssForCausalLM": _Family(
-        "seed_oss", attention_bias=True, qk_norm=False, head_dim=128, kv_heads=8, bias_by_flag=True
-    ),
-    "Qwen2ForCausalLM": _Family("qwen2", attention_bias=True, qk_norm=False, head_dim=None),
-    "Qwen3ForCausalLM": _Family("qwen3", attention_bias=False, qk_norm=True, head_dim=128),
-}
-
-
 def parse_config(config: dict[str, Any], generation: dict[str, Any], dtype: str) -> DecoderSpec:
     """Build the spec from config.json, generation_config.json (may be empty) and the stored dtype."""
     architecture = _architecture(config)
     family = FAMILIES[architecture]
     sizes = read_values(config, _Config, CONFIG)
-    _refuse_unimplemented(config, sizes, family)
+    rope_theta, rope_scaling = read_rotary(config, sizes.max_position_embeddings, family.rope_theta)
+    if rope_scaling is not None and not family.rope_scaling:
+        raise bad_value("rope_scaling", f"{rope_scaling.kind!r} is not what {architecture} reads")
+    context = _context(sizes.max_position_embeddings, rope_scaling)
+    _refuse_unimplemented(config, sizes, family, context)
     heads = sizes.num_attention_heads
     default = None if "num_key_value_heads" in config else family.kv_heads  # null: as many as heads
     kv_heads = sizes.num_key_value_heads or default or heads
@@ -97,9 +78,9 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any], dtype: str)
     head_dim = sizes.head_dim or family.head_dim or sizes.hidden_size // heads
     if head_dim % 2 or not head_dim:
         raise bad_value("head_dim", f"must be even for rotary embeddings, not {head_dim}")
-    rope_theta, rope_scaling = read_rotary(config, sizes.max_position_embeddings)
+    tied = sizes.tie_word_embeddings
     end_tokens = read_values(generation, _EndTokens, GENERATION_CONFIG).eos_token_id
-    return DecoderSpec(
+    spec = DecoderSpec(
         family=family.name,
         architecture=architecture,
         layers=sizes.num_hidden_layers,
@@ -109,18 +90,21 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any], dtype: str)
         kv_heads=kv_heads,
         head_dim=head_dim,
         vocab_size=sizes.vocab_size,
-        max_position_embeddings=sizes.max_position_embeddings,
-        rms_norm_eps=sizes.rms_norm_eps,
+        max_position_embeddings=context,
+        rms_norm_eps=sizes.rms_norm_eps or family.rms_norm_eps,
         rope_theta=rope_theta,
         rope_scaling=rope_scaling,
-        tied_embeddings=sizes.tie_word_embeddings,
+        tied_embeddings=family.tied if tied is None else tied,
         attention_bias=family.attention_bias and not (family.bias_by_flag and sizes.attention_bias is False),
         qk_norm=family.qk_norm,
         # Chat models name their end-of-turn token only in generation_config.json.
         eos_token_ids=_token_ids(sizes.eos_token_id, end_tokens),
         bos_token_id=next(iter(_token_ids(sizes.bos_token_id)), None),
         dtype=dtype,
+        interleaved_rotation=family.interleaved_rotation,
+        packed_projections=family.packed_projections,
     )
+    return replace(spec, **family.own_keys(config, spec))
 
 
 def _architecture(config: dict[str, Any]) -> str:
@@ -138,7 +122,7 @@ def _unknown(message: str) -> CheckpointError:
     )
 
 
-def _refuse_unimplemented(config: dict[str, Any], sizes: _Config, family: _Family) -> None:
+def _refuse_unimplemented(config: dict[str, Any], sizes: _Config, family: Family, context: int) -> None:
     for key, problem in _OTHER_BLOCKS.items():
         if config.get(key) is not None:
             raise bad_value(key, problem)
@@ -150,10 +134,17 @@ def _refuse_unimplemented(config: dict[str, Any], sizes: _Config, family: _Famil
         raise bad_value("attention_out_bias", "is not implemented")
     if sizes.mlp_bias:
         raise bad_value("mlp_bias", "is not implemented")
-    _refuse_sliding(config, sizes, family)
+    _refuse_sliding(config, sizes, family, context)
 
 
-def _refuse_sliding(config: dict[str, Any], sizes: _Config, family: _Family) -> None:
+def _context(positions: int, scaling: RopeScaling | None) -> int:
+    """Tokens of the longest request. YaRN stretches the positions of the training, as in vLLM."""
+    if scaling is None or scaling.kind != "yarn":
+        return positions
+    return int(scaling.original_max_position_embeddings * scaling.factor)
+
+
+def _refuse_sliding(config: dict[str, Any], sizes: _Config, family: Family, context: int) -> None:
     """Refuse a layer whose window is shorter than the context; the switch alone changes nothing.
 
     Source: `Qwen2Config.__post_init__`, `MistralModel.forward`. A token sees itself and the window's other
@@ -161,11 +152,11 @@ def _refuse_sliding(config: dict[str, Any], sizes: _Config, family: _Family) -> 
     """
     layer_types = config.get("layer_types")
     if family.windowed:
-        key, window = "sliding_window", config.get("sliding_window", _DEFAULT_WINDOW)
+        key, window = "sliding_window", config.get("sliding_window", family.window)
         slides = window is not None
     elif layer_types is None:
         key, window = "use_sliding_window", config.get("sliding_window", _DEFAULT_WINDOW)
-        reaches = sizes.max_window_layers < sizes.num_hidden_layers
+        reaches = not family.late_windows or sizes.max_window_layers < sizes.num_hidden_layers
         slides = sizes.use_sliding_window and window is not None and reaches
     else:
         key, window = "layer_types", config.get("sliding_window")
@@ -173,7 +164,7 @@ def _refuse_sliding(config: dict[str, Any], sizes: _Config, family: _Family) -> 
         if not isinstance(layer_types, list) or not all(kind in kinds for kind in map(str, layer_types)):
             raise bad_value(key, "only full_attention layers are implemented")
         slides = "sliding_attention" in layer_types
-    if slides and not (isinstance(window, int | float) and window >= sizes.max_position_embeddings):
+    if slides and not (isinstance(window, int | float) and window >= context):
         raise bad_value(key, "attention in windows shorter than the context is not implemented")
 
 

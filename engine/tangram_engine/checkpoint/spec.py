@@ -6,20 +6,25 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class RopeScaling:
-    """A change of the rotary frequencies. `kind` is "linear" (only `factor` counts) or "llama3" (all)."""
+    """A change of the rotary frequencies, whose `kind` is "linear", "llama3" or "yarn".
+
+    "linear" has no more than `factor`; the last two fields are those of "yarn".
+    """
 
     kind: str
     factor: float
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
+    low_freq_factor: float = 1.0  # turns in the original context: below, a pair is slower (YaRN: beta_slow)
+    high_freq_factor: float = 4.0  # and above, it is as fast as before (YaRN: beta_fast)
     original_max_position_embeddings: int = 0
+    attention_factor: float = 1.0  # of cosines and sines
+    whole_pairs: bool = True  # both bounds are rounded, outwards, to pairs
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderSpec:
     """One decoder-only model, enough to build it and to plan its memory."""
 
-    family: str  # llama | mistral | qwen2 | qwen3 | seed_oss
+    family: str  # the short name of the architecture: llama, qwen2
     architecture: str  # as config.json says: LlamaForCausalLM
     layers: int
     hidden_size: int
@@ -38,6 +43,12 @@ class DecoderSpec:
     eos_token_ids: tuple[int, ...]
     bos_token_id: int | None
     dtype: str  # bf16 | fp16 | fp32: that of most stored bytes, whatever config.json claims
+    unrotated_layers: tuple[int, ...] = ()  # whose queries and keys have no positions (SmolLM3)
+    interleaved_rotation: bool = False  # q and k are stored for pairs (2 i, 2 i + 1) (Ernie 4.5)
+    packed_projections: bool = False  # q, k and v are stored as one tensor, gate and up as another (Phi-3)
+    attention_scale: float | None = None  # of scores before the softmax; None: head_dim ** -0.5
+    embedding_scale: float = 1.0  # of what is looked up; the head of tied embeddings is not scaled
+    logits_divisor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,25 +18,37 @@ def expected_shapes(spec: DecoderSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Name and shape of every tensor, in the order of the forward pass. Projections are [out, in]."""
     hidden, inner, head_dim = spec.hidden_size, spec.intermediate_size, spec.head_dim
     q_rows, kv_rows = spec.heads * head_dim, spec.kv_heads * head_dim
+    rows_of = {
+        "q_proj": q_rows, "k_proj": kv_rows, "v_proj": kv_rows, "qkv_proj": q_rows + 2 * kv_rows,
+        "gate_proj": inner, "up_proj": inner, "gate_up_proj": 2 * inner,
+    }  # fmt: skip
+    qkv, gate_up = projection_inputs(spec)
     yield EMBEDDING, (spec.vocab_size, hidden)
     for layer in range(spec.layers):
         at = f"model.layers.{layer}"
         yield f"{at}.input_layernorm.weight", (hidden,)
-        for name, rows in (("q", q_rows), ("k", kv_rows), ("v", kv_rows)):
-            yield f"{at}.self_attn.{name}_proj.weight", (rows, hidden)
+        for name in qkv:
+            yield f"{at}.self_attn.{name}.weight", (rows_of[name], hidden)
             if spec.attention_bias:
-                yield f"{at}.self_attn.{name}_proj.bias", (rows,)
+                yield f"{at}.self_attn.{name}.bias", (rows_of[name],)
         if spec.qk_norm:
             yield f"{at}.self_attn.q_norm.weight", (head_dim,)
             yield f"{at}.self_attn.k_norm.weight", (head_dim,)
         yield f"{at}.self_attn.o_proj.weight", (hidden, q_rows)
         yield f"{at}.post_attention_layernorm.weight", (hidden,)
-        yield f"{at}.mlp.gate_proj.weight", (inner, hidden)
-        yield f"{at}.mlp.up_proj.weight", (inner, hidden)
+        for name in gate_up:
+            yield f"{at}.mlp.{name}.weight", (rows_of[name], hidden)
         yield f"{at}.mlp.down_proj.weight", (hidden, inner)
     yield "model.norm.weight", (hidden,)
     if not spec.tied_embeddings:
         yield HEAD, (spec.vocab_size, hidden)
+
+
+def projection_inputs(spec: DecoderSpec) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Modules whose rows, side by side, are the decoder's qkv; and those that are its gate_up."""
+    if spec.packed_projections:
+        return ("qkv_proj",), ("gate_up_proj",)
+    return ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
 
 
 def select(spec: DecoderSpec, stored: dict[str, TensorEntry]) -> dict[str, TensorEntry]:

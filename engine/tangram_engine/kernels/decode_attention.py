@@ -79,6 +79,7 @@ def _attend(
     k_norm,
     eps,
     rope,
+    rope_stride,
     rows,
     positions,
     tables,
@@ -122,7 +123,7 @@ def _attend(
         table = tables + tl.load(rows + row).to(tl.int64) * TABLE
 
         packed = qkv + row.to(tl.int64) * ((GROUP + 2) * KV_HEADS * D)
-        angle, head = rope + position.to(tl.int64) * D, kv_head * GROUP + member
+        angle, head = rope + position.to(tl.int64) * rope_stride, kv_head * GROUP + member
         queries = rotated(packed + head * D, q_norm, eps, angle, dim, real, D, NORM).to(DOT)
         maximum = tl.full([GROUP_PADDED], LOWEST, tl.float32)
         total = tl.zeros([GROUP_PADDED], tl.float32)
@@ -299,6 +300,7 @@ _SIGNATURE = {
     **dict.fromkeys(("qkv", "q_norm", "k_norm"), "*bf16:16"),
     "eps": "fp32",
     "rope": "*fp32:16",
+    "rope_stride": "i32:16",
     **dict.fromkeys(("rows", "positions"), "*i32"),
     "tables": "*i32:16",
     "pool": "*bf16:16",

@@ -30,12 +30,12 @@ class HeadRotation(NamedTuple):
     q_norm: Tensor | None  # [D]; both norms or neither
     k_norm: Tensor | None
     eps: float
-    rope: Tensor  # float32 [positions, D], cosines beside sines
+    rope: Tensor  # float32 [positions, D], cosines beside sines; an expanded row where nothing is rotated
 
-    def arguments(self, qkv: Tensor) -> tuple[Tensor, Tensor, float, Tensor]:
+    def arguments(self, qkv: Tensor) -> tuple[Tensor, Tensor, float, Tensor, int]:
         """Those of a kernel; any address stands for a norm that there is not."""
         norms = (qkv, qkv) if self.q_norm is None or self.k_norm is None else (self.q_norm, self.k_norm)
-        return *norms, self.eps, self.rope
+        return *norms, self.eps, self.rope, self.rope.stride(0)
 
 
 class Pages(NamedTuple):
@@ -76,6 +76,7 @@ def _store_kv(
     k_norm,
     eps,
     rope,
+    rope_stride,  # numbers from one position to the next: D, or 0
     rows,
     positions,
     tables,
@@ -98,7 +99,7 @@ def _store_kv(
     position = tl.load(positions + token)
     at = qkv + (token * (QUERY_HEADS + 2 * KV_HEADS) + head) * D
     weight = tl.where(is_query, q_norm, k_norm)
-    turned = rotated(at, weight, eps, rope + position.to(tl.int64) * D, dim, inside, D, NORM)
+    turned = rotated(at, weight, eps, rope + position.to(tl.int64) * rope_stride, dim, inside, D, NORM)
     value = tl.load(at + dim, mask=inside, other=0.0)
     turned = tl.where(head < QUERY_HEADS + KV_HEADS, turned.to(value.dtype), value)
 
@@ -166,6 +167,7 @@ _SIGNATURE = {
     **dict.fromkeys(("qkv", "q_norm", "k_norm"), "*bf16:16"),
     "eps": "fp32",
     "rope": "*fp32:16",
+    "rope_stride": "i32:16",
     **dict.fromkeys(("rows", "positions"), "*i32"),
     "tables": "*i32:16",
     **dict.fromkeys(("pool", "out"), "*bf16:16"),

@@ -1,4 +1,4 @@
-"""The decoder of Llama, Mistral, Qwen2, Qwen3 and Seed-OSS, from token ids to logits.
+"""The decoder of Llama, Mistral, Qwen and the other families of the table, from token ids to logits.
 
 T tokens of any number of sequences go through together, without padding; only attention needs to know
 which token belongs to whom. D is the size of a head.
@@ -34,6 +34,8 @@ class Decoder:
     def forward(self, ids: Tensor, attend: Attend) -> Tensor:
         """Token ids [T] -> hidden states after the last layer [T, hidden]."""
         hidden = functional.embedding(ids, self.weights.embedding)
+        if self.spec.embedding_scale != 1.0:
+            hidden = hidden * self.spec.embedding_scale
         # Without names in between, what a stage has read is freed before the next one computes.
         for index, layer in enumerate(self.weights.layers):
             hidden = layer.out(attend(index, layer.qkv(hidden, layer.input_norm), layer), residual=hidden)
@@ -43,4 +45,5 @@ class Decoder:
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """Hidden states [N, hidden] -> float32 logits [N, vocabulary], in `out` if given."""
         logits = self.weights.head(hidden, self.weights.norm)
-        return logits.float() if out is None else out.copy_(logits)
+        logits = logits.float() if out is None else out.copy_(logits)
+        return logits if self.spec.logits_divisor == 1.0 else logits.div_(self.spec.logits_divisor)

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from tangram_engine.checkpoint import EMBEDDING, HEAD, Checkpoint, DecoderSpec
+from tangram_engine.checkpoint import EMBEDDING, HEAD, Checkpoint, DecoderSpec, projection_inputs
 from tangram_engine.kernels.ops import Ops
 from tangram_engine.kernels.rms_norm import RmsNorm
 from tangram_engine.models.linear import Linear
@@ -98,6 +98,22 @@ def stored_tensors(checkpoint: Checkpoint) -> TensorSource:
     return source
 
 
+def pairs_apart(source: TensorSource, head_dim: int) -> TensorSource:
+    """Queries and keys for the rotation of pairs (i, i + D/2), of those that are stored for (2 i, 2 i + 1).
+
+    Products of queries and keys stay what they are: both have their features in another order.
+    """
+
+    def reordered(name: str) -> Tensor:
+        tensor = source(name)
+        if ".q_proj." not in name and ".k_proj." not in name:
+            return tensor
+        pairs = tensor.view(-1, head_dim // 2, 2, *tensor.shape[1:])
+        return pairs.transpose(1, 2).reshape(tensor.shape)
+
+    return reordered
+
+
 def assemble(
     spec: DecoderSpec,
     source: TensorSource,
@@ -107,6 +123,8 @@ def assemble(
     make: MakeProjection = in_place,
 ) -> Weights:
     """Pack the tensors of `source` as the decoder needs them. The head stays as it is stored."""
+    if spec.interleaved_rotation:
+        source = pairs_apart(source, spec.head_dim)
 
     def packed(*names: str) -> Tensor:
         parts = [source(name) for name in names]
@@ -126,18 +144,19 @@ def assemble(
     def norm(name: str) -> RmsNorm:
         return RmsNorm(packed(f"{name}.weight"), spec.rms_norm_eps)
 
+    qkv, gate_up = projection_inputs(spec)
+
     def layers() -> Iterator[LayerWeights]:
         for index in range(spec.layers):
             at = f"model.layers.{index}"
-            qkv = [f"{at}.self_attn.{name}_proj" for name in "qkv"]
             yield LayerWeights(
                 input_norm=norm(f"{at}.input_layernorm"),
-                qkv=project(*qkv, bias=spec.attention_bias),
+                qkv=project(*(f"{at}.self_attn.{name}" for name in qkv), bias=spec.attention_bias),
                 q_norm=packed(f"{at}.self_attn.q_norm.weight") if spec.qk_norm else None,
                 k_norm=packed(f"{at}.self_attn.k_norm.weight") if spec.qk_norm else None,
                 out=project(f"{at}.self_attn.o_proj"),
                 post_norm=norm(f"{at}.post_attention_layernorm"),
-                gate_up=project(f"{at}.mlp.gate_proj", f"{at}.mlp.up_proj"),
+                gate_up=project(*(f"{at}.mlp.{name}" for name in gate_up)),
                 down=project(f"{at}.mlp.down_proj"),
             )
 

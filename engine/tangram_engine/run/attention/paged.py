@@ -15,7 +15,7 @@ from tangram_engine.checkpoint import DecoderSpec
 from tangram_engine.kernels import decode_attention
 from tangram_engine.kernels.ops import Ops
 from tangram_engine.kernels.store_kv import HeadRotation, Pages
-from tangram_engine.models.rope import cos_sin
+from tangram_engine.models.rope import cos_sin, unrotated
 from tangram_engine.models.weights import LayerWeights
 from tangram_engine.run.attention.paged_prefill import CollectedPrefill, collected_bytes, upload
 from tangram_engine.run.attention.reference import Span
@@ -55,6 +55,7 @@ class PagedAttention:
         self._ops = ops
         self._prefill = prefill or CollectedPrefill(spec, block_size, dtype, device, max_model_len)
         self._rope = cos_sin(spec, max_model_len, device)
+        self._unrotated = unrotated(spec, device).expand(max_model_len, -1) if spec.unrotated_layers else None
         values = decode_attention.scratch_size(
             len(tables) - 1, tables.shape[1] * block_size, spec.heads, spec.head_dim
         )
@@ -89,7 +90,11 @@ class PagedAttention:
 
     def attend(self, index: int, qkv: Tensor, layer: LayerWeights) -> Tensor:
         """See `tangram_engine.models.decoder.Attend`. Keys are stored before any row attends."""
-        rotation = HeadRotation(layer.q_norm, layer.k_norm, self._spec.rms_norm_eps, self._rope)
+        spec = self._spec
+        rope = self._rope
+        if self._unrotated is not None and index in spec.unrotated_layers:
+            rope = self._unrotated
+        rotation = HeadRotation(layer.q_norm, layer.k_norm, spec.rms_norm_eps, rope)
         rows, positions, singles, pool = self._rows, self._positions, self._singles, self._layers[index]
 
         def inputs(tokens: slice) -> tuple[Tensor, HeadRotation, Pages]:

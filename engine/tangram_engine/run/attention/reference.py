@@ -97,7 +97,7 @@ class TorchAttention:
         device = rope.device
         self._rope, self._eps = rope, spec.rms_norm_eps
         self._layers, self._heads, self._kv_heads = spec.layers, spec.heads, spec.kv_heads
-        self._head_dim = spec.head_dim
+        self._head_dim, self._unrotated_layers = spec.head_dim, spec.unrotated_layers
         self._block_size, self._dtype, self._device = block_size, dtype, device
         self._kinds = np.arange(2 * spec.kv_heads)  # (k or v, head), as they follow each other in a block
         self._collected_tokens = collected_tokens(spec, block_size, dtype, max_num_seqs, rope.positions)
@@ -141,7 +141,8 @@ class TorchAttention:
         if layer.q_norm is not None and layer.k_norm is not None:
             q, k = qk.split_with_sizes((heads, kv_heads), 1)
             qk = torch.cat((self._norm(q, layer.q_norm), self._norm(k, layer.k_norm)), dim=1)
-        q, k = rotate(qk, self._rotation).split_with_sizes((heads, kv_heads), 1)
+        rotation = self._rope.unrotated if index in self._unrotated_layers else self._rotation
+        q, k = rotate(qk, rotation).split_with_sizes((heads, kv_heads), 1)
         return self.store_and_attend(index, q, k, v).flatten(1)
 
     def store_and_attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -39,6 +39,17 @@ def inputs_biased_by_flag(fields: Fields, layer: int = 0) -> Attention:
     return replace(grouped(fields, layer), bias=fields.flag("attention_bias"))
 
 
+def ernie(fields: Fields, layer: int = 0) -> Attention:
+    """Return attention of Ernie 4.5: `use_bias` gives every projection of the model a bias."""
+    bias = fields.flag("use_bias")
+    return replace(grouped(fields, layer), bias=bias, output_bias=bias)
+
+
+def internlm3(fields: Fields, layer: int = 0) -> Attention:
+    """Return attention of InternLM3: biases of the inputs and of the output, each by a flag of its own."""
+    return replace(grouped(fields, layer), bias=fields.flag("qkv_bias"), output_bias=fields.flag("bias"))
+
+
 def biased_by_two_flags(fields: Fields, layer: int = 0) -> Attention:
     """Return attention of Seed-OSS: biases of the inputs and of the output, each by its flag."""
     output = fields.flag("attention_out_bias")

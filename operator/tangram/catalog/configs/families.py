@@ -50,6 +50,14 @@ def _with_rotation(fields: Fields, layer: int) -> bool:
     return rotated[layer] != 0 if layer < len(rotated) else (layer + 1) % 4 != 0
 
 
+def _without_rotation(fields: Fields, layer: int) -> bool:
+    """SmolLM3: where windows are switched on, the layers that do not rotate have them."""
+    rotated = fields.sizes("no_rope_layers")
+    last_of_interval = (layer + 1) % fields.size("no_rope_layer_interval", 4) == 0
+    unrotated = rotated[layer] == 0 if layer < len(rotated) else last_of_interval
+    return fields.flag("use_sliding_window") and unrotated
+
+
 def _late(fields: Fields, layer: int) -> bool:
     return fields.flag("use_sliding_window") and layer >= fields.size("max_window_layers", 28, minimum=0)
 
@@ -77,6 +85,7 @@ class Family:
     draft: Callable[[Fields, LayerGroup], tuple[Tensor, ...]] = drafts.no_draft
     module_names: tuple[tuple[str, str], ...] = ()  # parts of our names, and what the family calls them
     in_engine: bool = False  # whether the bundled engine serves it; vLLM and SGLang serve all
+    engine_rotations: tuple[str, ...] = ("default", "dynamic", "linear", "llama3", "yarn")  # and with which
 
 
 def layers_of(family: Family, fields: Fields) -> tuple[LayerGroup, ...]:
@@ -244,7 +253,13 @@ FAMILIES: Mapping[str, Family] = {
         defaults=_GPT_OSS,
         unquantised=(TensorKind.ATTENTION,),
     ),
-    "Phi3ForCausalLM": Family(attention.grouped, feed_forward.dense, _always),
+    "Phi3ForCausalLM": Family(
+        attention.grouped,
+        feed_forward.dense,
+        _always,
+        in_engine=True,
+        engine_rotations=("default", "dynamic"),
+    ),
     "Llama4ForCausalLM": _LLAMA4_FAMILY,
     "Llama4ForConditionalGeneration": replace(_LLAMA4_FAMILY, under=_TEXT, tower=towers.llama4_vision),
     "DeepseekV2ForCausalLM": Family(attention.latent, feed_forward.deepseek),
@@ -284,7 +299,7 @@ FAMILIES: Mapping[str, Family] = {
     "Olmo2ForCausalLM": _OLMO2_FAMILY,
     "Olmo3ForCausalLM": replace(_OLMO2_FAMILY, windowed=_but_every_fourth, defaults={"sliding_window": 4096}),
     "OlmoeForCausalLM": replace(_OLMO2_FAMILY, layer=feed_forward.olmoe),
-    "GraniteForCausalLM": Family(attention.biased_by_flag, feed_forward.dense),
+    "GraniteForCausalLM": Family(attention.biased_by_flag, feed_forward.dense, in_engine=True),
     "GraniteMoeForCausalLM": Family(attention.biased_by_flag, feed_forward.mixtral),
     "GraniteMoeHybridForCausalLM": Family(
         recurrent_kinds.granite_attention,
@@ -293,7 +308,14 @@ FAMILIES: Mapping[str, Family] = {
         layer_kinds=("attention", "full_attention", "mamba", "linear_attention"),
         module_names=((".mlp.experts", ".block_sparse_moe"), (".mlp.shared_experts.", ".shared_mlp.")),
     ),
-    "SmolLM3ForCausalLM": Family(attention.biased_by_flag, feed_forward.dense),
+    "SmolLM3ForCausalLM": Family(
+        attention.biased_by_flag,
+        feed_forward.dense,
+        _without_rotation,
+        tied=True,
+        defaults={"num_key_value_heads": 4},
+        in_engine=True,
+    ),
     "SeedOssForCausalLM": Family(
         attention.biased_by_two_flags,
         feed_forward.dense,
@@ -303,6 +325,24 @@ FAMILIES: Mapping[str, Family] = {
     "Exaone4ForCausalLM": Family(attention.normed, feed_forward.norms_behind, _but_every_fourth),
     "Dots1ForCausalLM": Family(attention.normed, feed_forward.deepseek_v3),
     "DeciLMForCausalLM": Family(attention.searched, feed_forward.searched),
-    "Ernie4_5ForCausalLM": Family(attention.grouped, feed_forward.dense, tied=True),
+    "Ernie4_5ForCausalLM": Family(
+        attention.ernie,
+        feed_forward.dense_biased_by("use_bias"),
+        tied=True,
+        defaults={"head_dim": 128, "num_key_value_heads": 2},
+        in_engine=True,
+    ),
+    "InternLM3ForCausalLM": Family(
+        attention.internlm3,
+        feed_forward.dense_biased_by("bias"),
+        defaults={"head_dim": 128, "num_key_value_heads": 2},
+        in_engine=True,
+    ),
+    "IQuestCoderForCausalLM": Family(
+        attention.biased_by_flag,
+        feed_forward.dense,
+        defaults={"head_dim": 128, "num_key_value_heads": 8},
+        in_engine=True,
+    ),
     "Ernie4_5_MoeForCausalLM": Family(attention.grouped, feed_forward.ernie_moe, tied=True),
 }

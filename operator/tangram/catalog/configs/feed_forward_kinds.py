@@ -1,5 +1,6 @@
 """What follows attention in a layer, read from config.json: MLPs, experts, norms."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from tangram.catalog.configs.attention_kinds import searched_block
@@ -15,6 +16,15 @@ MAX_EXPERTS = 65_536
 def dense(fields: Fields, attention: Attention | None, _layer: int) -> LayerGroup:
     """Return a layer with a gated MLP."""
     return LayerGroup(1, attention, fields.size("intermediate_size"), mlp_bias=fields.flag("mlp_bias"))
+
+
+def dense_biased_by(key: str) -> Callable[[Fields, Attention | None, int], LayerGroup]:
+    """Return how to read layers with a gated MLP, which has biases by a flag of that name."""
+
+    def layer_of(fields: Fields, attention: Attention | None, layer: int) -> LayerGroup:
+        return replace(dense(fields, attention, layer), mlp_bias=fields.flag(key))
+
+    return layer_of
 
 
 def one_norm(fields: Fields, attention: Attention | None, layer: int) -> LayerGroup:

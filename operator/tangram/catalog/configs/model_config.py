@@ -36,7 +36,7 @@ def architecture_from_config(config: Mapping[str, Any], name: str, where: str = 
         other_parameters=_tower(whole, fields, family),
         extra_tensors=family.tensors(fields),
         draft_tensors=family.draft(fields, layers[-1]),
-        engine_family=family.in_engine,
+        engine_family=family.in_engine and _rotates_in_engine(fields, family),
         source=where,
         unverified=(NO_VISION,) if _is_partly_counted(whole, family) else (),
     )
@@ -89,6 +89,14 @@ def _context(fields: Fields) -> int:
             trained = rope.size("original_max_position_embeddings", positions)
             return int(trained * rope.ratio("factor", 1.0))
     return positions
+
+
+def _rotates_in_engine(fields: Fields, family: Family) -> bool:
+    """Whether the bundled engine has the rotary embedding of this config."""
+    blocks = [rope for key in ("rope_scaling", "rope_parameters") if (rope := fields.under(key)) is not None]
+    kinds = {rope.values.get("rope_type") or rope.values.get("type") or "default" for rope in blocks}
+    whole = all(holder.ratio("partial_rotary_factor", 1.0) == 1.0 for holder in (fields, *blocks))
+    return whole and kinds <= set(family.engine_rotations)
 
 
 def _tower(whole: Fields, fields: Fields, family: Family) -> int:
