@@ -1,6 +1,7 @@
 """/v1/responses by the official `openai` client; the engine repeats what the template renders."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -119,3 +120,39 @@ def test_a_conversation_goes_on_from_the_output_with_results(client: openai.Open
         f'bex({REASONING})Yes.{{"name": "f", "arguments": {{"a": "\U0001f389"}}}}'
         '{"name": "g", "arguments": {}}<f><g>'
     )
+
+
+def test_logprobs_are_those_of_the_text_streamed_and_whole(client: openai.OpenAI) -> None:
+    asked: Any = {
+        "model": "tiny",
+        "input": ANSWER,
+        "tools": TOOLS,
+        "include": ["message.output_text.logprobs"],
+        "top_logprobs": 2,
+    }
+    whole = client.responses.create(**asked)
+    events = list(client.responses.create(**asked, stream=True))
+
+    def logprobs(response: Any) -> list[Any]:
+        (text,) = [item.content[0] for item in response.output if item.type == "message"]
+        return [entry.to_dict() for entry in text.logprobs]
+
+    deltas = [event for event in events if event.type == "response.output_text.delta"]
+    streamed = [entry for event in deltas for entry in event.logprobs]
+    (done,) = [event for event in events if event.type == "response.output_text.done"]
+    expected = logprobs(whole)
+    assert b"".join(bytes(entry["bytes"]) for entry in expected).strip() == b"Yes."
+    assert all(len(entry["top_logprobs"]) == 2 for entry in expected)
+    assert logprobs(events[-1].response) == expected  # type: ignore[union-attr]
+    for entries in (streamed, done.logprobs):
+        assert [entry.to_dict() for entry in entries] == expected
+    assert client.responses.create(model="tiny", input="x").output[0].content[0].logprobs == []  # type: ignore[union-attr]
+
+
+def test_what_a_stream_keeps_of_logprobs_is_bounded(server: EngineProcess, tmp_path: Path) -> None:
+    body = {"model": "tiny", "input": "x" * 50, "include": ["message.output_text.logprobs"], "stream": True}
+    with repeating_server(tmp_path, "--max-body-bytes-in-flight", str(100_000)) as small:
+        kinds = [one.post("/v1/responses", body | {"top_logprobs": 20}).text for one in (server, small)]
+    assert "response.completed" in kinds[0]
+    assert "response.completed" not in kinds[1]
+    assert '"type":"error"' in kinds[1]

@@ -302,9 +302,10 @@ class Endpoints:
         if details is not None:
             details.book(held)
         reply = route.reply(ReplyContext(backend.served_name, translated, form, tools, limit, details))
-        if body.stream:
-            return await _stream(generation, reply, events, body)
         book = partial(_book_logprobs, held, tools)
+        if body.stream:
+            again = partial(book, times=reply.repeats_logprobs) if reply.repeats_logprobs else None
+            return await _stream(generation, reply, events, body, again)
         entries = details.entries if details is not None else 0
         return await _whole(generation, reply, body, backend.executor, book, entries)
 
@@ -343,8 +344,13 @@ async def _time_limit(seconds: float) -> AsyncIterator[None]:
 
 
 async def _stream(
-    generation: Generation, reply: Reply, events: EventStream, body: CompletionRequest | ChatRequest
+    generation: Generation,
+    reply: Reply,
+    events: EventStream,
+    body: CompletionRequest | ChatRequest,
+    book: Callable[[list[Delta]], None] | None,
 ) -> web.StreamResponse:
+    """`book`: of what is kept of the tokens until the end."""
     tokens: dict[int, int] = {}  # of each answer, so far
 
     def counts(index: int) -> dict[str, Any] | None:
@@ -354,6 +360,8 @@ async def _stream(
 
     def put(deltas: list[Delta]) -> Hold:
         chunks: list[bytes] = []
+        if book is not None:
+            book(deltas)
         for delta in deltas:
             index = delta.index
             if index not in tokens:
@@ -373,12 +381,13 @@ async def _stream(
     return events.response
 
 
-def _book_logprobs(held: HeldBytes, tools: TextTools, deltas: list[Delta]) -> None:
+def _book_logprobs(held: HeldBytes, tools: TextTools, deltas: list[Delta], times: int = 1) -> None:
     """Book what is kept of logprobs until the answer is whole. Raises APIError (503)."""
     for delta in deltas:
         for entry in delta.logprobs:
             tokens = [entry.token, *(token for token, _ in entry.top)]
-            held.add(LOGPROB_BYTES * len(tokens) + DECODED_BYTES * tools.most_characters(tokens))
+            size = LOGPROB_BYTES * len(tokens) + DECODED_BYTES * tools.most_characters(tokens)
+            held.add(times * size)
 
 
 async def _whole(

@@ -9,6 +9,7 @@ from tangram_engine.serve.answers.answer_parser import AnswerFormat, AnswerParse
 from tangram_engine.serve.answers.deltas import Delta, TokenLogprob
 from tangram_engine.serve.answers.parts import AnswerParts, CallPart
 from tangram_engine.serve.answers.prompt_details import PromptDetails
+from tangram_engine.serve.answers.token_json import logprob_of_chats
 from tangram_engine.serve.generation import GeneratedSequence
 from tangram_engine.serve.http.jsonio import dumps, dumps_in_pieces, string
 from tangram_engine.serve.text.tokenizer import TextTools
@@ -43,6 +44,7 @@ class Dialect:
     """How an answer is written; completions and chat completions differ in what is declared here."""
 
     opens_with_usage: ClassVar[bool] = False
+    repeats_logprobs: ClassVar[int] = 0
     prefix: ClassVar[str]  # of the answer's id
     kind: ClassVar[str]
     chunk_kind: ClassVar[str]
@@ -281,21 +283,7 @@ class Chat(Dialect):
         return {"message": {"role": "assistant", "content": text, "refusal": None}}
 
     def _logprobs(self, entries: Sequence[TokenLogprob]) -> Json:
-        return {
-            "content": (
-                self._token(entry.token, entry.logprob)
-                | {"top_logprobs": [self._token(token, value) for token, value in entry.top]}
-                for entry in entries
-            ),
-            "refusal": None,
-        }
-
-    def _token(self, token: int, logprob: float | None) -> Json:
-        return {
-            "token": self._tools.token_text(token),
-            "logprob": logprob,
-            "bytes": list(self._tools.token_bytes(token)),
-        }
+        return {"content": (logprob_of_chats(self._tools, entry) for entry in entries), "refusal": None}
 
 
 def _joined(parts: Iterable[AnswerParts]) -> AnswerParts:

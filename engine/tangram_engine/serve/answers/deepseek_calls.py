@@ -67,8 +67,10 @@ class DeepSeekCalls(CallParser):
         if begun and not self._ended:
             return False
         self._buffer = begin.lstrip()
-        if self._buffer or self._ended:
-            self._state = self._arguments if self._buffer.startswith("{") else self._other_arguments
+        if self._buffer.startswith("{"):
+            self._read_arguments(self._tail)
+        elif self._buffer or self._ended:
+            self._state = self._other_arguments
         return bool(self._buffer)
 
     def _other_arguments(self) -> bool:
@@ -78,12 +80,6 @@ class DeepSeekCalls(CallParser):
         if tag is not None:
             self._state = self._between if tag == _CALL_END else self._text
         return tag is not None
-
-    def _arguments(self) -> bool:
-        whole = self._take_arguments()
-        if whole:
-            self._state = self._tail
-        return whole
 
     def _tail(self) -> bool:
         """Up to the end of the call; what stands there is no argument."""

@@ -41,7 +41,7 @@ class HermesCalls(CallParser):
         opened = self._take_head()
         body, self._buffer = self._buffer, self._buffer + rest
         if opened:
-            self._state = self._arguments
+            self._read_arguments(self._tail)
             return True
         too_long = end > ELEMENT_LIMIT or (end < 0 and len(body) > ELEMENT_LIMIT + len(_CALL_END))
         if end < 0 and not too_long and not self._ended:
@@ -56,12 +56,6 @@ class HermesCalls(CallParser):
         self._take(len(body))
         self._state = self._tail
         return True
-
-    def _arguments(self) -> bool:
-        whole = self._take_arguments()
-        if whole:
-            self._state = self._tail
-        return whole
 
     def _tail(self) -> bool:
         _, tag = self._take_until(_CALL_END, _CALL)
@@ -79,7 +73,7 @@ class ObjectCalls(CallParser):
 
     def _object(self) -> bool:
         if self._take_head(self._is_call):
-            self._state = self._arguments
+            self._read_arguments(self._after)
             return True
         end = self._element_end.find(self._buffer, self._read)
         self._read = len(self._buffer)
@@ -95,12 +89,6 @@ class ObjectCalls(CallParser):
         self._add_arguments(call[1])
         self._state = self._after
         return True
-
-    def _arguments(self) -> bool:
-        whole = self._take_arguments()
-        if whole:
-            self._state = self._after
-        return whole
 
     def _begin_object(self) -> bool:
         self._element_end, self._read = JsonEnd(), 0
@@ -195,14 +183,8 @@ class MistralCalls(ObjectCalls):
         self._open_call(name)
         self._take(min(places))
         self._buffer = self._buffer.removeprefix(_ARGS)
-        self._state = self._named_arguments
+        self._read_arguments(self._text)
         return True
-
-    def _named_arguments(self) -> bool:
-        whole = self._take_arguments()
-        if whole:
-            self._state = self._text
-        return whole
 
     def _no_call(self) -> bool:
         self._state = self._text

@@ -122,6 +122,7 @@ class CallParser:
         self._blanks = HeldBlanks()
         self._calls = 0
         self._arguments_end = JsonEnd()
+        self._behind_arguments: Callable[[], bool] = self._text
         self._element_end = JsonEnd()
         self._read = 0  # characters of the buffer that `_element_end` has seen
 
@@ -196,8 +197,14 @@ class CallParser:
         self._take(head.end())
         return True
 
-    def _take_arguments(self) -> bool:
-        """Give out what is there of an object of arguments; whether it is whole."""
+    def _read_arguments(self, then: Callable[[], bool]) -> None:
+        """An object of arguments comes next, and the state `then` behind it."""
+        self._behind_arguments = then
+        self._state = self._arguments
+
+    def _arguments(self) -> bool:
         end = self._arguments_end.find(self._buffer)
         self._add_arguments(self._take(len(self._buffer) if end is None else end))
+        if end is not None:
+            self._state = self._behind_arguments
         return end is not None

@@ -45,6 +45,7 @@ class MessagesReply:
     """/v1/messages."""
 
     opens_with_usage: ClassVar[bool] = True
+    repeats_logprobs: ClassVar[int] = 0
 
     def __init__(self, context: ReplyContext) -> None:
         self._context = context

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
 from tangram_engine.serve.answers.answer_parser import AnswerFormat, AnswerParser
+from tangram_engine.serve.answers.deltas import TokenLogprob
 from tangram_engine.serve.answers.prompt_details import PromptDetails
 from tangram_engine.serve.http.errors import APIError
 from tangram_engine.serve.http.params import ChatRequest, CompletionRequest
@@ -21,6 +22,7 @@ class TokenText(Protocol):
     """What a token adds to an answer."""
 
     text: str
+    logprobs: tuple[TokenLogprob, ...]  # of the tokens whose text is out with this one
     finish: str | None  # of the last token: "stop" or "length"
     stop: str | None  # of the last token: the stop string that ended the answer
 
@@ -29,6 +31,7 @@ class Reply(Protocol):
     """How the answer to one request is written."""
 
     opens_with_usage: ClassVar[bool]  # whether `opening` needs the usage
+    repeats_logprobs: ClassVar[int]  # how often the events behind the last text have all logprobs again
 
     def opening(self, index: int, counts: Json | None = None) -> list[bytes]:
         """The events before the first text of an answer."""
@@ -94,6 +97,7 @@ class BlockChange:
     block: AnswerBlock
     what: Literal["begin", "grow", "end"]
     text: str = ""
+    logprobs: tuple[TokenLogprob, ...] = ()  # of the tokens that a text came from
 
 
 class AnswerBlocks:
@@ -102,6 +106,7 @@ class AnswerBlocks:
     def __init__(self, form: AnswerFormat) -> None:
         self._parser = AnswerParser(form)
         self._open: AnswerBlock | None = None
+        self._unplaced: tuple[TokenLogprob, ...] = ()  # of tokens whose text belongs to no block yet
         self.blocks: list[AnswerBlock] = []
         self.finish: str | None = None
         self.stop: str | None = None
@@ -118,12 +123,17 @@ class AnswerBlocks:
 
     def push(self, delta: TokenText) -> list[BlockChange]:
         """What one token changes."""
+        reasoned = self._parser.reasoning_tokens
         parts = self._parser.push(delta.text, last=delta.finish is not None)
         changes: list[BlockChange] = []
+        if self._parser.reasoning_tokens == reasoned or parts.content:
+            self._unplaced += delta.logprobs
         if parts.reasoning:
             changes += self._grow("reasoning", parts.reasoning)
         if parts.content:
-            changes += self._grow("text", parts.content)
+            changes += self._grow("text", parts.content, self._unplaced)
+        if parts:  # what has not become text is part of something else
+            self._unplaced = ()
         for call in parts.calls:
             if call.name is not None:
                 changes += self._begin("call", call.name, self._parser.call_id(call.index))
@@ -139,11 +149,11 @@ class AnswerBlocks:
         for delta in deltas:
             self.push(delta)
 
-    def _grow(self, kind: BlockKind, text: str) -> list[BlockChange]:
+    def _grow(self, kind: BlockKind, text: str, logprobs: tuple[TokenLogprob, ...] = ()) -> list[BlockChange]:
         changes = [] if self._open is not None and self._open.kind == kind else self._begin(kind)
         block = self.blocks[-1]
         block.pieces.append(text)
-        return [*changes, BlockChange(block, "grow", text)]
+        return [*changes, BlockChange(block, "grow", text, logprobs)]
 
     def _begin(self, kind: BlockKind, name: str = "", call_id: str = "") -> list[BlockChange]:
         changes = self._end()

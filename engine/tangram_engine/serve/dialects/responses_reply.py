@@ -2,9 +2,11 @@
 
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from tangram_engine.serve.answers.token_json import logprob_of_chats
 from tangram_engine.serve.http.errors import APIError
 from tangram_engine.serve.http.jsonio import dumps, dumps_in_pieces, string
 
@@ -30,6 +32,7 @@ class ResponsesReply:
     """/v1/responses."""
 
     opens_with_usage: ClassVar[bool] = False
+    repeats_logprobs: ClassVar[int] = 4  # ends of the text, of its part, of its item, and of the response
 
     def __init__(self, context: ReplyContext) -> None:
         self._context = context
@@ -39,6 +42,7 @@ class ResponsesReply:
         self._item_ids: list[str] = []  # of each block
         self._before_delta: list[bytes] = []  # of each block: the event of a delta up to its text
         self._sequence = 0
+        self._logprobs: defaultdict[int, list[bytes]] = defaultdict(list)  # of each block: JSON of its tokens
 
     def opening(self, index: int, counts: Json | None = None) -> list[bytes]:
         """See Reply."""
@@ -58,7 +62,9 @@ class ResponsesReply:
 
     def whole(self, deltas: Sequence[Sequence[TokenText]], counts: Json) -> bytes:
         """See Reply."""
-        self._answer.push_all(deltas[0])
+        for delta in deltas[0]:
+            for change in self._answer.push(delta):
+                self._keep_logprobs(change)
         self._item_ids = [_item_id(block) for block in self._answer.blocks]
         return self._response(self._status(), self._items(), counts)
 
@@ -105,19 +111,34 @@ class ResponsesReply:
             case "begin":
                 return self._begin(change.block)
             case "grow":
-                return [self._numbered(self._before_delta[change.block.index] + string(change.text))]
+                return [self._delta(change)]
             case "end":
                 return self._end(change.block)
+
+    def _delta(self, change: BlockChange) -> bytes:
+        event = self._before_delta[change.block.index] + string(change.text)
+        if change.logprobs:
+            event += b',"logprobs":[%b]' % b",".join(self._keep_logprobs(change))
+        elif change.block.kind == "text":
+            event += b',"logprobs":[]'
+        return self._numbered(event)
+
+    def _keep_logprobs(self, change: BlockChange) -> list[bytes]:
+        """The JSON of each token that a text came from; it is made once, whatever repeats it."""
+        tools = self._context.tools
+        made = [dumps(logprob_of_chats(tools, entry)) for entry in change.logprobs]
+        self._logprobs[change.block.index] += made
+        return made
 
     def _begin(self, block: AnswerBlock) -> list[bytes]:
         self._item_ids.append(_item_id(block))
         place = self._place(block)
         kind = f"{_EVENTS[block.kind]}.delta"
-        delta = frame(kind, dumps({"type": kind, **place, **_logprobs(block), "delta": ""}))
+        delta = frame(kind, dumps({"type": kind, **place, "delta": ""}))
         self._before_delta.append(delta.removesuffix(b'""}\n\n'))
         events = [self._item_event("added", block, "in_progress")]
         if block.kind != "call":
-            events.append(self._event("response.content_part.added", **place, part=_part(block.kind, "")))
+            events.append(self._event("response.content_part.added", **place, part=self._part(block, "")))
         return events
 
     def _end(self, block: AnswerBlock) -> list[bytes]:
@@ -127,8 +148,8 @@ class ResponsesReply:
             events = [self._event(kind, **place, name=block.name, arguments=text)]
         else:
             events = [
-                self._event(kind, **place, text=text, **_logprobs(block)),
-                self._event("response.content_part.done", **place, part=_part(block.kind, text)),
+                self._event(kind, **place, text=text, **self._logprobs_of(block)),
+                self._event("response.content_part.done", **place, part=self._part(block, text)),
             ]
         return [*events, self._item_event("done", block, status)]
 
@@ -142,7 +163,7 @@ class ResponsesReply:
 
     def _item(self, block: AnswerBlock, status: str) -> Json:
         item: Json = {"id": self._item_ids[block.index], "status": status}
-        parts = [] if status == "in_progress" else [_part(block.kind, block.text)]
+        parts = [] if status == "in_progress" else [self._part(block, block.text)]
         match block.kind:
             case "text":
                 return item | {"type": "message", "role": "assistant", "content": parts}
@@ -151,6 +172,17 @@ class ResponsesReply:
             case "call":
                 called = {"call_id": block.call_id, "name": block.name, "arguments": block.text}
                 return item | {"type": "function_call", **called}
+
+    def _part(self, block: AnswerBlock, text: str) -> Json:
+        if block.kind == "text":
+            return {"type": "output_text", "text": text, "annotations": [], **self._logprobs_of(block)}
+        return {"type": "reasoning_text", "text": text}
+
+    def _logprobs_of(self, block: AnswerBlock) -> Json:
+        """All so far of a text, which has to have them."""
+        if block.kind != "text":
+            return {}
+        return {"logprobs": b"[%b]" % b",".join(self._logprobs[block.index])}
 
     def _event(self, kind: str, **values: Any) -> bytes:
         """One event; a response object is JSON already."""
@@ -166,16 +198,5 @@ class ResponsesReply:
         return b'%b,"sequence_number":%d}\n\n' % (event, number)
 
 
-def _logprobs(block: AnswerBlock) -> Json:
-    """What events of text have to have."""
-    return {"logprobs": []} if block.kind == "text" else {}
-
-
 def _item_id(block: AnswerBlock) -> str:
     return f"{_PREFIXES[block.kind]}_{uuid.uuid4().hex}"
-
-
-def _part(kind: str, text: str) -> Json:
-    if kind == "text":
-        return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-    return {"type": "reasoning_text", "text": text}

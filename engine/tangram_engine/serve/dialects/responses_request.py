@@ -17,6 +17,7 @@ from tangram_engine.serve.http.bounded_values import (
     Temperature,
     TokenCount,
     TopK,
+    TopLogprobs,
     TopP,
 )
 from tangram_engine.serve.http.fields import FieldError, unsupported
@@ -56,7 +57,6 @@ _REFUSED = {
     "access_programs image": (),
     "stream_options": ({}, {"include_obfuscation": False}),
     "truncation": ("disabled",),
-    "top_logprobs": (0,),
 }
 _NAMES = {
     "messages": "input",
@@ -139,6 +139,7 @@ class ResponsesRequest(Refusing, kw_only=True):
     text: _TextOptions | None = None
     reasoning: _Reasoning | None = None
     include: Annotated[list[str], Meta(max_length=64)] | None = None
+    top_logprobs: TopLogprobs | None = None
     metadata: Raw = NULL
     user: Annotated[str, Meta(max_length=1024)] | None = None
     top_k: TopK | None = None
@@ -149,10 +150,15 @@ class ResponsesRequest(Refusing, kw_only=True):
     cache_salt: Annotated[str, Meta(min_length=1, max_length=MAX_CACHE_SALT)] | None = None
     chat_template_kwargs: Raw = NULL
 
+    @property
+    def logprobs(self) -> bool:
+        """Whether they are asked for; other values of `include` are about what only OpenAI's service has."""
+        return _LOGPROBS in (self.include or ())
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        if _LOGPROBS in (self.include or ()):  # the other values are about what only OpenAI's service has
-            raise unsupported("include", f'"{_LOGPROBS}"')
+        if self.top_logprobs and not self.logprobs:
+            raise FieldError("top_logprobs", f'needs "{_LOGPROBS}" in include')
 
 
 def read_responses(raw: bytes) -> TranslatedRequest[ChatRequest]:
@@ -179,6 +185,8 @@ def _draft(body: ResponsesRequest) -> ChatDraft:
             "min_p": body.min_p,
             "repetition_penalty": body.repetition_penalty,
             "seed": body.seed,
+            "logprobs": body.logprobs,
+            "top_logprobs": body.top_logprobs,
             "ignore_eos": body.ignore_eos,
             "cache_salt": body.cache_salt,
             "chat_template_kwargs": body.chat_template_kwargs,
@@ -335,6 +343,7 @@ def _echo(body: ResponsesRequest, tools: list[_ResponsesTool]) -> bytes:
             "truncation": "disabled",
             "user": body.user,
         }
+        | ({"top_logprobs": body.top_logprobs or 0} if body.logprobs else {})
     )
 
 

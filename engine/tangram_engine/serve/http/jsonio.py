@@ -60,7 +60,8 @@ def string(text: str) -> bytes:
 def dumps_in_pieces(value: Any) -> bytes:
     """As `dumps`, a part of a list or of a string at a time: no call holds the interpreter's lock for long.
 
-    An iterator is written as a list, item by item: large items need not exist all at once.
+    An iterator is written as a list, item by item: large items need not exist all at once. Bytes are JSON
+    already.
     """
     return b"".join(_pieces(value))
 
@@ -72,6 +73,8 @@ def _pieces(value: Any) -> Iterator[bytes]:
             yield (b"," if number else b"") + dumps(name) + b":"
             yield from _pieces(item)
         yield b"}"
+    elif isinstance(value, bytes):
+        yield value
     elif isinstance(value, Iterator):
         yield b"["
         yield from (b"," + dumps(item) if number else dumps(item) for number, item in enumerate(value))
