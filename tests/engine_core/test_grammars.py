@@ -2,14 +2,17 @@
 
 import json
 import re
+import time
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tangram_engine.config import EngineConfig
 from tangram_engine.kernels.ops import reference_ops
 from tangram_engine.run.engine import LLMEngine
+from tangram_engine.sample.grammar import Grammars
 from tangram_engine.sample.params import SamplingParams
 from tangram_engine.sample.vocabulary import Vocabulary
 from tangram_engine.schedule import Request
@@ -209,6 +212,8 @@ def test_an_aborted_request_leaves_no_matcher_and_no_block(engine) -> None:
         ("regex", "(", "unclosed"),
         ("grammar", "start: nope", "nope"),
         ("grammar", "root ::= a", "a"),
+        ("grammar", "start: a\na: b\nb: a", "no text is allowed"),
+        ("regex", "[^\\s\\S]", "no text is allowed"),
     ],
 )
 def test_a_grammar_that_cannot_be_honoured_is_refused_by_what_is_wrong(
@@ -216,6 +221,39 @@ def test_a_grammar_that_cannot_be_honoured_is_refused_by_what_is_wrong(
 ) -> None:
     with pytest.raises(GrammarError, match=re.escape(words)):
         build(kind, value, "none")
+
+
+@pytest.mark.parametrize("reasoning", ["none", "optional", "begun"])
+@pytest.mark.parametrize(
+    ("kind", "value"), [("json", '{"not": {}}'), ("grammar", "start: no"), ("regex", "(")]
+)
+def test_a_refusal_shows_no_rules_that_the_client_did_not_write(
+    kind: str, value: Any, reasoning: str
+) -> None:
+    with pytest.raises(GrammarError) as caught:
+        build(kind, value, reasoning)
+    message = str(caught.value).replace(value, "")
+    assert not re.search(r"start: |thought|gap|\d\(\d+\)| \d \| |verbose", message)
+
+
+def test_a_grammar_of_a_token_that_the_model_lacks_ends_its_answer_without_a_log_line(
+    engine, tools, caplog
+) -> None:
+    grammar = build("grammar", "start: <|another|>", "none")
+    assert answers(engine, tools, asked(grammar, 1))["0"][1] == "grammar"
+    assert not caplog.records
+
+
+def test_a_text_of_100_000_characters_without_a_choice_costs_a_step_little(tools) -> None:
+    grammars = Grammars(1 << 12)
+    letters = [bytes([letter]) for letter in range(1, 256)]
+    grammars.use(Vocabulary((b"", *letters, *(b"a" * length for length in (2, 3, 31, 300))), (0,), (0,)))
+    grammars.begin("long", grammars.compile(build("regex", "a{100000}", "none")).result())
+    begin = time.process_time()
+    for _ in range(8):
+        assert np.unpackbits(grammars.bits(["long"]).view(np.uint8)).any()
+        assert grammars.advance("long", ord("a"))
+    assert (time.process_time() - begin) / 8 < 0.02
 
 
 def test_a_grammar_that_becomes_too_complex_ends_its_answer_alone(engine, tools) -> None:

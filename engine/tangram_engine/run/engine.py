@@ -20,7 +20,7 @@ from tangram_engine.run.late_kernels import LateKernels
 from tangram_engine.run.load import load
 from tangram_engine.run.runner import Launched
 from tangram_engine.sample.biases import RequestBiases, joined
-from tangram_engine.sample.grammar import Grammars
+from tangram_engine.sample.grammar import Grammars, RefusedGrammar
 from tangram_engine.sample.masks import AllowedTokens, LogitEdits
 from tangram_engine.sample.prompt_logprobs import PromptLogprobs
 from tangram_engine.sample.sampler import Sampled
@@ -124,7 +124,12 @@ class LLMEngine:
             del self._compiling[request.id]
             if (error := matcher.exception()) is not None:
                 self._end(request.id)
-                self._rejected.append(_failure(request.id, f"its grammar is refused: {error}"))
+                refused = isinstance(error, RefusedGrammar)
+                self._rejected.append(
+                    _without_token(request.id, "grammar")
+                    if refused
+                    else _failure(request.id, f"its grammar cannot be compiled: {error}")
+                )
                 continue
             self._grammars.begin(request.id, matcher.result())
             self._scheduler.add(request)
@@ -238,4 +243,8 @@ def _output(sequence: Sequence, result: Sampled | None, finish: str | None) -> T
 
 def _failure(request_id: str, reason: str) -> TokenOutput:
     logger.error("request %s ends with an error: %s", request_id, reason)
-    return TokenOutput(request_id, -1, None, (), "error", 0, 0.0, 0)
+    return _without_token(request_id, "error")
+
+
+def _without_token(request_id: str, finish: str) -> TokenOutput:
+    return TokenOutput(request_id, -1, None, (), finish, 0, 0.0, 0)

@@ -18,7 +18,13 @@ from tangram_engine.sample.vocabulary import Vocabulary
 
 ADVANCE_CPU_S = 0.05  # for one token of one answer; masks have limits of the library
 _THREADS = 1  # that compile
+_LONGEST = 255  # bytes of a token that a grammar may allow; llguidance panics beyond 256
 _LONGEST_FORCED = 32  # bytes of a token in a text that a grammar leaves no choice about
+_FORCED_BYTES = 512  # of such a text that become tokens: a step takes one of them
+
+
+class RefusedGrammar(Exception):
+    """A grammar that this model's tokens cannot follow, or whose first token takes too much."""
 
 
 class _Tokens:
@@ -35,10 +41,10 @@ class _Tokens:
         self._by_text = {text: token for text, token in texts if token not in excluded}
 
     def __call__(self, text: bytes) -> list[int]:
-        """Tokens of a text to which a grammar leaves no choice, the longest first."""
+        """Tokens of the beginning of a text to which a grammar leaves no choice, the longest first."""
         ids: list[int] = []
         at = 0
-        while at < len(text):
+        while at < min(len(text), _FORCED_BYTES):
             ends = range(min(len(text), at + _LONGEST_FORCED), at, -1)
             end = next((end for end in ends if text[at:end] in self._by_text), None)
             if end is None:  # a byte without a token
@@ -64,7 +70,7 @@ class Grammars:
         self._tokenizer = self._threads.submit(_tokenizer, vocabulary, self.vocab_size)
 
     def compile(self, grammar: str) -> "Future[Any]":
-        """A matcher in the future. It fails if the grammar is none, or if there is no vocabulary yet."""
+        """A matcher in the future. Raises RefusedGrammar in it, and RuntimeError without a vocabulary."""
         tokenizer = self._tokenizer
         if self._threads is None or tokenizer is None:
             raise RuntimeError("a grammar was sent before the vocabulary")
@@ -119,7 +125,7 @@ class Grammars:
 def _tokenizer(vocabulary: Vocabulary, vocab_size: int) -> Any:
     from llguidance import LLTokenizer, TokenizerWrapper  # noqa: PLC0415  (for those who use grammars)
 
-    tokens = list(vocabulary.tokens[:vocab_size])
+    tokens = [text if len(text) <= _LONGEST else b"" for text in vocabulary.tokens[:vocab_size]]
     tokens += [b""] * (vocab_size - len(tokens))
     ends = [token for token in vocabulary.ends if token < vocab_size]
     if not ends:
@@ -134,6 +140,8 @@ def _matcher(tokenizer: Any, grammar: str) -> Any:
 
     # An error with the grammar in it would reach the log.
     matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
-    if error := matcher.get_error():
-        raise ValueError(error)
+    if not matcher.is_error():
+        matcher.compute_bitmask()  # the first one takes longest; the library keeps what the next ones need
+    if matcher.is_error():
+        raise RefusedGrammar
     return matcher

@@ -209,7 +209,8 @@ class Generation:
             self._metrics.ended("error" if output.finish == "grammar" else output.finish)
             if output.finish == "grammar":
                 message = (
-                    "What the answer has to be became too complex on the way; a smaller schema may help."
+                    "What the answer has to be names a token that the model does not have, or became too"
+                    " complex on the way; a smaller schema may help."
                 )
                 raise bad_request(message, code="grammar_error")
             raise APIError(

@@ -11,7 +11,9 @@ from typing import Any
 
 from tangram_engine.serve.answers.reasoning import CLOSE, OPEN
 
-_PLACE = re.compile(r"^at \d+\(\d+\): | \d+ \| start: .*")  # in the grammar, which the client does not know
+# In the grammar, of which the client knows a part at most: the place of an error, and the lines around it.
+_PLACE = re.compile(r"\b(?:at )?\d+\(\d+\): | \d+ \| (?:start|thought|gap|body|call\d*|arguments\d*)\b.*")
+_NO_TEXT = "NoExtensionBias"  # llguidance's word for a state that nothing can follow
 _MESSAGE_LIMIT = 300  # characters
 # As `json.dumps` writes: where a schema leaves blanks free, a model may write them without end.
 _JSON_OPTIONS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -43,8 +45,7 @@ def build(kind: str, value: Any, reasoning: str) -> str:
     rules = _RULES[kind](value)
     grammar = "\n".join([*_REASONING[reasoning], *rules])
     if error := LLMatcher.validate_grammar(grammar):
-        what = _PLACE.sub("", " ".join(error.split()))
-        raise GrammarError(what[:_MESSAGE_LIMIT])
+        raise GrammarError(_said(error))
     _try("\n".join([*_REASONING["none"], *rules]))
     return grammar
 
@@ -64,7 +65,15 @@ def _try(grammar: str) -> None:
             break
         matcher.consume_token((bits & -bits).bit_length() - 1)
     if matcher.is_error():
-        raise GrammarError(f"it is too complex: {matcher.get_error()[:_MESSAGE_LIMIT]}")
+        error = matcher.get_error()
+        raise GrammarError(
+            "no text is allowed by it" if _NO_TEXT in error else f"it is too complex: {_said(error)}"
+        )
+
+
+def _said(error: str) -> str:
+    """An error of llguidance as far as it is about what the client wrote."""
+    return _PLACE.sub("", " ".join(error.removesuffix("<non-verbose/>").split()))[:_MESSAGE_LIMIT]
 
 
 _THOUGHT = [f'thought[suffix="{CLOSE}"]: /(.|\\n)*/', "gap: /\\n{0,2}/"]
