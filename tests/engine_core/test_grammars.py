@@ -22,6 +22,7 @@ from tangram_engine.serve.text.tokenizer import load_tokenizer
 from tests.support.json_schema import violations
 from tests.support.served_model import CONFIG, write_model
 
+WIDE = {"type": "object", "properties": {f"a{n}": {"type": "string"} for n in range(20)}}
 OBJECT = {
     "type": "object",
     "properties": {
@@ -92,7 +93,7 @@ def answers(engine, tools, requests: list[Request]) -> dict[str, tuple[str, str]
     while engine.has_work():
         for output in engine.step()[0]:
             assert output.request_id not in finish
-            ids[output.request_id].append(output.token)
+            ids[output.request_id] += [output.token] if output.token >= 0 else []
             if output.finish is not None:
                 finish[output.request_id] = output.finish
     engine.audit()
@@ -214,13 +215,25 @@ def test_an_aborted_request_leaves_no_matcher_and_no_block(engine) -> None:
         ("grammar", "root ::= a", "a"),
         ("grammar", "start: a\na: b\nb: a", "no text is allowed"),
         ("regex", "[^\\s\\S]", "no text is allowed"),
+        ("grammar", "start: <|another|>", 'unknown special token: "<|another|>"'),
+        (
+            "calls",
+            {"format": "hermes", "parallel": False, "tools": {"f": {"$ref": "#"}}},
+            "no text is allowed",
+        ),
+        (
+            "calls",
+            {"format": "hermes", "parallel": True, "tools": {f"f{n}": WIDE for n in range(512)}},
+            "too complex",
+        ),
     ],
 )
 def test_a_grammar_that_cannot_be_honoured_is_refused_by_what_is_wrong(
     kind: str, value: Any, words: str
 ) -> None:
-    with pytest.raises(GrammarError, match=re.escape(words)):
+    with pytest.raises(GrammarError, match=re.escape(words)) as caught:
         build(kind, value, "none")
+    assert "backtrace" not in str(caught.value)
 
 
 @pytest.mark.parametrize("reasoning", ["none", "optional", "begun"])
@@ -239,7 +252,7 @@ def test_a_refusal_shows_no_rules_that_the_client_did_not_write(
 def test_a_grammar_of_a_token_that_the_model_lacks_ends_its_answer_without_a_log_line(
     engine, tools, caplog
 ) -> None:
-    grammar = build("grammar", "start: <|another|>", "none")
+    grammar = build("grammar", "start: <|tool|>", "none")
     assert answers(engine, tools, asked(grammar, 1))["0"][1] == "grammar"
     assert not caplog.records
 

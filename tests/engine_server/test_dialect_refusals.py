@@ -14,6 +14,9 @@ MEBIBYTE = "x " * (1 << 19)
 CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
 FUNCTION = {"type": "function", "name": "f", "parameters": SCHEMA}
 TOOL = {"name": "f", "input_schema": SCHEMA}
+RESULT = {"type": "function_call_output", "call_id": "c", "output": "x"}
+TOOL_USE = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}]}
+TOOL_RESULT = {"type": "tool_result", "tool_use_id": "t", "content": "x"}
 USER = {"role": "user", "content": "x"}
 
 
@@ -63,7 +66,15 @@ RESPONSES: list[tuple[dict[str, Any], str, str]] = [
     (item(type="function_call", call_id="c"), "input.1.name", "missing"),
     ({"tools": [{"type": "web_search"}]}, "tools.0.type", "web_search"),
     ({"tools": [{"type": "function"}]}, "tools.0.name", "missing"),
-    ({"tools": [FUNCTION | {"name": "a b"}]}, "tools.0.name", ""),
+    *(({"tools": [FUNCTION | {"name": name}]}, "tools.0.name", "") for name in ("a b", 'a"b', "a\nb", "")),
+    ({"tools": [FUNCTION | {"name": f"f{n}"} for n in range(5000)]}, "tools", "512"),
+    ({"input": [CALL, RESULT | {"output": MEBIBYTE}]}, "input", "context"),
+    ({"input": [CALL | {"name": 'f"\n', "arguments": "{"}, RESULT]}, "input", "no JSON object"),
+    (
+        {"tools": [FUNCTION | {"parameters": {"$ref": "#"}}], "tool_choice": "required"},
+        "tool_choice",
+        "no text",
+    ),
     ({"tools": [FUNCTION, FUNCTION]}, "tools", "same name"),
     ({"tools": [FUNCTION | {"description": MEBIBYTE}]}, "tools", "bytes"),
     ({"tools": [FUNCTION], "tool_choice": {"type": "function", "name": "g"}}, "tool_choice.name", "tools"),
@@ -101,7 +112,16 @@ MESSAGES: list[tuple[dict[str, Any], str]] = [
     ({"system": [{"type": "image"}]}, 'system.0.type "image"'),
     ({"tools": [{"type": "web_search_20260101", "name": "f"}]}, 'tools.0.type "web_search_20260101"'),
     ({"tools": [{"name": "f"}]}, "tools.0.input_schema: is missing"),
-    ({"tools": [TOOL | {"name": "a b"}]}, "tools.0.name: "),
+    *(({"tools": [TOOL | {"name": name}]}, "tools.0.name: ") for name in ("a b", 'a"b', "a\nb", "")),
+    ({"tools": [TOOL | {"name": f"f{n}"} for n in range(5000)]}, "tools: Expected"),
+    (
+        {"messages": [USER, TOOL_USE, {"role": "user", "content": [TOOL_RESULT | {"content": MEBIBYTE}]}]},
+        "This model's maximum context length",
+    ),
+    (
+        {"tools": [TOOL | {"input_schema": {"$ref": "#"}}], "tool_choice": {"type": "any"}},
+        "tool_choice: no text is allowed",
+    ),
     ({"tools": [TOOL, TOOL]}, "tools: two tools"),
     ({"tools": [TOOL | {"description": MEBIBYTE}]}, "tools: at most"),
     ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "g"}}, "tool_choice.name: "),

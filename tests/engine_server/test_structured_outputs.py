@@ -28,6 +28,11 @@ SCHEMA = {
     "additionalProperties": False,
 }
 FORMAT: Any = {"type": "json_schema", "json_schema": {"name": "trip", "schema": SCHEMA, "strict": True}}
+LONG = {"type": "object", "properties": {"a": {"type": "string", "minLength": 400}}, "required": ["a"]}
+RESPONSES_TOOL = {"type": "function", "name": "f", "parameters": LONG}
+CHAT_TOOL = {"type": "function", "function": {"name": "f", "parameters": LONG}}
+MESSAGES_TOOL = {"name": "f", "input_schema": LONG}
+USER = {"role": "user", "content": "x"}
 TOOLS: Any = [
     {"type": "function", "function": {"name": "trip", "parameters": SCHEMA}},
     {"type": "function", "function": {"name": "now"}},
@@ -301,11 +306,26 @@ def test_an_answer_with_an_expensive_structure_ends_and_another_client_is_served
     eventually(server.quiet, "no KV block is lost")
 
 
+LEFT: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": [USER], "tools": [CHAT_TOOL], "tool_choice": "required"},
+    "/v1/responses": {"input": "x", "tools": [RESPONSES_TOOL], "tool_choice": "required"},
+    "/v1/messages": {"messages": [USER], "tools": [MESSAGES_TOOL], "tool_choice": {"type": "any"}},
+    "/v1/completions": {"prompt": "x", "structured_outputs": {"regex": "a{400}"}},
+}
+
+
+@pytest.mark.parametrize("path", LEFT)
 def test_a_client_that_leaves_in_the_middle_of_a_call_leaves_nothing_behind(
-    client: openai.OpenAI, server: EngineProcess
+    path: str, server: EngineProcess
 ) -> None:
-    stream = said(client, extra_body={"structured_outputs": {"regex": "a{400}"}}, max_tokens=450, stream=True)
-    next(iter(stream))
-    stream.close()
-    eventually(lambda: server.metric("vllm:num_requests_running") == 0, "the request ends")
-    assert server.metric("vllm:kv_cache_usage_perc") == 0
+    limit = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
+    body = {"model": "tiny", "stream": True, limit: 450, **LEFT[path]}
+    before = server.metric("vllm:generation_tokens_total")
+    with (
+        httpx.Client(trust_env=False) as http,
+        http.stream("POST", server.url + path, json=body) as response,
+    ):
+        assert response.status_code == 200
+        next(response.iter_lines())
+    eventually(server.quiet, "the request ends")
+    assert server.metric("vllm:generation_tokens_total") - before < 450

@@ -47,6 +47,9 @@ def build(kind: str, value: Any, reasoning: str) -> str:
     if error := LLMatcher.validate_grammar(grammar):
         raise GrammarError(_said(error))
     _try("\n".join([*_REASONING["none"], *rules]))
+    if kind == "calls":  # arguments may stand behind more bytes than are tried
+        arguments = " | ".join(f"arguments{number}" for number in range(len(value["tools"])))
+        _try("\n".join([f"start: {arguments}", *rules]))
     return grammar
 
 
@@ -65,10 +68,16 @@ def _try(grammar: str) -> None:
             break
         matcher.consume_token((bits & -bits).bit_length() - 1)
     if matcher.is_error():
-        error = matcher.get_error()
-        raise GrammarError(
-            "no text is allowed by it" if _NO_TEXT in error else f"it is too complex: {_said(error)}"
-        )
+        raise GrammarError(_limit(matcher.get_error()))
+
+
+def _limit(error: str) -> str:
+    """Why a grammar cannot be followed."""
+    if _NO_TEXT in error:
+        return "no text is allowed by it"
+    if "special token" in error:
+        return _said(error).split(";")[0]  # those of the model are others than llguidance lists here
+    return "it is too complex" if error.startswith("panic") else f"it is too complex: {_said(error)}"
 
 
 def _said(error: str) -> str:
