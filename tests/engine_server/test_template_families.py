@@ -127,6 +127,12 @@ def as_sent(messages: Messages) -> Messages:
     return sent
 
 
+def test_a_format_without_a_parser_is_not_taken_for_another_one() -> None:
+    source = "<｜DSML｜function_calls>{{ messages }}<｜tool▁calls▁begin｜><tool_call></think>"
+    features = ChatTemplate(source, SPECIAL).features
+    assert (features.call_format, features.thinks) == (None, True)
+
+
 @pytest.mark.parametrize("talk", DATA["tool_conversations"])
 @pytest.mark.parametrize("family", DATA["tool_families"], ids=lambda family: family["family"])
 def test_a_prompt_with_tools_is_that_of_transformers(

@@ -29,8 +29,14 @@ _MARKS = (
 )
 
 
+# Of a format without a parser, whose templates have marks of others (DeepSeek V3.2: tags with attributes).
+_NOT_PARSED = ("｜DSML｜",)
+
+
 def call_format(template: str) -> str | None:
     """The name of the parser, None if the template shows no known format."""
+    if any(mark in template for mark in _NOT_PARSED):
+        return None
     return next((name for name, marks in _MARKS if any(mark in template for mark in marks)), None)
 
 
