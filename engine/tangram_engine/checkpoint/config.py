@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from .config_values import CONFIG, GENERATION_CONFIG, bad_value, read_values
 from .errors import CheckpointError, RefusalReason
-from .families import FAMILIES, Family
+from .families import FAMILIES, DecoderFamily
 from .rotary import read_rotary
 from .spec import DecoderSpec, RopeScaling
 
@@ -122,7 +122,9 @@ def _unknown(message: str) -> CheckpointError:
     )
 
 
-def _refuse_unimplemented(config: dict[str, Any], sizes: _Config, family: Family, context: int) -> None:
+def _refuse_unimplemented(
+    config: dict[str, Any], sizes: _Config, family: DecoderFamily, context: int
+) -> None:
     for key, problem in _OTHER_BLOCKS.items():
         if config.get(key) is not None:
             raise bad_value(key, problem)
@@ -144,7 +146,7 @@ def _context(positions: int, scaling: RopeScaling | None) -> int:
     return int(scaling.original_max_position_embeddings * scaling.factor)
 
 
-def _refuse_sliding(config: dict[str, Any], sizes: _Config, family: Family, context: int) -> None:
+def _refuse_sliding(config: dict[str, Any], sizes: _Config, family: DecoderFamily, context: int) -> None:
     """Refuse a layer whose window is shorter than the context; the switch alone changes nothing.
 
     Source: `Qwen2Config.__post_init__`, `MistralModel.forward`. A token sees itself and the window's other

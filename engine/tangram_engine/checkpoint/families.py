@@ -76,7 +76,7 @@ def _refuse(*names: str) -> OwnKeys:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class DecoderFamily:
     """How one class of `architectures` is read."""
 
     name: str
@@ -98,21 +98,21 @@ class Family:
 
 
 FAMILIES = {
-    "LlamaForCausalLM": Family("llama"),
-    "MistralForCausalLM": Family("mistral", kv_heads=8, windowed=True),
-    "SeedOssForCausalLM": Family(
+    "LlamaForCausalLM": DecoderFamily("llama"),
+    "MistralForCausalLM": DecoderFamily("mistral", kv_heads=8, windowed=True),
+    "SeedOssForCausalLM": DecoderFamily(
         "seed_oss", attention_bias=True, head_dim=128, kv_heads=8, bias_by_flag=True
     ),
-    "Qwen2ForCausalLM": Family("qwen2", attention_bias=True),
-    "Qwen3ForCausalLM": Family("qwen3", qk_norm=True, head_dim=128),
-    "SmolLM3ForCausalLM": Family(
+    "Qwen2ForCausalLM": DecoderFamily("qwen2", attention_bias=True),
+    "Qwen3ForCausalLM": DecoderFamily("qwen3", qk_norm=True, head_dim=128),
+    "SmolLM3ForCausalLM": DecoderFamily(
         "smollm3", kv_heads=4, rope_theta=2e6, tied=True, late_windows=False, own_keys=_smollm3
     ),
-    "GraniteForCausalLM": Family("granite", own_keys=_granite),
-    "Phi3ForCausalLM": Family(
+    "GraniteForCausalLM": DecoderFamily("granite", own_keys=_granite),
+    "Phi3ForCausalLM": DecoderFamily(
         "phi3", rms_norm_eps=1e-5, windowed=True, window=None, rope_scaling=False, packed_projections=True
     ),
-    "Ernie4_5ForCausalLM": Family(
+    "Ernie4_5ForCausalLM": DecoderFamily(
         "ernie4_5",
         head_dim=128,
         kv_heads=2,
@@ -122,10 +122,10 @@ FAMILIES = {
         interleaved_rotation=True,
         own_keys=_refuse("use_bias"),
     ),
-    "InternLM3ForCausalLM": Family(
+    "InternLM3ForCausalLM": DecoderFamily(
         "internlm3", head_dim=128, kv_heads=2, rms_norm_eps=1e-5, own_keys=_refuse("qkv_bias", "bias")
     ),
-    "IQuestCoderForCausalLM": Family(
+    "IQuestCoderForCausalLM": DecoderFamily(
         "iquestcoder", head_dim=128, kv_heads=8, rms_norm_eps=1e-5, own_keys=_refuse("clip_qkv")
     ),
 }

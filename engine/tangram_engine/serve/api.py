@@ -302,10 +302,9 @@ class Endpoints:
         if details is not None:
             details.book(held)
         reply = route.reply(ReplyContext(backend.served_name, translated, form, tools, limit, details))
-        book = partial(_book_logprobs, held, tools)
+        book = partial(_book_logprobs, held, tools, reply.repeats_logprobs if body.stream else 1)
         if body.stream:
-            again = partial(book, times=reply.repeats_logprobs) if reply.repeats_logprobs else None
-            return await _stream(generation, reply, events, body, again)
+            return await _stream(generation, reply, events, body, book)
         entries = details.entries if details is not None else 0
         return await _whole(generation, reply, body, backend.executor, book, entries)
 
@@ -348,9 +347,8 @@ async def _stream(
     reply: Reply,
     events: EventStream,
     body: CompletionRequest | ChatRequest,
-    book: Callable[[list[Delta]], None] | None,
+    book: Callable[[list[Delta]], None],
 ) -> web.StreamResponse:
-    """`book`: of what is kept of the tokens until the end."""
     tokens: dict[int, int] = {}  # of each answer, so far
 
     def counts(index: int) -> dict[str, Any] | None:
@@ -360,8 +358,7 @@ async def _stream(
 
     def put(deltas: list[Delta]) -> Hold:
         chunks: list[bytes] = []
-        if book is not None:
-            book(deltas)
+        book(deltas)
         for delta in deltas:
             index = delta.index
             if index not in tokens:
@@ -381,13 +378,12 @@ async def _stream(
     return events.response
 
 
-def _book_logprobs(held: HeldBytes, tools: TextTools, deltas: list[Delta], times: int = 1) -> None:
-    """Book what is kept of logprobs until the answer is whole. Raises APIError (503)."""
-    for delta in deltas:
+def _book_logprobs(held: HeldBytes, tools: TextTools, times: int, deltas: list[Delta]) -> None:
+    """Book what is kept of logprobs until the answer is whole, so many times. Raises APIError (503)."""
+    for delta in deltas if times else ():
         for entry in delta.logprobs:
             tokens = [entry.token, *(token for token, _ in entry.top)]
-            size = LOGPROB_BYTES * len(tokens) + DECODED_BYTES * tools.most_characters(tokens)
-            held.add(times * size)
+            held.add(times * (LOGPROB_BYTES * len(tokens) + DECODED_BYTES * tools.most_characters(tokens)))
 
 
 async def _whole(
@@ -426,13 +422,9 @@ def _completion(context: ReplyContext) -> Completion:
 
 
 def _chat(context: ReplyContext) -> Chat:
-    return Chat(
-        context.served_name,
-        context.tools,
-        usage_in_chunks=context.request.body.include_usage,
-        details=context.details,
-        form=context.form,
-    )
+    name, tools, details = context.served_name, context.tools, context.details
+    usage_in_chunks = context.request.body.include_usage
+    return Chat(name, tools, usage_in_chunks=usage_in_chunks, details=details, form=context.form)
 
 
 def _failure(error: APIError, events: int) -> bytes:

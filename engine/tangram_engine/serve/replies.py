@@ -9,9 +9,9 @@ from tangram_engine.serve.answers.answer_parser import AnswerFormat, AnswerParse
 from tangram_engine.serve.answers.deltas import Delta, TokenLogprob
 from tangram_engine.serve.answers.parts import AnswerParts, CallPart
 from tangram_engine.serve.answers.prompt_details import PromptDetails
-from tangram_engine.serve.answers.token_json import logprob_of_chats
 from tangram_engine.serve.generation import GeneratedSequence
 from tangram_engine.serve.http.jsonio import dumps, dumps_in_pieces, string
+from tangram_engine.serve.text.token_logprobs import logprob_of_chats
 from tangram_engine.serve.text.tokenizer import TextTools
 
 Json = dict[str, Any]

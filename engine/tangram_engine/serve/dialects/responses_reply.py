@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from tangram_engine.serve.answers.token_json import logprob_of_chats
 from tangram_engine.serve.http.errors import APIError
 from tangram_engine.serve.http.jsonio import dumps, dumps_in_pieces, string
+from tangram_engine.serve.text.token_logprobs import logprob_of_chats
 
 from .reply import AnswerBlock, AnswerBlocks, BlockChange, Json, ReplyContext, TokenText, frame
 

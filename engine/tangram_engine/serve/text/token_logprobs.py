@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from tangram_engine.serve.text.tokenizer import TextTools
+from tangram_engine.serve.answers.deltas import TokenLogprob
 
-from .deltas import TokenLogprob
+from .tokenizer import TextTools
 
 
 def logprob_of_chats(tools: TextTools, entry: TokenLogprob) -> dict[str, Any]:
