@@ -70,14 +70,7 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any], dtype: str)
         raise bad_value("rope_scaling", f"{rope_scaling.kind!r} is not what {architecture} reads")
     context = _context(sizes.max_position_embeddings, rope_scaling)
     _refuse_unimplemented(config, sizes, family, context)
-    heads = sizes.num_attention_heads
-    default = None if "num_key_value_heads" in config else family.kv_heads  # null: as many as heads
-    kv_heads = sizes.num_key_value_heads or default or heads
-    if heads % kv_heads:
-        raise bad_value("num_key_value_heads", f"{kv_heads} does not divide num_attention_heads ({heads})")
-    head_dim = sizes.head_dim or family.head_dim or sizes.hidden_size // heads
-    if head_dim % 2 or not head_dim:
-        raise bad_value("head_dim", f"must be even for rotary embeddings, not {head_dim}")
+    kv_heads, head_dim = _heads(config, sizes, family)
     tied = sizes.tie_word_embeddings
     end_tokens = read_values(generation, _EndTokens, GENERATION_CONFIG).eos_token_id
     spec = DecoderSpec(
@@ -86,7 +79,7 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any], dtype: str)
         layers=sizes.num_hidden_layers,
         hidden_size=sizes.hidden_size,
         intermediate_size=sizes.intermediate_size,
-        heads=heads,
+        heads=sizes.num_attention_heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
         vocab_size=sizes.vocab_size,
@@ -105,6 +98,19 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any], dtype: str)
         packed_projections=family.packed_projections,
     )
     return replace(spec, **family.own_keys(config, spec))
+
+
+def _heads(config: dict[str, Any], sizes: _Config, family: DecoderFamily) -> tuple[int, int]:
+    """The number of heads of keys and values, and the size of any head."""
+    heads = sizes.num_attention_heads
+    default = None if "num_key_value_heads" in config else family.kv_heads  # null: as many as heads
+    kv_heads = sizes.num_key_value_heads or default or heads
+    if heads % kv_heads:
+        raise bad_value("num_key_value_heads", f"{kv_heads} does not divide num_attention_heads ({heads})")
+    head_dim = sizes.head_dim or family.head_dim or sizes.hidden_size // heads
+    if head_dim % 2 or not head_dim:
+        raise bad_value("head_dim", f"must be even for rotary embeddings, not {head_dim}")
+    return kv_heads, head_dim
 
 
 def _architecture(config: dict[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """From safetensors to the packed tensors that the decoder multiplies with."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -125,45 +125,60 @@ def assemble(
     """Pack the tensors of `source` as the decoder needs them. The head stays as it is stored."""
     if spec.interleaved_rotation:
         source = pairs_apart(source, spec.head_dim)
+    packing = _Packing(spec, source, dtype, device, ops, make)
+    embedding = packing.packed(EMBEDDING)
+    return Weights(
+        embedding=embedding,
+        layers=tuple(packing.layer(f"model.layers.{index}") for index in range(spec.layers)),
+        norm=packing.norm("model.norm"),
+        head=Linear(embedding if spec.tied_embeddings else packing.packed(HEAD), None, ops),
+    )
 
-    def packed(*names: str) -> Tensor:
-        parts = [source(name) for name in names]
-        rows = sum(part.shape[0] for part in parts)
-        whole = torch.empty(rows, *parts[0].shape[1:], dtype=dtype, device=device)
-        for part, place in zip(parts, whole.split_with_sizes([part.shape[0] for part in parts]), strict=True):
+
+@dataclass(frozen=True, slots=True)
+class _Packing:
+    """Stored tensors by name, put together on the device as the decoder multiplies with them."""
+
+    spec: DecoderSpec
+    source: TensorSource
+    dtype: torch.dtype
+    device: torch.device
+    ops: Ops
+    make: MakeProjection
+
+    def packed(self, *names: str) -> Tensor:
+        """These tensors, one below the other."""
+        parts = [self.source(name) for name in names]
+        rows = [part.shape[0] for part in parts]
+        whole = torch.empty(sum(rows), *parts[0].shape[1:], dtype=self.dtype, device=self.device)
+        for part, place in zip(parts, whole.split_with_sizes(rows), strict=True):
             place.copy_(part)
         return whole
 
-    def project(*names: str, bias: bool = False) -> Projection:
+    def norm(self, name: str) -> RmsNorm:
+        """The norm of a module."""
+        return RmsNorm(self.packed(f"{name}.weight"), self.spec.rms_norm_eps)
+
+    def project(self, *names: str, bias: bool = False) -> Projection:
+        """The modules that share their input as one projection."""
+
         def read() -> tuple[Tensor, Tensor | None]:
-            weight = packed(*(f"{name}.weight" for name in names))
-            return weight, packed(*(f"{name}.bias" for name in names)) if bias else None
+            weight = self.packed(*(f"{name}.weight" for name in names))
+            return weight, self.packed(*(f"{name}.bias" for name in names)) if bias else None
 
-        return make(read, ops)
+        return self.make(read, self.ops)
 
-    def norm(name: str) -> RmsNorm:
-        return RmsNorm(packed(f"{name}.weight"), spec.rms_norm_eps)
-
-    qkv, gate_up = projection_inputs(spec)
-
-    def layers() -> Iterator[LayerWeights]:
-        for index in range(spec.layers):
-            at = f"model.layers.{index}"
-            yield LayerWeights(
-                input_norm=norm(f"{at}.input_layernorm"),
-                qkv=project(*(f"{at}.self_attn.{name}" for name in qkv), bias=spec.attention_bias),
-                q_norm=packed(f"{at}.self_attn.q_norm.weight") if spec.qk_norm else None,
-                k_norm=packed(f"{at}.self_attn.k_norm.weight") if spec.qk_norm else None,
-                out=project(f"{at}.self_attn.o_proj"),
-                post_norm=norm(f"{at}.post_attention_layernorm"),
-                gate_up=project(*(f"{at}.mlp.{name}" for name in gate_up)),
-                down=project(f"{at}.mlp.down_proj"),
-            )
-
-    embedding = packed(EMBEDDING)
-    return Weights(
-        embedding=embedding,
-        layers=tuple(layers()),
-        norm=norm("model.norm"),
-        head=Linear(embedding if spec.tied_embeddings else packed(HEAD), None, ops),
-    )
+    def layer(self, at: str) -> LayerWeights:
+        """The layer with this prefix."""
+        qkv, gate_up = projection_inputs(self.spec)
+        heads_normed = self.spec.qk_norm
+        return LayerWeights(
+            input_norm=self.norm(f"{at}.input_layernorm"),
+            qkv=self.project(*(f"{at}.self_attn.{name}" for name in qkv), bias=self.spec.attention_bias),
+            q_norm=self.packed(f"{at}.self_attn.q_norm.weight") if heads_normed else None,
+            k_norm=self.packed(f"{at}.self_attn.k_norm.weight") if heads_normed else None,
+            out=self.project(f"{at}.self_attn.o_proj"),
+            post_norm=self.norm(f"{at}.post_attention_layernorm"),
+            gate_up=self.project(*(f"{at}.mlp.{name}" for name in gate_up)),
+            down=self.project(f"{at}.mlp.down_proj"),
+        )

@@ -90,11 +90,7 @@ class PagedAttention:
 
     def attend(self, index: int, qkv: Tensor, layer: LayerWeights) -> Tensor:
         """See `tangram_engine.models.decoder.Attend`. Keys are stored before any row attends."""
-        spec = self._spec
-        rope = self._rope
-        if self._unrotated is not None and index in spec.unrotated_layers:
-            rope = self._unrotated
-        rotation = HeadRotation(layer.q_norm, layer.k_norm, spec.rms_norm_eps, rope)
+        rotation = self._rotation(index, layer)
         rows, positions, singles, pool = self._rows, self._positions, self._singles, self._layers[index]
 
         def inputs(tokens: slice) -> tuple[Tensor, HeadRotation, Pages]:
@@ -107,3 +103,8 @@ class PagedAttention:
         if singles:
             parts.insert(0, self._ops.decode_attention(*inputs(slice(singles)), self._scratch))
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).flatten(1)
+
+    def _rotation(self, index: int, layer: LayerWeights) -> HeadRotation:
+        still = self._unrotated if index in self._spec.unrotated_layers else None
+        rope = self._rope if still is None else still
+        return HeadRotation(layer.q_norm, layer.k_norm, self._spec.rms_norm_eps, rope)

@@ -58,6 +58,11 @@ _REFUSED = {
     "stream_options": ({}, {"include_obfuscation": False}),
     "truncation": ("disabled",),
 }
+# Fields that a chat has by the same name.
+_SAME = (
+    "model", "stream", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed", "logprobs",
+    "top_logprobs", "ignore_eos", "cache_salt", "chat_template_kwargs", "parallel_tool_calls",
+)  # fmt: skip
 _NAMES = {
     "messages": "input",
     "max_completion_tokens": "max_output_tokens",
@@ -175,24 +180,11 @@ def _draft(body: ResponsesRequest) -> ChatDraft:
     tools = [decoded(raw, _ResponsesTool, f"tools.{index}") for index, raw in enumerate(body.tools or ())]
     return ChatDraft(
         {
-            "model": body.model,
+            **{name: getattr(body, name) for name in _SAME},
             "messages": history.written(),
             "max_completion_tokens": body.max_output_tokens,
-            "stream": body.stream,
-            "temperature": body.temperature,
-            "top_p": body.top_p,
-            "top_k": body.top_k,
-            "min_p": body.min_p,
-            "repetition_penalty": body.repetition_penalty,
-            "seed": body.seed,
-            "logprobs": body.logprobs,
-            "top_logprobs": body.top_logprobs,
-            "ignore_eos": body.ignore_eos,
-            "cache_salt": body.cache_salt,
-            "chat_template_kwargs": body.chat_template_kwargs,
             "tools": _tools(tools),
             "tool_choice": _tool_choice(body.tool_choice),
-            "parallel_tool_calls": body.parallel_tool_calls,
             "response_format": None if form is None else _response_format(form),
             "reasoning_effort": None if body.reasoning is None else body.reasoning.effort,
         },
