@@ -98,6 +98,10 @@ ROTATIONS: dict[str, dict[str, Any]] = {
     "linear": {"rope_scaling": {"type": "linear", "factor": 2.0}},
     "dynamic": {"rope_scaling": {"type": "dynamic", "factor": 2.0}},
     "yarn": {"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64}},
+    "yarn of a context beside it": {
+        "rope_scaling": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64},
+        "original_max_position_embeddings": 32,
+    },
     "longrope": {"rope_scaling": {"rope_type": "longrope", "factor": 2.0}},
     "of some pairs": {"partial_rotary_factor": 0.5},
     "of some pairs, in a block": {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}},

@@ -81,6 +81,14 @@ REFUSED = {
         {"rope_parameters": {"full_attention": LINEAR_ROPE}},
         "rope_parameters.full_attention",
     ),
+    "yarn whose base has no logarithm": (
+        {"rope_parameters": YARN_ROPE | {"rope_theta": 1.0}},
+        "config.json: rope_theta",
+    ),
+    "yarn beyond all contexts": (
+        {"rope_parameters": YARN_ROPE | {"factor": 1e6, "original_max_position_embeddings": 1 << 30}},
+        "rope_scaling: a context of",
+    ),
     "yarn of DeepSeek": (
         {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "mscale": 1.0}},
         "rope_scaling.mscale",

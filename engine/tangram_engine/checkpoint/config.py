@@ -16,7 +16,8 @@ from .families import FAMILIES, DecoderFamily
 from .rotary import read_rotary
 from .spec import DecoderSpec, RopeScaling
 
-_Size = Annotated[int, Meta(ge=1, le=1 << 31)]
+_MOST_POSITIONS = 1 << 31
+_Size = Annotated[int, Meta(ge=1, le=_MOST_POSITIONS)]
 _Heads = Annotated[int, Meta(ge=1, le=1 << 16)]
 _TokenId = Annotated[int, Meta(ge=0, lt=1 << 31)]
 # A block that another class of configuration or another program reads in place of the keys beside it.
@@ -149,7 +150,10 @@ def _context(positions: int, scaling: RopeScaling | None) -> int:
     """Tokens of the longest request. YaRN stretches the positions of the training, as in vLLM."""
     if scaling is None or scaling.kind != "yarn":
         return positions
-    return int(scaling.original_max_position_embeddings * scaling.factor)
+    context = int(scaling.original_max_position_embeddings * scaling.factor)
+    if context > _MOST_POSITIONS:
+        raise bad_value("rope_scaling", f"a context of {context} tokens is more than {_MOST_POSITIONS}")
+    return context
 
 
 def _refuse_sliding(config: dict[str, Any], sizes: _Config, family: DecoderFamily, context: int) -> None:

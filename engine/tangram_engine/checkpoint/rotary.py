@@ -61,7 +61,10 @@ def read_rotary(
         if holder.get("partial_rotary_factor", 1.0) not in (None, 1, 1.0):
             raise bad_value("partial_rotary_factor", "only a full rotation is implemented")
     theta = _theta(config, name, block) or default_theta
-    return theta, _scaling(kind, config, name, block, max_positions)
+    scaling = _scaling(kind, config, name, block, max_positions)
+    if scaling is not None and scaling.kind == "yarn" and theta <= 1:
+        raise bad_value("rope_theta", "must be above 1 for yarn, whose pairs are found by its logarithm")
+    return theta, scaling
 
 
 def _block(config: dict[str, Any], default_theta: float) -> tuple[str, dict[str, Any]]:

@@ -86,7 +86,8 @@ def _context(fields: Fields) -> int:
         if rope is not None and "yarn" in {
             rope.text(name) for name in ("rope_type", "type") if rope.has(name)
         }:
-            trained = rope.size("original_max_position_embeddings", positions)
+            key = "original_max_position_embeddings"  # transformers: beside the block goes before inside
+            trained = fields.size(key, rope.size(key, positions))
             return int(trained * rope.ratio("factor", 1.0))
     return positions
 
