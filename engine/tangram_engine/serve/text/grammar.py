@@ -82,7 +82,8 @@ def _limit(error: str) -> str:
 
 def _said(error: str) -> str:
     """An error of llguidance as far as it is about what the client wrote."""
-    return _PLACE.sub("", " ".join(error.removesuffix("<non-verbose/>").split()))[:_MESSAGE_LIMIT]
+    about = error.partition("<backtrace>")[0].removesuffix("<non-verbose/>")
+    return _PLACE.sub("", " ".join(about.split()))[:_MESSAGE_LIMIT]
 
 
 _THOUGHT = [f'thought[suffix="{CLOSE}"]: /(.|\\n)*/', "gap: /\\n{0,2}/"]

@@ -86,8 +86,8 @@ def _context(fields: Fields) -> int:
         if rope is not None and "yarn" in {
             rope.text(name) for name in ("rope_type", "type") if rope.has(name)
         }:
-            key = "original_max_position_embeddings"  # transformers: beside the block goes before inside
-            trained = fields.size(key, rope.size(key, positions))
+            original = "original_max_position_embeddings"  # as in transformers, the one beside the block first
+            trained = fields.size(original, rope.size(original, positions))
             return int(trained * rope.ratio("factor", 1.0))
     return positions
 
