@@ -86,7 +86,7 @@ def _context(fields: Fields) -> int:
         if rope is not None and "yarn" in {
             rope.text(name) for name in ("rope_type", "type") if rope.has(name)
         }:
-            original = "original_max_position_embeddings"  # as in transformers, the one beside the block first
+            original = "original_max_position_embeddings"  # in transformers, the one beside the block wins
             trained = fields.size(original, rope.size(original, positions))
             return int(trained * rope.ratio("factor", 1.0))
     return positions
