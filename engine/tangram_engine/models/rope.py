@@ -85,8 +85,11 @@ class Rope:
     def __init__(self, spec: DecoderSpec, positions: int, dtype: torch.dtype, device: torch.device) -> None:
         cpu = torch.device("cpu")
         self._table = _signed(cos_sin(spec, positions, cpu)).to(device, dtype)  # [2, P, 1, D]
-        self.unrotated = tuple(_signed(unrotated(spec, cpu)).to(device, dtype))
-        """What `at` gives for a layer that does not rotate. Each [1, 1, D]."""
+        self.unrotated: tuple[Tensor, Tensor] | None = None
+        """What `at` gives for a layer that does not rotate, of a model that has one. Each [1, 1, D]."""
+        if spec.unrotated_layers:
+            cos, sin = _signed(unrotated(spec, cpu)).to(device, dtype)
+            self.unrotated = cos, sin
 
     @property
     def positions(self) -> int:

@@ -141,7 +141,8 @@ class TorchAttention:
         if layer.q_norm is not None and layer.k_norm is not None:
             q, k = qk.split_with_sizes((heads, kv_heads), 1)
             qk = torch.cat((self._norm(q, layer.q_norm), self._norm(k, layer.k_norm)), dim=1)
-        rotation = self._rope.unrotated if index in self._unrotated_layers else self._rotation
+        still = self._rope.unrotated if index in self._unrotated_layers else None
+        rotation = self._rotation if still is None else still
         q, k = rotate(qk, rotation).split_with_sizes((heads, kv_heads), 1)
         return self.store_and_attend(index, q, k, v).flatten(1)
 
