@@ -173,7 +173,8 @@ def _missed_at_low_loads(counts: LoadMisses) -> list[float]:
     """Return the share of the requests at the lowest loads that missed, at least, of more and more requests;
     none if it is not known.
     """
-    shares, least = [], _AT_LOW_LOAD
+    shares: list[float] = []
+    least = _AT_LOW_LOAD
     while True:
         requests, misses, load = counts.lowest(least)
         if counts.requests_from(_HIGHER * load) < _AT_LOW_LOAD:
