@@ -4,8 +4,8 @@
 test-budget`, which is `python -m tests.support.processor_budget`, writes that into the table.
 
 One machine is slower than another, and a busy machine slower than a quiet one. So a file is expected to take
-its entry times the ratio of the sums of all other files. On a quicker machine it is expected to take its entry: a
-file that polls and waits takes as long there.
+its entry times the ratio of the sums of all other files. On a quicker machine it is expected to take its
+entry: a file that polls and waits takes as long there.
 """
 
 import json
