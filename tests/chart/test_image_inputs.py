@@ -48,8 +48,12 @@ def test_every_pin_has_hashes_and_no_lock_names_a_host(lock):
     [
         ("operator.lock", EXTRAS["operator"]),
         ("agent.lock", EXTRAS["agent"]),
+        ("fetch.lock", EXTRAS["fetch"]),
         ("engine.lock", EXTRAS["engine"]),
-        ("dev.lock", [*EXTRAS["operator"], *EXTRAS["engine"], *EXTRAS["dev"], *inputs("silicon.in")]),
+        (
+            "dev.lock",
+            [*EXTRAS["operator"], *EXTRAS["fetch"], *EXTRAS["engine"], *EXTRAS["dev"], *inputs("silicon.in")],
+        ),
         ("e2e.lock", inputs("e2e.in")),
         ("silicon.lock", inputs("silicon.in")),
         ("uv.lock", inputs("uv.in")),
@@ -66,7 +70,9 @@ def test_a_lock_holds_what_is_asked_for_within_its_ranges(lock, wanted):
         assert version in requirement.specifier, f"{lock} has {version} for {text}: run `make lock`"
 
 
-@pytest.mark.parametrize("lock", ["operator.lock", "agent.lock", "engine.lock", "e2e.lock", "silicon.lock"])
+@pytest.mark.parametrize(
+    "lock", ["operator.lock", "agent.lock", "fetch.lock", "engine.lock", "e2e.lock", "silicon.lock"]
+)
 def test_images_hold_the_versions_that_the_tests_ran_with(lock):
     tested = pins("dev.lock")
     assert {
@@ -79,6 +85,7 @@ def test_images_hold_the_versions_that_the_tests_ran_with(lock):
     [
         ("operator.lock", {"torch", "triton", "safetensors", "tokenizers", "transformers"}),
         ("agent.lock", {"torch", "kopf", "kubernetes", "httpx", "ortools", "numpy"}),
+        ("fetch.lock", {"torch", "safetensors", "kopf", "kubernetes", "ortools", "numpy"}),
         ("engine.lock", {"kopf", "kubernetes", "ortools"}),
         ("e2e.lock", {"torch", "kopf", "ortools"}),
     ],

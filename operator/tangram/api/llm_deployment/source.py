@@ -1,18 +1,26 @@
-"""Parse `model.uri`: `image:///dir` inside the engine image, or `pvc://claim/dir`."""
+"""Parse `model.uri`: a directory of the engine image or of a claim, or a repository that is fetched."""
 
 import re
 from dataclasses import dataclass
 
-PVC_MOUNT = "/mnt/model"
+MODEL_MOUNT = "/mnt/model"
+FETCHED = f"{MODEL_MOUNT}/checkpoint"  # where a pod has what it fetched
 
 _SEGMENT = r"[A-Za-z0-9_][A-Za-z0-9._-]*"  # no leading dot: neither `..` nor hidden directories
 _CLAIM = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+REVISION_PATTERN = rf"^{_SEGMENT}(/{_SEGMENT})*$"
+_REVISION = REVISION_PATTERN.strip("^$")
 # The one pattern for the CRD (RE2, in CEL) and for Python: both dialects read it alike.
-URI_PATTERN = rf"^(image://(/{_SEGMENT})+|pvc://{_CLAIM}(/{_SEGMENT})+)$"
-URI_HELP = (
-    "must be image:///absolute/directory (inside the engine image) or pvc://claim/directory; "
-    "directory names are letters, digits, '_', '-' and '.', and do not begin with '.' or '-'"
+URI_PATTERN = (
+    rf"^(image://(/{_SEGMENT})+|pvc://{_CLAIM}(/{_SEGMENT})+|hf://{_SEGMENT}/{_SEGMENT}(@{_REVISION})?)$"
 )
+URI_HELP = (
+    "must be hf://organisation/name (on the hub, at a revision: hf://organisation/name@revision), "
+    "pvc://claim/directory, or image:///absolute/directory (inside the engine image); "
+    "names are letters, digits, '_', '-' and '.', and do not begin with '.' or '-'"
+)
+REVISION_HELP = "must be a branch, tag or commit: letters, digits and _ - . / only"
+LONGEST_URI = 512
 
 _URI = re.compile(URI_PATTERN.removesuffix("$") + r"\Z")
 
@@ -21,9 +29,20 @@ _URI = re.compile(URI_PATTERN.removesuffix("$") + r"\Z")
 class ModelSource:
     """A parsed `model.uri`."""
 
-    scheme: str  # image | pvc
+    scheme: str  # image | pvc | hf
     claim: str | None  # name of the PersistentVolumeClaim, for pvc
     path: str  # directory as the engine sees it
+    repository: str = ""  # organisation/name, for hf
+    revision: str = ""  # of the repository; empty: its default branch
+
+    @property
+    def is_fetched(self) -> bool:
+        """Whether a pod fetches it before the engine starts."""
+        return bool(self.repository)
+
+    def at(self, revision: str) -> str:
+        """Return the URI of a repository at another revision."""
+        return f"{self.scheme}://{self.repository}@{revision}"
 
 
 def model_source(uri: str) -> ModelSource:
@@ -33,5 +52,8 @@ def model_source(uri: str) -> ModelSource:
     scheme, rest = uri.split("://", 1)
     if scheme == "image":
         return ModelSource("image", None, rest)
+    if scheme == "hf":
+        repository, _, revision = rest.partition("@")
+        return ModelSource("hf", None, FETCHED, repository, revision)
     claim, directory = rest.split("/", 1)
-    return ModelSource("pvc", claim, f"{PVC_MOUNT}/{directory}")
+    return ModelSource("pvc", claim, f"{MODEL_MOUNT}/{directory}")

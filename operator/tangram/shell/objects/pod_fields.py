@@ -1,7 +1,7 @@
 """The fields that all pods of the engine image share: serving, inspecting and evaluating. Pure."""
 
 from tangram.api import ModelSource
-from tangram.api.llm_deployment.source import PVC_MOUNT
+from tangram.api.llm_deployment.source import MODEL_MOUNT
 from tangram.eligibility.devices.tolerations import engine_tolerations
 from tangram.eligibility.host_resources import cpu_cores, memory_bytes
 from tangram.fleet import ApplyDeployment, Intent, Shape, StartEvaluation
@@ -68,7 +68,7 @@ def volumes(source: ModelSource, settings: Settings) -> list[Object]:
 def mounts(source: ModelSource) -> list[Object]:
     """Return the mounts of `volumes(source)` in a container."""
     tmp = {"name": "tmp", "mountPath": "/tmp"}  # noqa: S108 - a path inside the container
-    model = {"name": "model", "mountPath": PVC_MOUNT, "readOnly": True}
+    model = {"name": "model", "mountPath": MODEL_MOUNT, "readOnly": True}
     return [tmp, model] if source.claim else [tmp]
 
 

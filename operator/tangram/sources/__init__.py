@@ -1,0 +1,13 @@
+"""Checkpoints on a hub or in a store: their facts by ranged reads, and their files, verified.
+
+In: a `model.uri` and, where one is needed, a Secret. Out: a pinned revision, and a directory that an engine
+reads. It runs in containers of its own image, with the author's Secret and in the author's namespace; the
+operator itself reads no hub. `tangram size` reads the same facts from a person's machine.
+
+hub                Hugging Face and its mirrors, by `huggingface_hub`
+checkpoint_files   which files of a repository are those of a checkpoint, and what is wrong with the others
+ranged_reads       JSON files and safetensors headers
+sparse_copy        a directory with the true files and headers, in which tensors are holes
+download           all bytes, verified, visible only when whole
+command            `tangram-fetch`
+"""

@@ -1,0 +1,89 @@
+"""`tangram-fetch`: the init container of pods that read a checkpoint which is not in the cluster.
+
+It reports one JSON document in its termination message: the pinned source, or an error as
+`tangram-engine inspect` reports it. Exit status: 0; 1 a defect of this program; 2 usage; 3 refused;
+4 a later try may succeed.
+"""
+
+import argparse
+import json
+import os
+import traceback
+from pathlib import Path
+from typing import Any
+
+from tangram.api import ModelSource, model_source
+from tangram.sources.checkpoint_files import RemoteCheckpoint
+from tangram.sources.download import fetch
+from tangram.sources.errors import SourceError, SourceReason
+from tangram.sources.open_source import SourceAddresses, open_source
+from tangram.sources.sparse_copy import write_sparse_copy
+
+SCHEMA = 1
+EXIT_DEFECT, EXIT_USAGE, EXIT_REFUSED, EXIT_RETRY = 1, 2, 3, 4
+_MESSAGE_LIMIT = 1000  # characters
+_COMMANDS = ("headers", "fetch")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; return the exit status."""
+    options = _parser().parse_args(argv)
+    document, status = _run(options)
+    text = json.dumps(document, separators=(",", ":"))
+    print(text, flush=True)  # noqa: T201
+    if options.termination_log is not None:
+        options.termination_log.write_text(text, encoding="ascii")
+    if status == EXIT_RETRY:
+        os._exit(status)  # a read that hangs does not keep the process
+    return status
+
+
+def _run(options: argparse.Namespace) -> tuple[dict[str, Any], int]:
+    try:
+        checkpoint = open_source(
+            options.uri, SourceAddresses(options.hub), options.secret, options.secret_name
+        )
+        if options.command == "headers":
+            files = write_sparse_copy(checkpoint, options.to)
+            return _document(checkpoint, sum(file.size for file in files), 0.0), 0
+        fetched = fetch(checkpoint, options.to, _log)
+        return _document(checkpoint, fetched.size, fetched.seconds), 0
+    except SourceError as error:
+        return _refusal(error.reason, error.message), EXIT_RETRY if error.is_transient else EXIT_REFUSED
+    except Exception as error:  # noqa: BLE001 - a defect of ours: the report must come all the same
+        traceback.print_exc()
+        return _refusal("InspectionFailed", f"{type(error).__name__}: {error}"), EXIT_DEFECT
+
+
+def _document(checkpoint: RemoteCheckpoint, size: int, seconds: float) -> dict[str, Any]:
+    source = {"revision": checkpoint.revision, "bytes": size, "seconds": round(seconds, 1)}
+    return {"schema": SCHEMA, "source": source}
+
+
+def _refusal(reason: SourceReason | str, message: str) -> dict[str, Any]:
+    """Return the error document; escaped, its message has four times as many bytes at most."""
+    plain = message.encode("ascii", "replace").decode()
+    return {"schema": SCHEMA, "error": {"reason": str(reason), "message": plain[:_MESSAGE_LIMIT]}}
+
+
+def _log(line: str) -> None:
+    print(line, flush=True)  # noqa: T201
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("tangram-fetch", description="Fetch a checkpoint, or its headers.")
+    parser.add_argument("command", choices=_COMMANDS, help="headers: all but the tensors; fetch: everything")
+    parser.add_argument("--uri", required=True, type=_fetched_uri, help="hf://organisation/name[@revision]")
+    parser.add_argument("--to", required=True, type=Path, help="directory to make")
+    parser.add_argument("--hub", default=SourceAddresses().hub, help="address of the hub or of a mirror")
+    parser.add_argument("--secret", type=Path, help="directory with the keys of the Secret")
+    parser.add_argument("--secret-name", default="", help="its name, for messages")
+    parser.add_argument("--termination-log", type=Path, help="file for the report")
+    return parser
+
+
+def _fetched_uri(text: str) -> ModelSource:
+    source = model_source(text)
+    if not source.is_fetched:
+        raise ValueError(f"{text} is not fetched")
+    return source

@@ -1,0 +1,204 @@
+"""Fetch the files of a checkpoint into a directory that appears when all of them are there and verified.
+
+Files come into a directory beside it, whose name has the revision, so that a fetch after a cut continues, and
+one of another revision begins anew. A file gets its name there once its size and digest are those of the
+listing. No memory is taken but that of a piece for each file that is being read.
+"""
+
+import errno
+import hashlib
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from tangram.sources.checkpoint_files import RemoteCheckpoint, RemoteFile
+from tangram.sources.errors import SourceError, SourceReason, changed, unreachable
+from tangram.sources.progress import Progress
+from tangram.sources.ranged_reads import files_of
+
+WORKERS = 4  # files at once
+ATTEMPTS = 6  # of a file in a row that bring no byte
+_PIECE = 1 << 20  # bytes that are read at once from the disk
+_PART = ".part"
+_REPORT_S = 10.0  # between two lines about the progress
+_LONGEST_PAUSE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What a fetch brought."""
+
+    size: int  # bytes of all files
+    seconds: float
+
+
+def fetch(
+    checkpoint: RemoteCheckpoint,
+    directory: Path,
+    report: Callable[[str], None],
+    clock: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+    stall_s: float | None = None,
+) -> Fetched:
+    """Make `directory` hold the files of the checkpoint. Raises SourceError; then a later call continues.
+
+    `report` gets a line about the progress now and then. `pause` waits before a read is repeated.
+    """
+    if directory.is_dir():
+        return Fetched(sum(path.stat().st_size for path in directory.iterdir()), 0.0)
+    staging = _staging(directory, checkpoint.uri)
+    files = files_of(checkpoint)
+    progress = Progress(sum(file.size for file in files), clock)
+    if stall_s is not None:
+        progress.stall_s = stall_s
+    _check_space(staging, files)
+    transfer = _Transfer(checkpoint, staging, progress, pause, threading.Event())
+    with no_space(staging):
+        transfer.run(files, report)
+        staging.rename(directory)
+        _sync(directory.parent)
+    return Fetched(progress.total, progress.seconds)
+
+
+@contextmanager
+def no_space(directory: Path) -> Iterator[None]:
+    """Turn errors of the disk of `directory` into SourceErrors."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise _full(directory, "") from None
+
+
+def _full(directory: Path, needs: str) -> SourceError:
+    text = f"the volume of {directory.parent} is full{needs}: give it more space, or name a smaller model"
+    return SourceError(SourceReason.NO_SPACE, text)
+
+
+def _staging(directory: Path, uri: str) -> Path:
+    """Return the directory of unfinished files of `uri`, and remove those of other revisions."""
+    mark = f".{directory.name}."
+    staging = directory.with_name(mark + hashlib.sha256(uri.encode()).hexdigest()[:16])
+    for other in directory.parent.glob(f"{mark}*"):
+        if other != staging:
+            shutil.rmtree(other)
+    staging.mkdir(parents=True, exist_ok=True)
+    return staging
+
+
+def _check_space(staging: Path, files: tuple[RemoteFile, ...]) -> None:
+    present = sum(path.stat().st_size for path in staging.iterdir())
+    missing = sum(file.size for file in files) - present
+    free = shutil.disk_usage(staging).free
+    if missing > free:
+        raise _full(staging, f": {missing / 1e9:.1f} GB are to come, {free / 1e9:.1f} GB are free")
+
+
+@dataclass(frozen=True, slots=True)
+class _Transfer:
+    """Files of a checkpoint on their way into the staging directory."""
+
+    checkpoint: RemoteCheckpoint
+    staging: Path
+    progress: Progress
+    pause: Callable[[float], None]
+    stopped: threading.Event  # no file begins or goes on
+
+    def run(self, files: tuple[RemoteFile, ...], report: Callable[[str], None]) -> None:
+        """Bring all files, the largest first. Raises the first error, or that of a standstill."""
+        pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="fetch")
+        ordered = sorted(files, key=lambda file: -file.size)
+        unfinished: set[Future[None]] = {pool.submit(self._bring, file) for file in ordered}
+        try:
+            while unfinished:
+                limit = min(_REPORT_S, self.progress.stall_s / 4)
+                finished, unfinished = wait(unfinished, limit, FIRST_EXCEPTION)
+                for future in finished:
+                    future.result()
+                if self.progress.is_stalled():
+                    raise self._standstill()
+                report(str(self.progress))
+        finally:
+            self.stopped.set()
+            # A read that hangs is left behind: the process ends.
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _standstill(self) -> SourceError:
+        text = f"{self.checkpoint.uri}: no data for {self.progress.stall_s:.0f} s at {self.progress}"
+        return unreachable(f"{text}; the fetch begins again where it stopped")
+
+    def _bring(self, file: RemoteFile) -> None:
+        path = self.staging / file.name
+        if path.exists():  # verified before it got its name
+            self.progress.add_present(file.size)
+            return
+        part = path.with_name(path.name + _PART)
+        attempts = 0
+        while True:
+            size = _size(part)
+            try:
+                self._continue(file, part)
+            except SourceError as error:
+                attempts = attempts + 1 if _size(part) <= size else 1
+                if not error.is_transient or attempts >= ATTEMPTS or self.stopped.is_set():
+                    raise
+                self.pause(max(error.retry_after_s, min(2.0**attempts, _LONGEST_PAUSE_S)))
+            else:
+                part.rename(path)
+                return
+
+    def _continue(self, file: RemoteFile, part: Path) -> None:
+        """Read what the part lacks, and verify the whole. Raises SourceError."""
+        hasher = file.digest.hasher(file.size) if file.digest is not None else None
+        with part.open("a+b") as stream:
+            self._reread(stream, hasher)
+            position = stream.tell()
+            for piece in self.checkpoint.read(file, position, file.size) if position < file.size else ():
+                if self.stopped.is_set():
+                    raise unreachable("another file failed")
+                stream.write(piece)
+                self.progress.add_fetched(len(piece))
+                position += len(piece)
+                if hasher is not None:
+                    hasher.update(piece)
+            stream.flush()
+            os.fsync(stream.fileno())
+        where = f"{self.checkpoint.uri}: {file.name}"
+        if position < file.size:
+            raise unreachable(
+                f"{where} was cut after {position} of {file.size} bytes; the fetch goes on from there"
+            )
+        if position > file.size or (file.digest and hasher and hasher.hexdigest() != file.digest.value):
+            part.unlink()
+            self.progress.add_fetched(-position)
+            raise changed(
+                f"{where} is not what the listing has: the next fetch reads it anew; a mirror may be stale"
+            )
+
+    def _reread(self, stream: BinaryIO, hasher: "hashlib._Hash | None") -> None:
+        stream.seek(0)
+        while piece := stream.read(_PIECE):
+            self.progress.add_present(len(piece))
+            if hasher is not None:
+                hasher.update(piece)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _sync(directory: Path) -> None:
+    """Make the name that the directory just got last through a power cut."""
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
