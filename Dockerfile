@@ -1,7 +1,8 @@
-# The images of Tangram. Targets: operator, agent, engine.
+# The images of Tangram. Targets: operator, agent, fetch, engine.
 #
 #   docker build --target operator -t tangram-operator:dev .
 #   docker build --target agent    -t tangram-agent:dev .
+#   docker build --target fetch    -t tangram-fetch:dev .
 #   docker build --target engine   -t tangram-engine:dev .
 #
 # Any builder will do: Docker with or without BuildKit, buildah, podman. Hence no `RUN --mount` and no here-documents.
@@ -120,6 +121,38 @@ USER 0:0
 ENTRYPOINT ["/opt/venv/bin/python", "-P", "-m", "tangram.partition.agent"]
 LABEL org.opencontainers.image.title="tangram-agent" \
       org.opencontainers.image.description="Gives the GPUs of its node the MIG layouts that Tangram plans" \
+      org.opencontainers.image.licenses="Apache-2.0"
+
+
+FROM base AS fetch-dependencies
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
+ARG PIP_TRUSTED_HOST
+ARG UV_DEFAULT_INDEX
+ARG UV_INDEX
+ARG UV_INSECURE_HOST
+COPY requirements/fetch.lock /opt/build/requirements/
+RUN sh /opt/build/requirements/install.sh /opt/build/requirements/fetch.lock \
+ && echo /opt/tangram > "$(/opt/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tangram.pth" \
+ && rm -f /opt/venv/.lock /opt/venv/bin/activate* /opt/venv/bin/Activate.ps1
+
+
+FROM runtime AS fetch
+COPY --from=fetch-dependencies /opt/venv /opt/venv
+RUN ["/opt/venv/bin/python", "-c", "import ctypes, ssl"]
+# What fetches, and no more: it is the one process of Tangram with the Secrets of models.
+COPY operator/tangram/__init__.py /opt/tangram/tangram/
+COPY operator/tangram/api /opt/tangram/tangram/api
+COPY operator/tangram/catalog /opt/tangram/tangram/catalog
+COPY operator/tangram/fleet /opt/tangram/tangram/fleet
+COPY operator/tangram/sources /opt/tangram/tangram/sources
+RUN ["/opt/venv/bin/python", "-c", "import compileall as c, pathlib, py_compile; [p.chmod(p.stat().st_mode & 0o755 | (0o555 if p.is_dir() else 0o444)) for p in pathlib.Path('/opt/tangram').rglob('*')]; assert c.compile_dir('/opt/tangram', quiet=1, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)"]
+ENV HF_HUB_DISABLE_TELEMETRY=1
+WORKDIR /opt/empty
+USER 65532:65532
+ENTRYPOINT ["/opt/venv/bin/python", "-P", "-m", "tangram.sources"]
+LABEL org.opencontainers.image.title="tangram-fetch" \
+      org.opencontainers.image.description="Reads and fetches checkpoints of hubs for Tangram" \
       org.opencontainers.image.licenses="Apache-2.0"
 
 

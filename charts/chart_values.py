@@ -80,6 +80,8 @@ class ImagesValues(_Section, total=False):
     """Image of the operator."""
     engine: ImageValues
     """Image of the engine."""
+    fetch: ImageValues
+    """Image of the containers that fetch models."""
     agent: ImageValues
     """Image of the node agent."""
 
@@ -247,6 +249,8 @@ class EngineNetworkValues(_Section, total=False):
     """Namespaces with NetworkPolicies for engines and Jobs; empty: watchNamespaces."""
     clients: list[NetworkPeer]
     """Pods that may send requests to engines."""
+    sourcePorts: Annotated[list[Port], Field(json_schema_extra={"uniqueItems": True})]
+    """Ports of hubs that engine pods and Jobs may connect to."""
 
 
 class NetworkPolicyValues(_Section, total=False):

@@ -22,6 +22,8 @@ WIDTH = 120
 FILLED_IN = (
     ("engineImage",),
     ("engineImagePullPolicy",),
+    ("fetchImage",),
+    ("fetchImagePullPolicy",),
     ("metricsPort",),
     ("probePort",),
     ("listenHost",),
@@ -35,7 +37,8 @@ FILLED_IN = (
 )
 # What templates read without a default. `null` for one of them takes the chart's own values away.
 REQUIRED = (
-    *("image.operator", "image.engine", "image.agent", "prometheus", "engine", "priorityClasses", "operator"),
+    *("image.operator", "image.engine", "image.fetch", "image.agent", "prometheus", "engine"),
+    *("priorityClasses", "operator"),
     *("admission", "admission.certManager"),
     *("partition", "partition.migManager", "agent", "agent.devicePlugin", "agent.devicePlugin.namespace"),
     *("agent.devicePlugin.podLabels", "agent.metrics", "leaderElection", "crds", "rbac", "networkPolicy"),

@@ -55,6 +55,7 @@ RECIPES = {
     for recipe in (
         Recipe("operator", "tangram-operator", "Dockerfile"),
         Recipe("agent", "tangram-agent", "Dockerfile"),
+        Recipe("fetch", "tangram-fetch", "Dockerfile"),
         Recipe("engine", "tangram-engine", "Dockerfile"),
         Recipe("silicon", "tangram-silicon", "e2e/images/Dockerfile"),
         Recipe("agent-of-simulated-driver", "tangram-agent-simulated", "e2e/images/Dockerfile"),
@@ -64,7 +65,7 @@ RECIPES = {
 }
 
 
-PRODUCT = ("operator", "agent", "engine")  # what an installation runs
+PRODUCT = ("operator", "agent", "fetch", "engine")  # what an installation runs
 
 
 def oci_layout() -> Path:

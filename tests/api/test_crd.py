@@ -123,6 +123,8 @@ def test_the_spec_has_exactly_the_fields_that_something_acts_on():
 
     assert {leaf for leaf in leaves if not leaf.endswith("[]")} == {
         "model.uri",
+        "model.revision",
+        "model.secretRef.name",
         "model.servedName",
         "engine.maxModelLen",
         "engine.maxRunningRequests",

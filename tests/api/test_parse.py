@@ -132,7 +132,7 @@ def test_what_is_no_number_is_refused(path, number):
 def test_a_field_of_a_newer_version_is_ignored():
     obj = {
         "metadata": {"name": "a"},
-        "spec": {"model": {"uri": "image:///m", "revision": "7"}, "fallback": "b"},
+        "spec": {"model": {"uri": "image:///m", "adapters": ["7"]}, "fallback": "b"},
     }
 
     assert isinstance(parse(stored(obj)), Intent)

@@ -122,6 +122,7 @@ def _stage(target, base="runtime"):
     ("target", "code", "user"),
     [
         ("operator", "operator/tangram", "65532:65532"),
+        ("fetch", "operator/tangram", "65532:65532"),
         ("engine", "engine/tangram_engine", "65532:65532"),
         # A capability that a pod adds is effective for root alone.
         ("agent", "operator/tangram", "0:0"),
@@ -140,26 +141,28 @@ def test_dependencies_lie_below_the_code_and_only_the_agent_is_root(target, code
     assert '"-P"' in stage
 
 
-def test_the_agents_image_holds_the_code_that_the_agent_imports_and_no_other_package(tmp_path):
+@pytest.mark.parametrize(
+    ("target", "command"), [("agent", "tangram.partition.agent.command"), ("fetch", "tangram.sources.command")]
+)
+def test_an_image_of_a_part_holds_the_code_that_it_imports_and_no_other_package(tmp_path, target, command):
     copies = re.findall(
         r"^COPY (operator/tangram\S+|engine/tangram_http) /opt/tangram/(tangram\S*)$",
-        _stage("agent"),
+        _stage(target),
         re.MULTILINE,
     )
     (tmp_path / "tangram").mkdir()
-    for source, target in copies:
+    for source, place in copies:
         if (ROOT / source).is_dir():
-            shutil.copytree(ROOT / source, tmp_path / target, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(ROOT / source, tmp_path / place, ignore=shutil.ignore_patterns("__pycache__"))
         else:
-            shutil.copy(ROOT / source, tmp_path / target)
+            shutil.copy(ROOT / source, tmp_path / place)
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-        "import tangram, tangram.partition.agent.command as command\n"
-        "assert command.__file__.startswith(sys.path[0]), command.__file__\n"
-        "shared = sys.modules['tangram_http']\n"
-        "assert shared.__file__.startswith(sys.path[0]), shared.__file__\n"
-        "names = {name.split('.')[1] for name in sys.modules if name.startswith('tangram.')}\n"
-        "print(*names, shared.__name__)\n"
+        f"import tangram, {command} as command\n"
+        "own = {name: module for name, module in sys.modules.items() if name.startswith('tangram')}\n"
+        "assert all(module.__file__.startswith(sys.path[0]) for module in own.values())\n"
+        "names = {name.split('.')[1] for name in own if name.startswith('tangram.')}\n"
+        "print(*names, *{name for name in own if name == 'tangram_http'})\n"
         "command.main(['--help'])\n"
     )
     done = subprocess.run(
@@ -167,8 +170,8 @@ def test_the_agents_image_holds_the_code_that_the_agent_imports_and_no_other_pac
     )
     assert done.returncode == 0, done.stderr
     imported, _, usage = done.stdout.partition("\n")
-    assert "usage: tangram-agent" in usage
-    copied = {Path(target).stem for _, target in copies}
+    assert f"usage: tangram-{target}" in usage
+    copied = {Path(place).stem for _, place in copies}
     assert copied - {"tangram"} == set(imported.split())
 
 

@@ -334,6 +334,8 @@ mig-7g.40gb mig-7g.80gb mig-7g.94gb
 {{- define "tangram.config" -}}
 engineImage: {{ include "tangram.image" (dict "root" $ "image" .Values.image.engine) | quote }}
 engineImagePullPolicy: {{ .Values.image.engine.pullPolicy }}
+fetchImage: {{ include "tangram.image" (dict "root" $ "image" .Values.image.fetch) | quote }}
+fetchImagePullPolicy: {{ .Values.image.fetch.pullPolicy }}
 defaultPriorityClassName: {{ include "tangram.defaultPriorityClassName" . | quote }}
 engine: {{ toJson (merge (dict "runAsUser" .Values.engine.runAsUser) .Values.engine) }}
 leaderElection: {{ toJson (merge (dict "namespace" .Release.Namespace "name" (include "tangram.fullname" .)) .Values.leaderElection) }}
@@ -345,7 +347,7 @@ prometheusRule: {{ toJson (omit .Values.prometheusRule "enabled") }}
 {{- if include "tangram.admission" . }}
 admission: {certificateFolder: /etc/tangram-admission, predictions: {{ .Values.admission.predictions }}}
 {{- end }}
-{{- range $section, $values := pick .Values "advice" "partition" "prices" "scaling" "scheduling" "scrape" "watchNamespaces" }}
+{{- range $section, $values := pick .Values "advice" "models" "partition" "prices" "scaling" "scheduling" "scrape" "watchNamespaces" }}
 {{ $section }}: {{ toJson $values }}
 {{- end }}
 {{- end }}

@@ -18,7 +18,7 @@ from tangram.api.llm_deployment.evaluation import (
     evaluations_from_status,
     parse_evaluation,
 )
-from tangram.api.llm_deployment.facts import facts_from_status, parse_report
+from tangram.api.llm_deployment.facts import facts_from_status, parse_pin, parse_report, pin_from_status
 from tangram.api.llm_deployment.parse import parse
 from tangram.api.llm_deployment.source import ModelSource, model_source
 from tangram.api.pool import parse_pool, pool_in_force
@@ -41,10 +41,12 @@ __all__ = [
     "parse",
     "parse_evaluation",
     "parse_gpu_node",
+    "parse_pin",
     "parse_pool",
     "parse_priority_class",
     "parse_quota",
     "parse_report",
+    "pin_from_status",
     "pool_in_force",
     "priority_classes",
     "with_priority",

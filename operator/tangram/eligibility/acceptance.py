@@ -80,7 +80,9 @@ def specs_in_force(
             or not is_inspected(last)
         ):
             return intent
-        return replace(last, next_model_uri=intent.model_uri, keeps_name=True)
+        return replace(
+            last, next_model_uri=intent.model_uri, next_model_secret=intent.model_secret, keeps_name=True
+        )
 
     def in_force(intent: ParsedIntent, why_not: Acceptance) -> ParsedIntent:
         message = why_not.message.replace(f"; {REPLICAS_STAY}", "")

@@ -26,6 +26,10 @@ class Reason(StrEnum):
     INVALID_CHECKPOINT = "InvalidCheckpoint"
     UNKNOWN_ARCHITECTURE = "UnknownArchitecture"
     INSPECTION_FAILED = "InspectionFailed"
+    ACCESS_DENIED = "AccessDenied"
+    SOURCE_UNREACHABLE = "SourceUnreachable"
+    SOURCE_CHANGED = "SourceChanged"
+    NO_SPACE = "NoSpace"
     # Placed
     PLACED = "Placed"
     INSUFFICIENT_CAPACITY = "InsufficientCapacity"

@@ -113,7 +113,7 @@ class Intent:
     name: str
     generation: int
     created_at: float  # seconds since the epoch
-    model_uri: str  # image:///dir or pvc://claim/dir
+    model_uri: str  # image:///dir, pvc://claim/dir or hf://organisation/name[@revision]
     served_name: str
     max_model_len: int | None  # None: that of the checkpoint
     max_running_requests: int
@@ -146,6 +146,8 @@ class Intent:
     keeps_name: bool = False  # it has been accepted with its served name
     # model_uri of the present spec, where its checkpoint is not known and the last accepted spec is in force.
     next_model_uri: str | None = None
+    model_secret: str = ""  # Secret of its namespace that a repository is read with; empty: none
+    next_model_secret: str = ""  # likewise, of the present spec
     warnings: tuple[str, ...] = ()  # about what is accepted
     replicas: int | None = None  # set from outside; None: the scaling law decides
     replicas_set_by: FieldManager | None = None  # of `replicas`; None: unknown

@@ -6,7 +6,7 @@ from tangram.fleet.evaluation import EvaluationKey
 from tangram.fleet.intent import Spread
 from tangram.fleet.pool import NodeSelector
 from tangram.fleet.shape import Shape
-from tangram.fleet.snapshot import BackOff, CheckpointFacts, FactsKey, Fault
+from tangram.fleet.snapshot import BackOff, CheckpointFacts, FactsKey, Fault, PinnedRevision
 
 ANYWHERE = Spread()
 
@@ -38,6 +38,7 @@ class ApplyDeployment:
     # Its pods may run on nodes without a product label, too, that have all labels of one of these: the
     # selectors of GPUPools that declare the SKU, sorted.
     declared: tuple[NodeSelector, ...] = ()
+    pin: PinnedRevision | None = None  # what its pods fetch; None: its checkpoint is in the cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,8 @@ class StartInspection:
 
     owner_uid: str
     key: FactsKey
+    secret: str = ""  # Secret of its namespace with the credentials of a repository; empty: none
+    revision: str = ""  # that a repository was pinned to before; empty: the one that its URI names now
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,7 @@ class StartEvaluation:
     products: tuple[str, ...]
     node_selectors: tuple[NodeSelector, ...] = ()
     declared: tuple[NodeSelector, ...] = ()
+    pin: PinnedRevision | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,6 +121,14 @@ class FactsKey:
 
 
 @dataclass(frozen=True, slots=True)
+class PinnedRevision:
+    """The revision of a repository that was inspected, and that pods fetch."""
+
+    revision: str  # names the same bytes for ever: a commit
+    size: int  # bytes that a pod fetches
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointFacts:
     """What `tangram-engine inspect` found in a checkpoint. Bytes are those of the stored tensors."""
 
@@ -140,13 +148,14 @@ class CheckpointFacts:
     tied_embeddings: bool
     attention_bias: bool  # whether the projections of queries, keys and values have biases
     qk_norm: bool  # whether queries and keys are normalised by head
+    pin: PinnedRevision | None = None  # of a checkpoint that pods fetch
 
 
 @dataclass(frozen=True, slots=True)
 class InspectionFailure:
     """Why a checkpoint cannot be served: a user error, with what to do."""
 
-    reason: str  # NotFound | InvalidCheckpoint | UnknownArchitecture | InspectionFailed
+    reason: str  # NotFound | InvalidCheckpoint | UnknownArchitecture | InspectionFailed | one of a source
     message: str
     at: float  # seconds since the epoch
 
@@ -263,6 +272,8 @@ class FleetSnapshot:
     claims: tuple[Claim, ...] = ()
     workloads: tuple[Workload, ...] = ()
     facts: tuple[tuple[FactsKey, CheckpointFacts], ...] = ()  # recorded in the status of LLMDeployments
+    # (namespace, model.uri) -> the revision that it was pinned to, as statuses record it, sorted
+    pins: tuple[tuple[tuple[str, str], str], ...] = ()
     inspections: tuple[Inspection, ...] = ()
     reports: tuple[tuple[EvaluationKey, EvaluationReport], ...] = ()  # recorded in statuses, like `facts`
     evaluations: tuple[Evaluation, ...] = ()  # evaluate Jobs

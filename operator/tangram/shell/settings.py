@@ -330,6 +330,13 @@ class EnginePodSettings(SettingsSection):
         return self
 
 
+class ModelSettings(SettingsSection):
+    """Where checkpoints are that pods fetch."""
+
+    hub_endpoint: str = Field(default="https://huggingface.co", pattern=r"^https?://[^\s/@?#]+(/[^\s@?#]*)?$")
+    """Address of the hub of hf:// models, or of a mirror of it."""
+
+
 class ProcessSettings(SettingsSection):
     """The operator itself: its rounds and its log."""
 
@@ -361,6 +368,12 @@ class Settings(SettingsSection):
     """Image of engine pods and of inspect and evaluate Jobs."""
     engine_image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     """imagePullPolicy of the engine image."""
+    fetch_image: str = ""
+    """Image of the containers that fetch checkpoints; empty: hf:// models are not accepted."""
+    fetch_image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    """imagePullPolicy of the fetch image."""
+    models: ModelSettings = ModelSettings()
+    """Where checkpoints are that pods fetch."""
     engine: EnginePodSettings = EnginePodSettings()
     """Pods that serve models."""
     operator: ProcessSettings = ProcessSettings()

@@ -56,7 +56,7 @@ def _run(options: argparse.Namespace) -> tuple[dict[str, Any], int]:
 
 
 def _document(checkpoint: RemoteCheckpoint, size: int, seconds: float) -> dict[str, Any]:
-    source = {"revision": checkpoint.revision, "bytes": size, "seconds": round(seconds, 1)}
+    source = {"revision": checkpoint.revision, "size": size, "seconds": round(seconds, 1)}
     return {"schema": SCHEMA, "source": source}
 
 

@@ -1,21 +1,33 @@
 """Checkpoint facts on the wire: the report of `tangram-engine inspect`, and their place in the status."""
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictBool, StrictInt, StrictStr, ValidationError
 from pydantic.alias_generators import to_camel
 
-from tangram.api.common.base import APIModel
+from tangram.api.common.base import APIModel, optional
+from tangram.api.llm_deployment.source import REVISION_PATTERN
 from tangram.catalog import InputError
-from tangram.fleet import CheckpointFacts, FactsKey, InspectionFailure
+from tangram.fleet import CheckpointFacts, FactsKey, InspectionFailure, PinnedRevision
 
 _MESSAGE_LIMIT = 1000
-REASONS = ("NotFound", "InvalidCheckpoint", "UnknownArchitecture")
+_OF_SOURCES = ("AccessDenied", "SourceUnreachable", "SourceChanged", "NoSpace")
+REASONS = ("NotFound", "InvalidCheckpoint", "UnknownArchitecture", *_OF_SOURCES)
 
 Count = Annotated[StrictInt, Field(ge=1, le=2**31 - 1)]
 Bytes = Annotated[StrictInt, Field(ge=1, le=2**53)]
+
+
+class Pin(APIModel):
+    """The revision of a repository that was inspected, and that pods fetch."""
+
+    revision: StrictStr = Field(
+        min_length=1, max_length=128, description="Names the same bytes for ever: a commit."
+    )
+    size: Annotated[StrictInt, Field(ge=0, le=2**53)] = Field(description="Bytes that a pod fetches.")
 
 
 class Facts(APIModel):
@@ -47,10 +59,12 @@ class Facts(APIModel):
         description="Whether the projections of queries, keys and values have biases."
     )
     qk_norm: StrictBool = Field(description="Whether queries and keys are normalised by head.")
+    pin: Pin | None = optional("The revision that was inspected, of a checkpoint that pods fetch.")
 
     def to_noun(self) -> CheckpointFacts:
         """Return the same facts as the planner's type."""
-        return CheckpointFacts(**self.model_dump())
+        pin = None if self.pin is None else PinnedRevision(self.pin.revision, self.pin.size)
+        return CheckpointFacts(**self.model_dump(exclude={"pin"}), pin=pin)
 
 
 class _Failure(APIModel):
@@ -62,6 +76,15 @@ class _Report(APIModel):
     schema_: Literal[1] = Field(alias="schema")
     facts: Facts | None = None
     error: _Failure | None = None
+
+
+def parse_pin(text: str) -> PinnedRevision | None:
+    """Read the report of a fetch; None: there is none, or none of a fetch that succeeded."""
+    try:
+        pin = Pin.model_validate(json.loads(text)["source"])
+    except (ValueError, TypeError, KeyError, RecursionError):  # ValidationError is a ValueError
+        return None
+    return PinnedRevision(pin.revision, pin.size)
 
 
 def parse_report(text: str, at: float) -> CheckpointFacts | InspectionFailure:
@@ -88,6 +111,15 @@ def parse_report(text: str, at: float) -> CheckpointFacts | InspectionFailure:
     return InspectionFailure(
         reason, report.error.message[:_MESSAGE_LIMIT] or "the inspect Job gave no reason", at
     )
+
+
+def pin_from_status(obj: Mapping[str, Any]) -> tuple[tuple[str, str], str] | None:
+    """Return namespace, `model.uri` and the revision that the status of an LLMDeployment has for them."""
+    model = (obj.get("status") or {}).get("model") or {}
+    uri, revision = model.get("uri"), model.get("revision")
+    if not (isinstance(uri, str) and isinstance(revision, str) and re.fullmatch(REVISION_PATTERN, revision)):
+        return None
+    return (obj["metadata"]["namespace"], uri), revision
 
 
 def facts_from_status(obj: Mapping[str, Any]) -> tuple[FactsKey, CheckpointFacts] | None:

@@ -13,16 +13,21 @@ from tangram.api.llm_deployment.lengths import LengthsSpec
 from tangram.api.llm_deployment.pod_metadata import metadata_refusal
 from tangram.api.llm_deployment.replicas_set_by import replicas_set_by
 from tangram.api.llm_deployment.revision import revision
+from tangram.api.llm_deployment.source import LONGEST_URI, REVISION_HELP, REVISION_PATTERN, model_source
 from tangram.api.llm_deployment.spec import (
     LLM_DEPLOYMENT_NAME_PATTERN,
     LONGER_THAN_CONTEXT,
     LONGEST_LLM_DEPLOYMENT_NAME,
     MIN_ABOVE_MAX,
     NAME_HELP,
+    REVISION_OF_REPOSITORY,
+    REVISION_TWICE,
+    SECRET_OF_REPOSITORY,
     SERVED_NAME_HELP,
     SERVED_NAME_PATTERN,
     TENSOR_PARALLEL_ON_SLICES,
     LLMDeploymentSpec,
+    ModelSpec,
     ObjectiveSpec,
     PlacementSpec,
     ScalingSpec,
@@ -63,6 +68,7 @@ _LENGTHS = (
 )
 _SLICES = ((*_PLACEMENT, "mig"), (*_PLACEMENT, "tensorParallel"))
 _NAME = re.compile(LLM_DEPLOYMENT_NAME_PATTERN.strip("^$"))
+_REVISION = re.compile(REVISION_PATTERN.strip("^$"))
 _SERVED_NAME = re.compile(SERVED_NAME_PATTERN.strip("^$"))
 
 
@@ -99,7 +105,8 @@ def parse(
     spread, api_keys = spec.placement.spread or SpreadSpec(), spec.engine.api_key_secret_ref
     intent = Intent(
         **identity,
-        model_uri=spec.model.uri,
+        model_uri=_pinnable_uri(spec.model),
+        model_secret="" if spec.model.secret_ref is None else spec.model.secret_ref.name,
         served_name=spec.model.served_name or meta["name"],
         max_model_len=spec.engine.max_model_len,
         max_running_requests=spec.engine.max_running_requests,
@@ -143,6 +150,11 @@ def _bounds(scaling: ScalingSpec, replicas: int | None) -> tuple[int, int]:
     return fewest, fewest if scaling.max_replicas is None else scaling.max_replicas
 
 
+def _pinnable_uri(model: ModelSpec) -> str:
+    """Return `model.uri` with `model.revision`."""
+    return model.uri if model.revision is None else model_source(model.uri).at(model.revision)
+
+
 class _SpecProblem(NamedTuple):
     """A rule that a spec breaks."""
 
@@ -160,12 +172,31 @@ def _problem(name: str, spec: LLMDeploymentSpec) -> _SpecProblem | None:
     if scaling.max_replicas is not None and scaling.min_replicas > scaling.max_replicas:
         low, high = scaling.min_replicas, scaling.max_replicas
         return _SpecProblem(f"spec.{MIN_ABOVE_MAX} ({low} > {high})", _MIN_AND_MAX)
+    if problem := _model_problem(spec.model):
+        return problem
     lengths = (spec.traffic.input_tokens, spec.traffic.output_tokens)
     expected = sum(length.expected for length in lengths if length is not None)
     if spec.engine.max_model_len is not None and expected > spec.engine.max_model_len:
         text = f"spec.{LONGER_THAN_CONTEXT} ({expected} > {spec.engine.max_model_len})"
         return _SpecProblem(text, _LENGTHS)
     return _placement_problem(spec.placement)
+
+
+def _model_problem(model: ModelSpec) -> _SpecProblem | None:
+    is_repository, has_revision = model_source(model.uri).is_fetched, model.revision is not None
+    uri, revision, secret = (("spec", "model", name) for name in ("uri", "revision", "secretRef"))
+    if has_revision and not is_repository:
+        return _SpecProblem(f"spec.{REVISION_OF_REPOSITORY}", (revision, uri))
+    if has_revision and model_source(model.uri).revision:
+        return _SpecProblem(f"spec.{REVISION_TWICE}", (revision, uri))
+    if has_revision and not _REVISION.fullmatch(model.revision or ""):
+        return _SpecProblem(f"spec.model.revision {REVISION_HELP}", (revision,))
+    if len(_pinnable_uri(model)) > LONGEST_URI:
+        text = f"spec.model.uri and model.revision have more than {LONGEST_URI} characters: shorten them"
+        return _SpecProblem(text, (uri, revision))
+    if model.secret_ref is not None and not is_repository:
+        return _SpecProblem(f"spec.{SECRET_OF_REPOSITORY}", (secret, uri))
+    return None
 
 
 def _placement_problem(placement: PlacementSpec) -> _SpecProblem | None:

@@ -26,8 +26,8 @@ def _matching(pattern: str, message: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-class SecretKeySpec(APIModel):
-    """A key of a Secret of this namespace."""
+class SecretRefSpec(APIModel):
+    """A Secret of this namespace."""
 
     name: Annotated[StrictStr, _matching(_NAME_PATTERN, _NAME_HELP)] = Field(
         min_length=1,
@@ -35,6 +35,11 @@ class SecretKeySpec(APIModel):
         description="Name of the Secret, in the namespace of this object.",
         json_schema_extra=validations(rule(f"self.matches(r'{_NAME_PATTERN}')", _NAME_HELP)),
     )
+
+
+class SecretKeySpec(SecretRefSpec):
+    """A key of a Secret of this namespace."""
+
     key: Annotated[StrictStr, _matching(_KEY_PATTERN, _KEY_HELP)] = Field(
         default="api-keys",
         min_length=1,

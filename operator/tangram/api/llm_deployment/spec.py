@@ -24,8 +24,14 @@ from tangram.api.llm_deployment.evaluation import PrecisionToleranceSpec
 from tangram.api.llm_deployment.host_resources import HostResourcesSpec
 from tangram.api.llm_deployment.lengths import LENGTHS_RULES, LengthsSpec
 from tangram.api.llm_deployment.pod_metadata import PodMetadataSpec
-from tangram.api.llm_deployment.secret_key import SecretKeySpec
-from tangram.api.llm_deployment.source import URI_HELP, URI_PATTERN, model_source
+from tangram.api.llm_deployment.secret_key import SecretKeySpec, SecretRefSpec
+from tangram.api.llm_deployment.source import (
+    REVISION_HELP,
+    REVISION_PATTERN,
+    URI_HELP,
+    URI_PATTERN,
+    model_source,
+)
 from tangram.fleet import (
     DEFAULT_PERCENTILE,
     DEFAULT_REQUEST_S,
@@ -69,9 +75,25 @@ class ModelSpec(APIModel):
         min_length=1,
         max_length=512,
         description="Where the checkpoint lies: a directory with config.json, tokenizer and safetensors "
-        "files. image:///dir is a directory inside the engine image. pvc://claim/dir is a directory on a "
-        "PersistentVolumeClaim of this namespace, mounted read-only.",
+        "files. hf://organisation/name[@revision] is a repository of a hub: its facts are read first, and "
+        "each pod fetches it before it starts. pvc://claim/dir is a directory on a PersistentVolumeClaim of "
+        "this namespace, mounted read-only. image:///dir is a directory inside the engine image.",
         json_schema_extra=validations(rule(f"self.matches(r'{URI_PATTERN}')", f"model.uri {URI_HELP}")),
+    )
+    revision: StrictStr | None = optional(
+        "Branch, tag or commit of a repository, instead of one in model.uri. A name that moves is pinned to "
+        "the commit that it means when the checkpoint is inspected: status.model.revision. Default: the "
+        "default branch.",
+        min_length=1,
+        max_length=128,
+        json_schema_extra=validations(
+            rule(f"self.matches(r'{REVISION_PATTERN}')", f"model.revision {REVISION_HELP}")
+        ),
+    )
+    secret_ref: SecretRefSpec | None = optional(
+        "Secret of this namespace with what a repository demands of its readers: key token (or HF_TOKEN) "
+        "with a token of the hub. It is read by the pods that inspect and fetch, not by Tangram. Default: "
+        "the repository is public."
     )
     served_name: StrictStr | None = optional(
         "The model name that clients send in requests, and the label model_name of its metrics. It must "
@@ -266,6 +288,14 @@ class ScalingSpec(APIModel):
 _SHOW_DEFAULTS: dict[str, JsonValue] = {"default": {}}
 
 
+REVISION_OF_REPOSITORY = "model.revision is of a repository: model.uri must begin with hf://"
+REVISION_TWICE = "model.uri has a revision already: remove it there, or remove model.revision"
+SECRET_OF_REPOSITORY = "model.secretRef is for a repository: model.uri must begin with hf://"  # noqa: S105
+_MODEL_RULES = validations(
+    rule("!has(self.revision) || self.uri.startsWith('hf://')", REVISION_OF_REPOSITORY),
+    rule("!has(self.revision) || !self.uri.contains('@')", REVISION_TWICE),
+    rule("!has(self.secretRef) || self.uri.startsWith('hf://')", SECRET_OF_REPOSITORY),
+)
 _PLACEMENT_RULES = validations(
     rule(
         "!has(self.allowedSKUs) || !has(self.deniedSKUs) || !self.allowedSKUs.exists(sku, sku in "
@@ -283,7 +313,10 @@ _PLACEMENT_RULES = validations(
 class LLMDeploymentSpec(APIModel):
     """The desired state of an LLMDeployment."""
 
-    model: ModelSpec = Field(description="The checkpoint to serve, and its name in requests of clients.")
+    model: ModelSpec = Field(
+        description="The checkpoint to serve, and its name in requests of clients.",
+        json_schema_extra=_MODEL_RULES,
+    )
     engine: EngineSpec = Field(
         default_factory=EngineSpec,
         description="Settings of the inference engine, the same for each replica.",

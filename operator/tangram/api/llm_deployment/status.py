@@ -46,6 +46,10 @@ class ModelStatus(APIModel):
 
     uri: Reference = Field(description="The model.uri that was inspected.")
     engine_image: Reference = Field(description="The engine image that inspected it.")
+    revision: ShortText | None = optional(
+        "The revision that a branch or tag of model.uri was pinned to. Pods fetch it, whatever the name "
+        "means since. A change of model.revision pins another one, and replaces the pods."
+    )
     next_uri: Reference | None = optional(
         "The model.uri of the present spec, while its checkpoint is not known and the last accepted spec is "
         "in force.",

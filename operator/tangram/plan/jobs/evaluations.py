@@ -185,7 +185,8 @@ def _start(
     if not nodes:
         return f"its evaluation waits for a node with {shape.sku}"
     devices.free[free[0]] -= 1
-    return StartEvaluation(uid, key, shape, nodes.products, nodes.selectors, nodes.declared)
+    pin = demand.facts.pin
+    return StartEvaluation(uid, key, shape, nodes.products, nodes.selectors, nodes.declared, pin)
 
 
 def _running(candidate: Rejection, job: Evaluation | None, refusal: str) -> str:

@@ -26,6 +26,8 @@ RETRY_AFTER_S = {
     Reason.INSPECTION_FAILED: 60.0,
     Reason.INVALID_CHECKPOINT: 300.0,
     Reason.UNKNOWN_ARCHITECTURE: 300.0,
+    Reason.ACCESS_DENIED: 300.0,  # a person changes the Secret, or accepts the terms
+    Reason.SOURCE_UNREACHABLE: 60.0,
 }
 _DEFAULT_RETRY_S = 60.0
 
@@ -47,6 +49,7 @@ class Inspections:
     recorded: Mapping[FactsKey, CheckpointFacts]
     best: Mapping[FactsKey, Inspection]  # the most useful Job of each checkpoint
     jobs: tuple[Inspection, ...]  # all, sorted
+    pins: Mapping[tuple[str, str], str]  # (namespace, model.uri) -> pinned revision
 
 
 def observe_inspections(snapshot: FleetSnapshot) -> Inspections:
@@ -56,7 +59,7 @@ def observe_inspections(snapshot: FleetSnapshot) -> Inspections:
     for inspection in sorted(snapshot.inspections, key=_usefulness):
         best.setdefault(inspection.key, inspection)
     jobs = sorted(snapshot.inspections, key=lambda i: (i.namespace, i.job_name, i.job_uid))
-    return Inspections(snapshot.engine_image, recorded, best, tuple(jobs))
+    return Inspections(snapshot.engine_image, recorded, best, tuple(jobs), dict(snapshot.pins))
 
 
 def key_of(intent: Intent, engine_image: str) -> FactsKey:
@@ -105,13 +108,20 @@ def inspection_actions(
 ) -> list[Action]:
     """Return which inspect Jobs to delete and which to start.
 
+    A repository keeps the revision that it was pinned to: another engine image inspects the same bytes.
+
     `active` LLMDeployments are accepted and not paused; the `idle` ones are left as they are, with their
     Jobs.
     """
     owners: dict[FactsKey, str] = {}
+    secrets: dict[FactsKey, str] = {}
     for intent in active:
-        owners.setdefault(key_of(intent, inspections.engine_image), intent.uid)
-        owners.setdefault(next_key(intent, inspections.engine_image), intent.uid)
+        key, awaited = (of(intent, inspections.engine_image) for of in (key_of, next_key))
+        owners.setdefault(key, intent.uid)
+        secrets.setdefault(key, intent.model_secret)
+        if awaited != key:
+            owners.setdefault(awaited, intent.uid)
+            secrets.setdefault(awaited, intent.next_model_secret)
     left_alone = {next_key(intent, inspections.engine_image) for intent in idle} - set(owners)
     actions: list[Action] = []
     for job in inspections.jobs:
@@ -121,7 +131,11 @@ def inspection_actions(
             owner = owners.get(job.key, "")
             actions.append(FinishInspection(owner, job.namespace, job.job_name, job.job_uid))
     uninspected = owners.keys() - inspections.recorded.keys() - inspections.best.keys()
-    return actions + [StartInspection(uid, key) for key, uid in owners.items() if key in uninspected]
+    return actions + [
+        StartInspection(uid, key, secrets[key], inspections.pins.get((key.namespace, key.uri), ""))
+        for key, uid in owners.items()
+        if key in uninspected
+    ]
 
 
 def _may_retry(job: Inspection, now: float) -> bool:
@@ -138,6 +152,8 @@ def _describe(intent: Intent, facts: CheckpointFacts) -> str:
     weights = facts.weight_bytes
     size = f"{weights / 1e9:.2f} GB" if weights >= 1e9 else f"{weights / 1e6:.1f} MB"
     text = f"{facts.architecture}, {facts.layers} layers, {size} of {facts.dtype}"
+    if facts.pin is not None:
+        text += f", pinned to {facts.pin.revision}"
     if intent.max_model_len is not None and intent.max_model_len > facts.max_position_embeddings:
         served = f"{model_length(facts, intent.max_model_len)} is served"
         text += f"; engine.maxModelLen {intent.max_model_len} is above what it was made for, {served}"

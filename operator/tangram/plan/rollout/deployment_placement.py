@@ -128,5 +128,6 @@ def _apply(
             intent.spread,
             nodes.selectors,
             nodes.declared,
+            demand.facts.pin,
         ),
     )

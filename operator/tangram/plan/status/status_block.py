@@ -191,6 +191,8 @@ def _model(
     facts = inputs.decision.facts or dict(snapshot.facts).get(key_of(inputs.intent, snapshot.engine_image))
     block: dict[str, Any] = {"uri": inputs.intent.model_uri, "engineImage": snapshot.engine_image}
     block |= {"facts": to_json(facts, camel)} if facts else {}
+    pin = facts.pin.revision if facts and facts.pin else _recorded_pin(inputs.intent, snapshot)
+    block |= {"revision": pin} if pin else {}
     block |= {} if inputs.intent.next_model_uri is None else {"nextURI": inputs.intent.next_model_uri}
     evaluated = [
         evaluation_block(key, report)
@@ -199,6 +201,11 @@ def _model(
         and (facts is None or key.digest == facts.digest)
     ]
     return block | ({"evaluations": evaluated[:_MAX_ITEMS]} if evaluated else {})
+
+
+def _recorded_pin(intent: Intent, snapshot: FleetSnapshot) -> str | None:
+    """Return the revision that stays pinned while another engine image inspects the checkpoint."""
+    return dict(snapshot.pins).get((intent.namespace, intent.model_uri))
 
 
 def _placement(inputs: ConditionInputs, advice: Advice | None) -> dict[str, Any] | None:

@@ -36,11 +36,14 @@ def engine_template(
 ) -> Object:
     """Return the pod template of one variant; `common_labels` are on the pods of every variant."""
     source = model_source(intent.model_uri)
+    pin, secret = action.pin, intent.model_secret
+    container = _engine_container(intent, action, settings, source)
     pod = pod_fields.gpu_pod_fields(action, settings) | {
         "terminationGracePeriodSeconds": intent.termination_grace_s,
-        "containers": [_engine_container(intent, action, settings, source)],
+        **pod_fields.init_containers(source, pin, secret, container["resources"], settings),
+        "containers": [container],
         "volumes": [
-            *pod_fields.volumes(source, settings),
+            *pod_fields.volumes(source, settings, pin, secret),
             _shared_memory(settings),
             *_api_keys_volume(intent),
         ],

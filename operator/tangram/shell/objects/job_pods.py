@@ -1,27 +1,33 @@
 """The pods of inspect and evaluate Jobs: they report in their termination message. Pure."""
 
-from tangram.api import model_source
+from tangram.api import ModelSource, model_source
 from tangram.eligibility.devices.tolerations import inspect_tolerations
-from tangram.fleet import FactsKey, Intent, StartEvaluation
+from tangram.fleet import FactsKey, Intent, PinnedRevision, StartEvaluation
 from tangram.kube.kinds import Object
 from tangram.shell.objects import pod_fields
+from tangram.shell.objects.fetch_container import TERMINATION_LOG
 from tangram.shell.settings import Settings
 
 # `tangram-engine inspect` keeps its processes below (MEMORY_LIMIT, LOAD_MEMORY and TEXT_MEMORY there).
 INSPECT_MEMORY = "1Gi"
 REJECTED = 3  # exit code of `tangram-engine inspect` and `evaluate` where a retry cannot help
 GRACE_S = 2  # there are no requests to finish
-TERMINATION_LOG = "/dev/termination-log"
 
 
-def inspect_pod(key: FactsKey, settings: Settings) -> Object:
-    """Return the spec of the pod that reads the checkpoint of `key` and reports its facts."""
+def inspect_pod(key: FactsKey, settings: Settings, secret: str = "", revision: str = "") -> Object:
+    """Return the spec of the pod that reads the checkpoint of `key` and reports its facts.
+
+    A repository is read with `secret`, at `revision` instead of the one that its URI names.
+    """
     resources = {
         "requests": {"cpu": "100m", "memory": "256Mi"},
         "limits": {"cpu": "1", "memory": INSPECT_MEMORY},
     }
+    source = model_source(key.uri)
+    if source.is_fetched and revision:
+        source = model_source(source.at(revision))
     return pod_fields.common_fields(settings) | {
-        **_job_fields("inspect", key.engine_image, key.uri, (), resources, settings),
+        **_job_fields("inspect", key.engine_image, source, (), resources, settings, secret=secret),
         # In a cluster of GPU nodes only, it runs beside engines.
         "tolerations": [dict(toleration) for toleration in inspect_tolerations(settings.engine.tolerations)],
     }
@@ -34,15 +40,28 @@ def evaluate_pod(intent: Intent, action: StartEvaluation, settings: Settings) ->
     options = ("--quantize", action.key.precision)
     resources = pod_fields.resources(intent, action.shape, settings)
     return pod_fields.gpu_pod_fields(action, settings) | _job_fields(
-        "evaluate", settings.engine_image, action.key.uri, options, resources, settings
+        "evaluate",
+        settings.engine_image,
+        model_source(action.key.uri),
+        options,
+        resources,
+        settings,
+        action.pin,
+        intent.model_secret,
     )
 
 
 def _job_fields(
-    command: str, image: str, uri: str, options: tuple[str, ...], resources: Object, settings: Settings
+    command: str,
+    image: str,
+    source: ModelSource,
+    options: tuple[str, ...],
+    resources: Object,
+    settings: Settings,
+    pin: PinnedRevision | None = None,
+    secret: str = "",
 ) -> Object:
     """Return the fields of a pod that runs one command of the engine image on a checkpoint."""
-    source = model_source(uri)
     container = {
         "name": command,
         "image": image,
@@ -57,6 +76,7 @@ def _job_fields(
     return {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": GRACE_S,
+        **pod_fields.init_containers(source, pin, secret, resources, settings),
         "containers": [container],
-        "volumes": pod_fields.volumes(source, settings),
+        "volumes": pod_fields.volumes(source, settings, pin, secret),
     }

@@ -5,8 +5,9 @@ clusters rewrite images to their mirrors. The result of a forged Job counts in i
 """
 
 import json
+from dataclasses import replace
 
-from tangram.api import parse_evaluation, parse_report
+from tangram.api import parse_evaluation, parse_pin, parse_report
 from tangram.fleet import (
     CheckpointFacts,
     Evaluation,
@@ -20,9 +21,12 @@ from tangram.fleet import (
 from tangram.fleet.times import epoch_or
 from tangram.kube import kinds
 from tangram.kube.kinds import Object, annotations_of, uid_of
+from tangram.shell.objects.fetch_container import NAME as FETCH
 from tangram.shell.objects.job_pods import INSPECT_MEMORY
 from tangram.shell.objects.owned_objects import MAX_ANNOTATION
 from tangram.shell.objects.waiting_pods import waiting_message
+
+_FETCHES = ("headers", "fetch")
 
 
 def facts_key(job: Object) -> FactsKey:
@@ -60,11 +64,15 @@ def evaluation_subject(job: Object) -> tuple[EvaluationKey, str, str] | None:
 
 
 def only_runs(job: Object, command: str) -> bool:
-    """Say whether a Job runs one command of the engine image and nothing else."""
-    containers = job["spec"]["template"]["spec"].get("containers") or ()
-    return len(containers) == 1 and not any(
-        c.get("command") or (c.get("args") or [""])[0] != command for c in containers
-    )
+    """Say whether a Job runs one command of the engine image, perhaps after a fetch, and nothing else."""
+    pod = job["spec"]["template"]["spec"]
+    containers, before = list(pod.get("containers") or ()), list(pod.get("initContainers") or ())
+    fetches = all(container["name"] == FETCH and _runs(container, _FETCHES) for container in before)
+    return len(containers) == 1 and len(before) <= 1 and fetches and _runs(containers[0], (command,))
+
+
+def _runs(container: Object, commands: tuple[str, ...]) -> bool:
+    return not container.get("command") and (container.get("args") or [""])[0] in commands
 
 
 def inspection(job: Object, pods: list[Object], now: float) -> Inspection:
@@ -109,8 +117,11 @@ def _inspection_result(
     if end is None:
         return None
     ended_at_s, cause = end
-    if report := _last_message(pods):
-        return parse_report(report, ended_at_s)
+    if report := _last_message(pods, "inspect") or _last_message(pods, FETCH):
+        result = parse_report(report, ended_at_s)
+        if isinstance(result, InspectionFailure):
+            return result
+        return replace(result, pin=parse_pin(_last_message(pods, FETCH)))
     hint = "its tokenizer or headers are too large"
     why = _container_end(pods, INSPECT_MEMORY, "reading the checkpoint", hint) or cause
     message = f"inspect Job ended without a report: {why}"[:1000]
@@ -125,7 +136,7 @@ def _evaluation_result(
     if end is None:
         return None
     ended_at_s, cause = end
-    if report := _last_message(pods):
+    if report := _last_message(pods, "evaluate") or _last_message(pods, FETCH):
         key, profile, image = subject
         return parse_evaluation(report, key, image, profile, ended_at_s)
     limits = (job["spec"]["template"]["spec"]["containers"][0].get("resources") or {}).get("limits") or {}
@@ -144,13 +155,13 @@ def _job_end(job: Object, now: float) -> tuple[float, str] | None:
     return None
 
 
-def _last_message(pods: list[Object]) -> str:
-    """Return the termination message of the youngest pod that left one, the empty string where none did."""
+def _last_message(pods: list[Object], name: str) -> str:
+    """Return the termination message of a container of the youngest pod that left one, else nothing."""
     messages = (
         container["terminated"]["message"]
         for pod in _youngest_first(pods)
         for container in pod["containers"]
-        if container["terminated"] and container["terminated"].get("message")
+        if container["name"] == name and container["terminated"] and container["terminated"].get("message")
     )
     return next(messages, "")
 

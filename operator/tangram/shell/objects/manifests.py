@@ -15,6 +15,7 @@ from tangram.kube import kinds
 from tangram.kube.kinds import Identity, Kind, Object
 from tangram.shell.objects.burn_rate_rules import rule_group
 from tangram.shell.objects.engine_pod import START_DEADLINE_S, engine_template
+from tangram.shell.objects.fetch_container import fetch_s
 from tangram.shell.objects.job_pods import REJECTED, evaluate_pod, inspect_pod
 from tangram.shell.objects.job_results import evaluation_annotation
 from tangram.shell.settings import PrometheusRuleSettings, Settings
@@ -74,7 +75,7 @@ def deployment(intent: Intent, action: ApplyDeployment, settings: Settings) -> O
         "replicas": action.replicas,
         "revisionHistoryLimit": 2,
         # In a full pool a new pod waits until an old one has finished its requests.
-        "progressDeadlineSeconds": intent.termination_grace_s + START_DEADLINE_S + 60,
+        "progressDeadlineSeconds": intent.termination_grace_s + START_DEADLINE_S + 60 + fetch_s(action.pin),
         "selector": {"matchLabels": selected},
         "strategy": {"type": "RollingUpdate", "rollingUpdate": rolling_update},
         "template": template,
@@ -91,10 +92,20 @@ def prometheus_rule(intent: Intent, settings: PrometheusRuleSettings) -> Object:
     return _object(kinds.PROMETHEUS_RULES, owner, owner.name, labels, {}, spec)
 
 
-def inspect_job(owner: Identity, key: FactsKey, settings: Settings, priority_class_name: str = "") -> Object:
-    """Return the Job that reads a checkpoint and reports its facts in its termination message."""
+def inspect_job(
+    owner: Identity,
+    key: FactsKey,
+    settings: Settings,
+    priority_class_name: str = "",
+    secret: str = "",
+    revision: str = "",
+) -> Object:
+    """Return the Job that reads a checkpoint and reports its facts in its termination message.
+
+    `secret`, `revision`: what a repository is read with, and at, as `StartInspection` has them.
+    """
     annotations = {kinds.MODEL_URI_ANNOTATION: key.uri, kinds.ENGINE_IMAGE_ANNOTATION: key.engine_image}
-    pod = inspect_pod(key, settings)
+    pod = inspect_pod(key, settings, secret, revision)
     _set_priority_class(pod, priority_class_name)
     limits = {"backoffLimit": 2, "activeDeadlineSeconds": INSPECT_DEADLINE_S}
     return _job(owner, inspect_job_name(key), "inspect", annotations, limits, pod)
@@ -116,16 +127,24 @@ def evaluate_job(intent: Intent, action: StartEvaluation, settings: Settings) ->
 def _job(
     owner: Identity, name: str, command: str, annotations: Object, limits: Object, pod: Object
 ) -> Object:
-    """Return a Job of one container, named `command`, that is not repeated once it exits with REJECTED."""
+    """Return a Job of one container, named `command`, and perhaps one before it that fetches; it is not
+    repeated once one of them exits with REJECTED.
+    """
     labels = _labels(owner, command)
-    exits = {"containerName": command, "operator": "In", "values": [REJECTED]}
+    names = [c["name"] for c in (*pod.get("initContainers", ()), *pod["containers"])]
     disrupted = {"type": "DisruptionTarget", "status": "True"}
     spec = limits | {
         "ttlSecondsAfterFinished": JOB_TTL_S,
         "podFailurePolicy": {
             "rules": [
                 {"action": "Ignore", "onPodConditions": [disrupted]},
-                {"action": "FailJob", "onExitCodes": exits},
+                *(
+                    {
+                        "action": "FailJob",
+                        "onExitCodes": {"containerName": name, "operator": "In", "values": [REJECTED]},
+                    }
+                    for name in names
+                ),
             ]
         },
         "template": {"metadata": {"labels": labels, "annotations": annotations}, "spec": pod},

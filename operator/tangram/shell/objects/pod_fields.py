@@ -4,9 +4,10 @@ from tangram.api import ModelSource
 from tangram.api.llm_deployment.source import MODEL_MOUNT
 from tangram.eligibility.devices.tolerations import engine_tolerations
 from tangram.eligibility.host_resources import cpu_cores, memory_bytes
-from tangram.fleet import ApplyDeployment, Intent, Shape, StartEvaluation
+from tangram.fleet import ApplyDeployment, Intent, PinnedRevision, Shape, StartEvaluation
 from tangram.fleet.quantity import cpu_quantity, memory_quantity, parse_quantity
 from tangram.kube.kinds import Object
+from tangram.shell.objects.fetch_container import disk_bytes, fetch_container, secret_volumes
 from tangram.shell.objects.node_affinity import node_affinity
 from tangram.shell.settings import Settings
 
@@ -51,14 +52,19 @@ def container_security() -> Object:
     }
 
 
-def volumes(source: ModelSource, settings: Settings) -> list[Object]:
-    """Return the volumes of a pod that reads `source`.
+def volumes(
+    source: ModelSource, settings: Settings, pin: PinnedRevision | None = None, secret: str = ""
+) -> list[Object]:
+    """Return the volumes of a pod that reads `source`, at `pin` and with a Secret where it is fetched.
 
     The engine itself writes nothing to /tmp. It is HOME: CUDA caches there the kernels that it compiles for a
     GPU that torch was not built for (~/.nv, at most 1 GiB), and torch and Triton cache theirs.
     """
     limit = memory_quantity(parse_quantity(settings.engine.tmp_size_limit))
     tmp = {"name": "tmp", "emptyDir": {"sizeLimit": limit}}
+    if source.is_fetched:
+        fetched = {"sizeLimit": memory_quantity(disk_bytes(pin))}
+        return [tmp, {"name": "model", "emptyDir": fetched}, *secret_volumes(secret)]
     if not source.claim:
         return [tmp]
     claim = {"claimName": source.claim, "readOnly": True}
@@ -69,7 +75,27 @@ def mounts(source: ModelSource) -> list[Object]:
     """Return the mounts of `volumes(source)` in a container."""
     tmp = {"name": "tmp", "mountPath": "/tmp"}  # noqa: S108 - a path inside the container
     model = {"name": "model", "mountPath": MODEL_MOUNT, "readOnly": True}
-    return [tmp, model] if source.claim else [tmp]
+    return [tmp, model] if source.claim or source.is_fetched else [tmp]
+
+
+def init_containers(
+    source: ModelSource, pin: PinnedRevision | None, secret: str, amounts: Object, settings: Settings
+) -> Object:
+    """Return the field with the container that fetches `source`, no field where nothing is fetched.
+
+    `amounts`: resources of the container that reads it. CPU and memory of the pod stay as they are, and so
+    does its QoS class; the disk is counted by the scheduler.
+    """
+    if not source.is_fetched:
+        return {}
+    disk = {"ephemeral-storage": memory_quantity(disk_bytes(pin))}
+    resources = {
+        kind: {name: amount for name, amount in values.items() if name in ("cpu", "memory")}
+        for kind, values in amounts.items()
+    }
+    resources["requests"] |= disk
+    container = fetch_container(source, pin, secret, resources, settings)
+    return {"initContainers": [container | {"securityContext": container_security()}]}
 
 
 def resources(intent: Intent, shape: Shape, settings: Settings) -> Object:

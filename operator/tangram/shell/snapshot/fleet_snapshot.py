@@ -28,7 +28,7 @@ from tangram.shell.snapshot.jobs import fleet_jobs
 from tangram.shell.snapshot.node_partitions import node_partitions, with_backends_of_pools
 from tangram.shell.snapshot.ownership import is_owned
 from tangram.shell.snapshot.promised_slices import promised_slices
-from tangram.shell.snapshot.recorded_status import recorded_facts, recorded_reports
+from tangram.shell.snapshot.recorded_status import recorded_facts, recorded_pins, recorded_reports
 from tangram.shell.snapshot.workloads import claims, workloads
 from tangram.shell.watch.mirror_view import MirrorView
 
@@ -48,6 +48,7 @@ def fleet_snapshot(
         claims=held,
         workloads=workloads(view, now, on_skipped),
         facts=recorded_facts(view, on_skipped),
+        pins=recorded_pins(view, on_skipped),
         inspections=tuple(job for job in jobs if isinstance(job, Inspection)),
         reports=recorded_reports(view, on_skipped),
         evaluations=tuple(job for job in jobs if isinstance(job, Evaluation)),

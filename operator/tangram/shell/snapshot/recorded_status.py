@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable
 from typing import TypeVar
 
-from tangram.api import back_offs_from_status, evaluations_from_status, facts_from_status
+from tangram.api import back_offs_from_status, evaluations_from_status, facts_from_status, pin_from_status
 from tangram.api.llm_deployment.status import ScalingDecisionStatus, ScalingStatus
 from tangram.fleet import BackOff, CheckpointFacts, EvaluationKey, EvaluationReport, FactsKey
 from tangram.kube.kinds import Object, key_of, uid_of
@@ -76,6 +76,12 @@ def recorded_back_offs(
 def recorded_facts(view: MirrorView, on_skipped: SkipHandler) -> tuple[tuple[FactsKey, CheckpointFacts], ...]:
     """Return the checkpoint facts in statuses, once per checkpoint."""
     recorded = _each_status(view, facts_from_status, on_skipped)
+    return tuple(sorted(dict(pair for pair in recorded if pair is not None).items()))
+
+
+def recorded_pins(view: MirrorView, on_skipped: SkipHandler) -> tuple[tuple[tuple[str, str], str], ...]:
+    """Return the pinned revisions in statuses, once per namespace and `model.uri`."""
+    recorded = _each_status(view, pin_from_status, on_skipped)
     return tuple(sorted(dict(pair for pair in recorded if pair is not None).items()))
 
 

@@ -171,7 +171,10 @@ class ActionWriter:
                 await self._objects.ensure(DEPLOYMENTS, rendered, live)
             case StartInspection():
                 owner, priority = manifests.owner_identity(intent), intent.priority_class_name
-                await self._objects.start(manifests.inspect_job(owner, action.key, self.settings, priority))
+                job = manifests.inspect_job(
+                    owner, action.key, self.settings, priority, action.secret, action.revision
+                )
+                await self._objects.start(job)
             case StartEvaluation():
                 await self._start_evaluation(intent, action)
 

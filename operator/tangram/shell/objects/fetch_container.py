@@ -1,0 +1,75 @@
+"""The init container that fetches a checkpoint, or its headers, before another container reads it. Pure.
+
+It alone has the author's Secret, and a volume that it may write; the engine mounts that volume read-only.
+"""
+
+from tangram.api import ModelSource
+from tangram.api.llm_deployment.source import FETCHED, MODEL_MOUNT
+from tangram.fleet import PinnedRevision
+from tangram.kube.kinds import Object
+from tangram.shell.settings import Settings
+
+NAME = "fetch"
+SECRET = "source-secret"  # noqa: S105 - a volume
+SECRET_FOLDER = "/etc/tangram/source-secret"  # noqa: S105
+TERMINATION_LOG = "/dev/termination-log"
+# Keys of the Secret that a hub's token may have, as in `tangram.sources.open_source`.
+SECRET_KEYS = ("token", "HF_TOKEN")
+_SECRET_MODE = 0o440
+_SLOWEST_RATE = 10_000_000  # bytes per second, of a poor connection to a hub
+HEADERS_SIZE = 1 << 30  # bytes of files without tensors
+# Beside the files: names, and the blocks of a file system that are not full.
+_SPARE_SHARE, _SPARE = 1.01, 64 << 20
+
+
+def fetch_container(
+    source: ModelSource, pin: PinnedRevision | None, secret: str, resources: Object, settings: Settings
+) -> Object:
+    """Return the container that fetches all of `source` at `pin`, or without a pin its headers.
+
+    `secret`: name of the Secret in the namespace of the pod; empty: none.
+    """
+    revision = source.revision if pin is None else pin.revision
+    args = [
+        "headers" if pin is None else "fetch",
+        *("--uri", source.at(revision) if revision else f"{source.scheme}://{source.repository}"),
+        *("--to", FETCHED),
+        *("--hub", settings.models.hub_endpoint),
+        *(("--secret", SECRET_FOLDER, "--secret-name", secret) if secret else ()),
+        *("--termination-log", TERMINATION_LOG),
+    ]
+    mounts: list[Object] = [
+        {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - a path inside the container
+        {"name": "model", "mountPath": MODEL_MOUNT},
+    ]
+    if secret:
+        mounts.append({"name": SECRET, "mountPath": SECRET_FOLDER, "readOnly": True})
+    return {
+        "name": NAME,
+        "image": settings.fetch_image,
+        "imagePullPolicy": settings.fetch_image_pull_policy,
+        "args": args,
+        "terminationMessagePath": TERMINATION_LOG,
+        "terminationMessagePolicy": "File",
+        "resources": resources,
+        "volumeMounts": mounts,
+    }
+
+
+def fetch_s(pin: PinnedRevision | None) -> int:
+    """Return how many seconds a fetch may take until a rollout counts as failed."""
+    return 0 if pin is None else pin.size // _SLOWEST_RATE
+
+
+def disk_bytes(pin: PinnedRevision | None) -> int:
+    """Return the size of the volume of what is fetched."""
+    return HEADERS_SIZE if pin is None else int(pin.size * _SPARE_SHARE) + _SPARE
+
+
+def secret_volumes(secret: str) -> list[Object]:
+    """Return the volume of the Secret. A Secret that is not there is reported by the container itself."""
+    if not secret:
+        return []
+    keys = [{"key": key, "path": key} for key in SECRET_KEYS]
+    volume = {"secretName": secret, "items": keys, "defaultMode": _SECRET_MODE, "optional": True}
+    return [{"name": SECRET, "secret": volume}]
