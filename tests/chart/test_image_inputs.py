@@ -142,7 +142,8 @@ def test_dependencies_lie_below_the_code_and_only_the_agent_is_root(target, code
 
 
 @pytest.mark.parametrize(
-    ("target", "command"), [("agent", "tangram.partition.agent.command"), ("fetch", "tangram.sources.command")]
+    ("target", "command"),
+    [("agent", "tangram.partition.agent.command"), ("fetch", "tangram.sources.command")],
 )
 def test_an_image_of_a_part_holds_the_code_that_it_imports_and_no_other_package(tmp_path, target, command):
     copies = re.findall(

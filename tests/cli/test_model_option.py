@@ -335,7 +335,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "an empty file": (lambda d: (d / "model.safetensors").write_bytes(b""), "is not a safetensors file"),
     "a directory for a file": (
         lambda d: ((d / "model.safetensors").unlink(), (d / "model.safetensors").mkdir()),
-        "model.safetensors, which is not there",
+        "model.safetensors: Is a directory",
     ),
     "a missing shard": (
         index({"a": "model-00001-of-00002.safetensors"}),

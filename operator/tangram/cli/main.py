@@ -12,7 +12,8 @@ from tangram.cli.installation import installation
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
-_CLUSTER_PACKAGES = {"aiohttp", "kubernetes"}  # needed only by commands that read a cluster
+# Extra beside `cli` of packages that only some commands need: those that read a cluster, or a hub.
+_EXTRAS = {"aiohttp": "cluster", "kubernetes": "cluster", "huggingface_hub": "fetch", "httpx2": "fetch"}
 
 # name -> (module of this package:attribute, summary). A command is imported when it runs: `tangram mig` does
 # not load the simulation, and `tangram --help` loads no command.
@@ -93,7 +94,7 @@ def _install_hint(error: ModuleNotFoundError) -> str:
     package = (error.name or "").partition(".")[0]
     if package in {"", "tangram"}:
         raise error
-    extras = "cli,cluster" if package in _CLUSTER_PACKAGES else "cli"
+    extras = f"cli,{_EXTRAS[package]}" if package in _EXTRAS else "cli"
     return f"this needs the package {package}: {installation(extras)}"
 
 

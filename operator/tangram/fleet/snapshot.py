@@ -80,6 +80,19 @@ class Unscheduled:
 
 
 @dataclass(frozen=True, slots=True)
+class FetchState:
+    """How far the pods of one Deployment are with fetching their checkpoint."""
+
+    size: int  # bytes that each of them fetches
+    pods: int
+    fetched: int  # pods that have it
+    bytes_per_second: float | None = None  # of the slowest fetch that was made
+    since: float | None = None  # epoch seconds: when the first of those under way began
+    reason: str = ""  # why the last fetch of a pod failed
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """One of our Deployments as observed: one variant of one LLMDeployment."""
 
@@ -102,6 +115,7 @@ class Workload:
     declared: tuple[NodeSelector, ...] = ()  # labels of nodes without one on which they may run, sorted
     refused: str = ""  # why pods cannot be created (quota, admission, ...), in the API server's words
     priority_class_name: str = ""  # of the pods that it makes; empty: they name none
+    fetch: FetchState | None = None  # None: its pods fetch no checkpoint
 
     @property
     def is_rolling(self) -> bool:

@@ -46,7 +46,7 @@ def _run(options: argparse.Namespace) -> tuple[dict[str, Any], int]:
         if options.command == "headers":
             files = write_sparse_copy(checkpoint, options.to)
             return _document(checkpoint, sum(file.size for file in files), 0.0), 0
-        fetched = fetch(checkpoint, options.to, _log)
+        fetched = fetch(checkpoint, options.to, _log, size=options.size)
         return _document(checkpoint, fetched.size, fetched.seconds), 0
     except SourceError as error:
         return _refusal(error.reason, error.message), EXIT_RETRY if error.is_transient else EXIT_REFUSED
@@ -75,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("command", choices=_COMMANDS, help="headers: all but the tensors; fetch: everything")
     parser.add_argument("--uri", required=True, type=_fetched_uri, help="hf://organisation/name[@revision]")
     parser.add_argument("--to", required=True, type=Path, help="directory to make")
+    parser.add_argument("--size", type=int, help="bytes that the inspection found: others are refused")
     parser.add_argument("--hub", default=SourceAddresses().hub, help="address of the hub or of a mirror")
     parser.add_argument("--secret", type=Path, help="directory with the keys of the Secret")
     parser.add_argument("--secret-name", default="", help="its name, for messages")

@@ -20,7 +20,7 @@ from typing import BinaryIO
 
 from tangram.sources.checkpoint_files import RemoteCheckpoint, RemoteFile
 from tangram.sources.errors import SourceError, SourceReason, changed, unreachable
-from tangram.sources.progress import Progress
+from tangram.sources.progress import STALL_S, Progress
 from tangram.sources.ranged_reads import files_of
 
 WORKERS = 4  # files at once
@@ -45,19 +45,22 @@ def fetch(
     report: Callable[[str], None],
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
-    stall_s: float | None = None,
+    stall_s: float = STALL_S,
+    size: int | None = None,
 ) -> Fetched:
     """Make `directory` hold the files of the checkpoint. Raises SourceError; then a later call continues.
 
-    `report` gets a line about the progress now and then. `pause` waits before a read is repeated.
+    `report` gets a line about the progress now and then. `pause` waits before a read is repeated. `size`: sum
+    of the files, where it is known.
     """
     if directory.is_dir():
         return Fetched(sum(path.stat().st_size for path in directory.iterdir()), 0.0)
     staging = _staging(directory, checkpoint.uri)
     files = files_of(checkpoint)
-    progress = Progress(sum(file.size for file in files), clock)
-    if stall_s is not None:
-        progress.stall_s = stall_s
+    progress = Progress(sum(file.size for file in files), clock, stall_s)
+    if size not in (None, progress.total):
+        text = f"{checkpoint.uri} has {progress.total} bytes, {size} when it was inspected"
+        raise changed(f"{text}: set model.revision to what is to be served")
     _check_space(staging, files)
     transfer = _Transfer(checkpoint, staging, progress, pause, threading.Event())
     with no_space(staging):

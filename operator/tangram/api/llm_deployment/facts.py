@@ -115,7 +115,10 @@ def parse_report(text: str, at: float) -> CheckpointFacts | InspectionFailure:
 
 def pin_from_status(obj: Mapping[str, Any]) -> tuple[tuple[str, str], str] | None:
     """Return namespace, `model.uri` and the revision that the status of an LLMDeployment has for them."""
-    model = (obj.get("status") or {}).get("model") or {}
+    status = obj.get("status")
+    model = status.get("model") if isinstance(status, Mapping) else None
+    if not isinstance(model, Mapping):
+        return None
     uri, revision = model.get("uri"), model.get("revision")
     if not (isinstance(uri, str) and isinstance(revision, str) and re.fullmatch(REVISION_PATTERN, revision)):
         return None

@@ -35,7 +35,7 @@ class ModelOption:
 
 
 _OPTIONS = (
-    click.option("--model", help="Directory, config.json, or the name of a well-known model."),
+    click.option("--model", help="hf://organisation/name, directory, config.json, or a well-known name."),
     click.option("--parameters", help="Instead of --model: number of parameters, such as 70e9 or 70B."),
     click.option("--layers", type=int, help="With --parameters: number of transformer layers."),
     click.option("--hidden-size", type=int, help="With --parameters: width of the hidden state."),
@@ -52,7 +52,9 @@ def model_options(*, required: bool = True) -> Callable[[Callable[..., Any]], Ca
         def run(**arguments: Any) -> Any:
             source = ModelOption(**{field.name: arguments.pop(field.name) for field in fields(ModelOption)})
             if required and source == ModelOption():
-                raise InputError("--model", "is missing: a directory, a config.json, a name; or --parameters")
+                raise InputError(
+                    "--model", "is missing: hf://…, a directory, a config.json, a name; or --parameters"
+                )
             return command(model=None if source == ModelOption() else source, **arguments)
 
         decorated: Callable[..., Any] = run
@@ -80,7 +82,11 @@ def read_model(source: ModelOption) -> Architecture:
 
 
 def named_model(name: str, field: str = "--model") -> Architecture:
-    """Return a model by an existing path, else by well-known name. Raises `InputError`."""
+    """Return a model by its hf:// URI, an existing path, else by well-known name. Raises `InputError`."""
+    if name.startswith("hf://"):
+        from tangram.cli.options.hub_model import hub_architecture  # noqa: PLC0415 - packages of its own
+
+        return hub_architecture(name, field)
     if name.strip() and os.path.exists(name):  # noqa: PTH110 - Path.exists raises for a name that is too long
         return read_architecture(Path(name))
     architecture = known_model(name)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from tangram.eligibility.reasons import OFF, PAUSED, Reason
 from tangram.fleet import Decision, FleetSnapshot, Intent, InvalidIntent, ParsedIntent, Workload, WriteProblem
+from tangram.plan.status.fetch_condition import fetch_condition
 from tangram.plan.status.request_time_limit import time_limit_warnings
 from tangram.scaling import ScalingDecision, Signal, SignalState
 from tangram.scaling.control import NOT_STARTING
@@ -115,11 +116,14 @@ def accepted(inputs: ConditionInputs) -> ConditionState:
 
 
 def model_ready(inputs: ConditionInputs) -> ConditionState:
-    """Whether the checkpoint was inspected and can be served."""
+    """Whether the checkpoint was inspected and can be served, and how far pods are with fetching it."""
     decision = inputs.decision
+    fault, fetching = fetch_condition(inputs.workloads)
+    if fault is not None and decision.model_reason == Reason.INSPECTED:
+        return ConditionState(FALSE, *fault)
     by_reason = {Reason.INSPECTED: TRUE, Reason.INSPECTING: UNKNOWN, Reason.NOT_ACCEPTED: UNKNOWN}
     status = next((s for reason, s in by_reason.items() if reason == decision.model_reason), FALSE)
-    return ConditionState(status, decision.model_reason, decision.model_message)
+    return ConditionState(status, decision.model_reason, decision.model_message + fetching)
 
 
 def placed(inputs: ConditionInputs) -> ConditionState:

@@ -12,6 +12,7 @@ from tangram.shell.settings import Settings
 NAME = "fetch"
 SECRET = "source-secret"  # noqa: S105 - a volume
 SECRET_FOLDER = "/etc/tangram/source-secret"  # noqa: S105
+SIZE_OPTION = "--size"
 TERMINATION_LOG = "/dev/termination-log"
 # Keys of the Secret that a hub's token may have, as in `tangram.sources.open_source`.
 SECRET_KEYS = ("token", "HF_TOKEN")
@@ -34,6 +35,7 @@ def fetch_container(
         "headers" if pin is None else "fetch",
         *("--uri", source.at(revision) if revision else f"{source.scheme}://{source.repository}"),
         *("--to", FETCHED),
+        *(() if pin is None else (SIZE_OPTION, str(pin.size))),
         *("--hub", settings.models.hub_endpoint),
         *(("--secret", SECRET_FOLDER, "--secret-name", secret) if secret else ()),
         *("--termination-log", TERMINATION_LOG),

@@ -120,7 +120,7 @@ def evaluate_job(intent: Intent, action: StartEvaluation, settings: Settings) ->
     }
     pod = evaluate_pod(intent, action, settings)
     _set_priority_class(pod, intent.priority_class_name)
-    limits = {"backoffLimit": 1, "activeDeadlineSeconds": EVALUATE_DEADLINE_S}
+    limits = {"backoffLimit": 1, "activeDeadlineSeconds": EVALUATE_DEADLINE_S + fetch_s(action.pin)}
     return _job(owner_identity(intent), evaluate_job_name(action.key), "evaluate", annotations, limits, pod)
 
 

@@ -2,6 +2,8 @@
 
 from tangram.fleet.times import epoch_or
 from tangram.kube.kinds import Object
+from tangram.shell.objects.fetch_container import NAME as FETCH
+from tangram.shell.objects.fetch_reports import fetch_fault
 
 MAX_LENGTH = 300
 SLOW_START_S = 120.0  # a container that is created later is waiting for something
@@ -46,7 +48,7 @@ def _api_keys(parent: Object) -> str:
     template = (parent.get("spec") or {}).get("template") or {}
     for volume in (template.get("spec") or {}).get("volumes") or ():
         secret = volume.get("secret") or {}
-        if secret.get("secretName"):
+        if secret.get("secretName") and not secret.get("optional"):
             keys = ", ".join(item["key"] for item in secret.get("items") or ())
             return f"key {keys} of Secret {secret['secretName']}"
     return ""
@@ -60,6 +62,8 @@ def _pod_message(pod: Object, now: float, keys: str) -> str:
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return f"pod {name}: {condition['reason']}: {condition['message']}"
     for container in pod["containers"]:
+        if container["name"] == FETCH and (fault := fetch_fault(container, now)):
+            return f"pod {name}: {fault.message}"
         text = _container_message(container, keys)
         if text:
             return f"pod {name}: {text}"

@@ -8,6 +8,7 @@ from tangram.fleet import Claim, Unscheduled, Workload
 from tangram.fleet.pod_requests import FINISHED_PHASES
 from tangram.fleet.times import epoch_or
 from tangram.kube.kinds import Object, key_of, uid_of
+from tangram.shell.objects.fetch_reports import fetch_state
 from tangram.shell.objects.node_affinity import targeted_nodes
 from tangram.shell.objects.owned_objects import generation_of, priority_class_of, shape_of
 from tangram.shell.objects.waiting_pods import pod_creation_failure, waiting_message
@@ -60,6 +61,7 @@ def workload(deployment: Object, pods: list[Object], now: float) -> Workload:
         products=products,
         declared=declared,
         priority_class_name=priority_class_of(deployment),
+        fetch=fetch_state(deployment, pods, now),
     )
 
 

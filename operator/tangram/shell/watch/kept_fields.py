@@ -22,6 +22,7 @@ from tangram.kube.kinds import (
     is_controlled_by,
     labels_of,
 )
+from tangram.shell.objects.fetch_container import NAME as FETCH
 
 OUR_PREFIX = f"{LLM_DEPLOYMENTS.group}/"
 OUR_LABELS = {MANAGED_BY_LABEL, COMPONENT_LABEL, OWNER_LABEL, VARIANT_LABEL, TEMPLATE_LABEL}
@@ -259,7 +260,14 @@ def _condition(condition: Object) -> Object:
 
 def _container(status: Object) -> Object:
     state, last = status.get("state") or {}, status.get("lastState") or {}
+    # Why the last try to fetch a checkpoint failed, and since when one is under way. Of other containers,
+    # there may be thousands of such messages that are never read.
+    fetch: Object = {}
+    if status.get("name") == FETCH:
+        fetch["running"] = _pick(state.get("running"), "startedAt")
+        fetch["lastMessage"] = str((last.get("terminated") or {}).get("message") or "")[:MAX_MESSAGE]
     return {
+        **fetch,
         "name": status.get("name", ""),
         "waiting": _pick(state.get("waiting"), "reason", "message"),
         "terminated": _pick(state.get("terminated"), "reason", "message", "exitCode"),

@@ -1,0 +1,61 @@
+"""How far the pods of a Deployment are with fetching their checkpoint. Pure."""
+
+import json
+import math
+
+from tangram.api import parse_pin, parse_report
+from tangram.fleet import FetchState, InspectionFailure
+from tangram.fleet.times import epoch_or
+from tangram.kube.kinds import Object
+from tangram.shell.objects.fetch_container import NAME, SIZE_OPTION
+
+
+def fetch_state(deployment: Object, pods: list[Object], now: float) -> FetchState | None:
+    """Return how far the fetches of the pods are; None: they fetch nothing."""
+    size = _size(deployment)
+    if size is None:
+        return None
+    containers = [c for pod in pods for c in pod["containers"] if c["name"] == NAME]
+    reports = [(c["terminated"] or {}).get("message", "") for c in containers]
+    rates = [rate for rate in map(_rate, reports) if rate is not None]
+    begun = [epoch_or((c.get("running") or {}).get("startedAt"), now) for c in containers if c.get("running")]
+    faults = [fault for c in containers if (fault := fetch_fault(c, now)) is not None]
+    return FetchState(
+        size=size,
+        pods=len(pods),
+        fetched=len([report for report in reports if parse_pin(report) is not None]),
+        bytes_per_second=min(rates, default=None),
+        since=min(begun, default=None),
+        reason=faults[0].reason if faults else "",
+        message=faults[0].message if faults else "",
+    )
+
+
+def _size(deployment: Object) -> int | None:
+    """Return the bytes that the pods of a template fetch."""
+    for container in deployment["spec"]["template"]["spec"].get("initContainers") or ():
+        args = container.get("args") or []
+        if container.get("name") == NAME and SIZE_OPTION in args[:-1]:
+            text = args[args.index(SIZE_OPTION) + 1]
+            return int(text) if text.isdigit() and len(text) < 20 else None
+    return None
+
+
+def _rate(report: str) -> float | None:
+    """Return the bytes per second of a fetch that was made."""
+    try:
+        source = json.loads(report)["source"]
+        rate = float(source["size"]) / float(source["seconds"])
+    except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError):
+        return None
+    return rate if math.isfinite(rate) and rate > 0 else None
+
+
+def fetch_fault(container: Object, now: float) -> InspectionFailure | None:
+    """Return why the last fetch of a container failed, unless a later one succeeded."""
+    end = container["terminated"] or {}
+    report = end.get("message", "") if end else container.get("lastMessage", "")
+    if not report or parse_pin(report) is not None:
+        return None
+    result = parse_report(report, now)
+    return result if isinstance(result, InspectionFailure) else None
