@@ -33,7 +33,8 @@ def fetch_state(deployment: Object, pods: list[Object], now: float) -> FetchStat
 
 def _size(deployment: Object) -> int | None:
     """Return the bytes that the pods of a template fetch."""
-    for container in deployment["spec"]["template"]["spec"].get("initContainers") or ():
+    pod = (deployment["spec"].get("template") or {}).get("spec") or {}
+    for container in pod.get("initContainers") or ():
         args = container.get("args") or []
         if container.get("name") == NAME and SIZE_OPTION in args[:-1]:
             text = args[args.index(SIZE_OPTION) + 1]
