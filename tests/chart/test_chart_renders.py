@@ -195,6 +195,7 @@ def test_the_charts_defaults_are_the_operators_own(helm):
     own = Settings.model_validate(
         {
             "engineImage": "registry.example.com/team/tangram-engine:0.1.0",
+            "fetchImage": "registry.example.com/team/tangram-fetch:0.1.0",
             "prometheus": {"url": "http://p"},
             "leaderElection": {"name": "tangram"},
             "defaultPriorityClassName": "tangram-standard",

@@ -321,7 +321,7 @@ def _leaves(schema, at=()):
 
 HANDED_ON = ("resources", "agent.resources", "affinity")  # whole, to the pod
 OPENED = {  # what a template calls a section that it opens
-    **dict.fromkeys(("image.operator", "image.engine", "image.agent"), ".image"),
+    **dict.fromkeys(("image.operator", "image.engine", "image.fetch", "image.agent"), ".image"),
     "agent.devicePlugin": "$plugin",
     "prometheus.auth": "",
 }

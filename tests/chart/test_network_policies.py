@@ -105,6 +105,15 @@ def test_prometheus_alone_reaches_the_agents(helm, port):
     assert ports(policy["spec"]["egress"]) == DNS | API_SERVER
 
 
+def test_pods_that_fetch_models_reach_names_and_the_ports_of_hubs(helm):
+    engines = {"namespaces": ["team-a"], "sourcePorts": [443, 8443]}
+    objects = helm.objects(merge(ON, {"networkPolicy": {"engines": engines}}))
+    policies = [one for one in objects.of("NetworkPolicy") if one["metadata"]["namespace"] == "team-a"]
+    for policy in policies:
+        assert ports(policy["spec"]["egress"]) == DNS | {(443, "TCP"), (8443, "TCP")}
+    assert len(policies) == 2
+
+
 @pytest.mark.parametrize(
     "values",
     [

@@ -14,6 +14,7 @@ from tangram.fleet import (
     EvaluationKey,
     FactsKey,
     Objective,
+    PinnedRevision,
     SecretKey,
     Shape,
     Spread,
@@ -53,6 +54,7 @@ VALUES = {
 SLICE = Shape("H100-80GB-SXM", "1g.10gb", 1, "int4")
 PRODUCTS = ("NVIDIA-H100-80GB-HBM3",)
 OWNER = Identity(TEAM, "chat", "uid-1")
+HUB, PIN = "hf://org/model", PinnedRevision("c" * 40, 16_000_000_000)
 
 
 def owner(uri: str = "image:///models/tiny", **changes: Any) -> Any:
@@ -72,22 +74,28 @@ def owned(settings: Settings) -> dict[str, Object]:
         return manifests.deployment(one, action, settings)
 
     def evaluation(uri: str) -> Object:
-        key = EvaluationKey(TEAM, uri, "d", SLICE.sku, "int4")
-        return manifests.evaluate_job(owner(uri), StartEvaluation("uid-1", key, SLICE, PRODUCTS), settings)
+        key, pin = EvaluationKey(TEAM, uri, "d", SLICE.sku, "int4"), PIN if uri == HUB else None
+        action = StartEvaluation("uid-1", key, SLICE, PRODUCTS, pin=pin)
+        return manifests.evaluate_job(owner(uri, **secret), action, settings)
 
-    uris = {"image": "image:///models/tiny", "claim": "pvc://weights/llama"}
+    secret = {"model_secret": "hub-token"}
+    uris = {"image": "image:///models/tiny", "claim": "pvc://weights/llama", "hub": HUB}
     facts = {name: FactsKey(TEAM, uri, settings.engine_image) for name, uri in uris.items()}
     with_objectives = owner(ttft=Objective(99, 1000))
     made = {
         "engines of an image": deployment(owner(), at),
         "engines of a claim, with keys": deployment(owner(uris["claim"], **keys), SLICE, spread=spread),
+        "engines of a hub": deployment(owner(HUB, **secret), at, pin=PIN),
+        "engines of a public hub, with keys": deployment(owner(HUB, **keys), at, pin=PIN),
         "engines on two GPUs": deployment(owner(**keys), replace(at, tensor_parallel=2), max_unavailable=1),
         "engines of a class": deployment(owner(priority_class_name="high", **metadata), at),
         "engines with the most metadata": deployment(owner(pod_labels=most, pod_annotations=most), at),
         "service": manifests.service(OWNER),
         "rule": manifests.prometheus_rule(with_objectives, settings.prometheus_rule),
         **{
-            f"inspection of {name}": manifests.inspect_job(OWNER, key, settings)
+            f"inspection of {name}": manifests.inspect_job(
+                OWNER, key, settings, secret="hub-token" if key.uri == HUB else ""
+            )
             for name, key in facts.items()
         },
         **{f"evaluation of {name}": evaluation(uri) for name, uri in uris.items()},
@@ -298,7 +306,7 @@ ATTACKS: tuple[tuple[tuple[Any, ...], Any, str], ...] = (
     ((*POD, "nodeName"), "control-plane", "node name"),
     ((*POD, "nodeSelector"), {"a": "b"}, "fields that"),
     ((*POD, "hostAliases"), [{"ip": "1.1.1.1", "hostnames": ["a"]}], "fields that"),
-    ((*POD, "initContainers"), [OTHER], "other kinds of containers"),
+    ((*POD, "initContainers"), [OTHER], "may run one container alone: fetch or headers"),
     ((*POD, "automountServiceAccountToken"), True, "no token of a ServiceAccount"),
     ((*POD, "serviceAccountName"), "mig-tangram-agent", "no ServiceAccount but"),
     ((*POD, "imagePullSecrets"), [{"name": "registry"}], "no pull secrets but"),
@@ -362,6 +370,29 @@ OF_DEPLOYMENTS: tuple[tuple[tuple[Any, ...], Any, str], ...] = (
     ((*CONTAINER, "volumeMounts", 3, "readOnly"), False, "one key, read-only"),
     ((*CONTAINER, "args"), ["inspect", "--model", "/mnt/model"], "must run serve"),
 )
+FETCH = (*POD, "initContainers", 0)
+OF_FETCHES: tuple[tuple[tuple[Any, ...], Any, str], ...] = (
+    ((*POD, "initContainers", 1), OTHER, "one container alone"),
+    ((*FETCH, "image"), "evil.example.com/fetch:1", "one container alone"),
+    ((*FETCH, "image"), f"{IMAGE}:1", "one container alone"),
+    ((*FETCH, "args", 0), "evil", "one container alone"),
+    ((*FETCH, "command"), ["sh"], "one container alone"),
+    ((*FETCH, "env"), [{"name": "HF_TOKEN", "value": "a"}], "one container alone"),
+    ((*FETCH, "restartPolicy"), "Always", "one container alone"),
+    ((*FETCH, "securityContext", "allowPrivilegeEscalation"), True, "one container alone"),
+    ((*FETCH, "securityContext"), {"privileged": True}, "one container alone"),
+    ((*FETCH, "securityContext", "readOnlyRootFilesystem"), False, "one container alone"),
+    ((*FETCH, "volumeMounts", 0, "mountPath"), "/opt/venv", "one container alone"),
+    ((*FETCH, "volumeMounts", 1, "subPath"), "a", "one container alone"),
+    ((*POD, "volumes", 2, "secret", "items", 0), {"key": "password", "path": "password"}, "the token alone"),
+    ((*POD, "volumes", 2, "secret", "items", 0, "path"), "other", "the token alone"),
+    ((*POD, "volumes", 2, "secret"), {"secretName": "db"}, "the token alone"),
+    (
+        (*CONTAINER, "volumeMounts", 0),
+        {"name": "source-secret", "mountPath": "/tmp"},  # noqa: S108
+        "mounted where a model is fetched",
+    ),
+)
 OF_JOBS: tuple[tuple[tuple[Any, ...], Any, str], ...] = (
     ((*POD, "volumes", 0), KEYS | {"name": "tmp"}, "may mount no Secret"),
     ((*CONTAINER, "args"), ["serve"], "must run inspect or evaluate"),
@@ -379,7 +410,9 @@ OF_SERVICES: tuple[tuple[tuple[Any, ...], Any, str], ...] = (
 BY_VARIANT = (
     ("engines of an image", ATTACKS),
     ("engines of a claim, with keys", OF_DEPLOYMENTS),
+    ("engines of a hub", OF_FETCHES),
     ("inspection of claim", (*ATTACKS, *OF_JOBS)),
+    ("inspection of hub", OF_FETCHES),
     ("evaluation of image", OF_JOBS),
     ("service", OF_SERVICES),
 )
