@@ -384,9 +384,13 @@ OF_FETCHES: tuple[tuple[tuple[Any, ...], Any, str], ...] = (
     ((*FETCH, "securityContext", "readOnlyRootFilesystem"), False, "one container alone"),
     ((*FETCH, "volumeMounts", 0, "mountPath"), "/opt/venv", "one container alone"),
     ((*FETCH, "volumeMounts", 1, "subPath"), "a", "one container alone"),
-    ((*POD, "volumes", 2, "secret", "items", 0), {"key": "password", "path": "password"}, "the token alone"),
-    ((*POD, "volumes", 2, "secret", "items", 0, "path"), "other", "the token alone"),
-    ((*POD, "volumes", 2, "secret"), {"secretName": "db"}, "the token alone"),
+    (
+        (*POD, "volumes", 2, "secret", "items", 0),
+        {"key": "password", "path": "password"},
+        "of a hub or a store alone",
+    ),
+    ((*POD, "volumes", 2, "secret", "items", 0, "path"), "other", "of a hub or a store alone"),
+    ((*POD, "volumes", 2, "secret"), {"secretName": "db"}, "of a hub or a store alone"),
     (
         (*CONTAINER, "volumeMounts", 0),
         {"name": "source-secret", "mountPath": "/tmp"},  # noqa: S108

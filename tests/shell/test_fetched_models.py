@@ -92,12 +92,12 @@ def test_the_secret_is_mounted_where_bytes_are_fetched_and_nowhere_else() -> Non
         pod, options = pod_of(manifest), arguments(manifest)
         (volume,) = (v for v in pod["volumes"] if "secret" in v)
         assert volume["secret"]["secretName"] == options.secret_name == "hub"
-        assert [item["key"] for item in volume["secret"]["items"]] == [*SECRET_KEYS]
+        assert [item["key"] for item in volume["secret"]["items"]] == [*SECRET_KEYS["hf"]]
         assert str(options.secret) == SECRET_FOLDER
         mounts = [m["name"] for m in pod["containers"][0]["volumeMounts"]]
         assert volume["name"] not in mounts
         assert "env" not in pod["initContainers"][0]
-    assert SECRET_KEYS == open_source.TOKEN_KEYS
+    assert SECRET_KEYS == {"hf": open_source.TOKEN_KEYS, "s3": open_source.STORE_KEYS}
 
 
 def test_without_a_secret_none_is_mounted() -> None:

@@ -46,6 +46,9 @@ MetadataKey = Annotated[str, Field(max_length=LONGEST_KEY, pattern=rf"{LABEL_KEY
 UserID = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 
+PullPolicy = Literal["Always", "IfNotPresent", "Never"]
+
+
 class SettingsSection(BaseModel):
     """A section of the settings file. Docstrings of fields are their descriptions."""
 

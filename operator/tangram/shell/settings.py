@@ -21,6 +21,8 @@ from tangram.catalog.reading import yaml_text
 from tangram.fleet import PodNeeds
 from tangram.fleet.quantity import parse_quantity
 from tangram.scaling.outlook.load_history import LEAST_HISTORY_S, MOST_HISTORY_S
+from tangram.shell.model_settings import ModelSettings
+from tangram.shell.planning_settings import AdviceSettings, SchedulingSettings
 from tangram.shell.query_headers import (
     MAX_HEADERS,
     NAME_CHARACTERS,
@@ -36,6 +38,7 @@ from tangram.shell.setting_types import (
     Namespace,
     PodToleration,
     Port,
+    PullPolicy,
     Quantity,
     QuantityOrEmpty,
     SettingsSection,
@@ -186,34 +189,6 @@ class ScalingSettings(SettingsSection):
     """How far back loads count for the forecast: a burst within that time may come again."""
 
 
-class SchedulingSettings(SettingsSection):
-    """How long pods may be unschedulable before another shape is tried."""
-
-    deadline_seconds: PositiveFloat = 180
-    """The time where a GPU or slice is free."""
-    growing_deadline_seconds: PositiveFloat = 900
-    """The time where a GPUPool may still grow, or a terminating pod still holds a device."""
-
-
-class AdviceSettings(SettingsSection):
-    """When recommendations for the whole fleet are computed, in a process of their own."""
-
-    deadline_seconds: Annotated[float, Field(gt=0, le=600)] = 60
-    """Time limit of one recommendation."""
-    settle_seconds: Annotated[float, Field(ge=0)] = 5
-    """How long the fleet must be unchanged before a recommendation starts."""
-    latest_seconds: PositiveFloat = 30
-    """How long after the first change a recommendation starts although changes continue."""
-    idle_seconds: PositiveFloat = 120
-    """How long the idle process waits for the next change before it ends and frees its memory."""
-
-    @model_validator(mode="after")
-    def _ordered(self) -> "AdviceSettings":
-        if self.settle_seconds > self.latest_seconds:
-            raise ValueError("settleSeconds must not be above latestSeconds")
-        return self
-
-
 class MIGManagerSettings(SettingsSection):
     """NVIDIA's mig-manager, the backend of GPUPools that name it."""
 
@@ -330,13 +305,6 @@ class EnginePodSettings(SettingsSection):
         return self
 
 
-class ModelSettings(SettingsSection):
-    """Where checkpoints are that pods fetch."""
-
-    hub_endpoint: str = Field(default="https://huggingface.co", pattern=r"^https?://[^\s/@?#]+(/[^\s@?#]*)?$")
-    """Address of the hub of hf:// models, or of a mirror of it."""
-
-
 class ProcessSettings(SettingsSection):
     """The operator itself: its rounds and its log."""
 
@@ -366,11 +334,11 @@ class Settings(SettingsSection):
 
     engine_image: str = Field(min_length=1)
     """Image of engine pods and of inspect and evaluate Jobs."""
-    engine_image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    engine_image_pull_policy: PullPolicy = "IfNotPresent"
     """imagePullPolicy of the engine image."""
     fetch_image: str = ""
-    """Image of the containers that fetch checkpoints; empty: hf:// models are not accepted."""
-    fetch_image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    """Image of the containers that fetch checkpoints; models that are fetched need it."""
+    fetch_image_pull_policy: PullPolicy = "IfNotPresent"
     """imagePullPolicy of the fetch image."""
     models: ModelSettings = ModelSettings()
     """Where checkpoints are that pods fetch."""

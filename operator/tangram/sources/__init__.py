@@ -5,6 +5,7 @@ reads. It runs in containers of its own image, with the author's Secret and in t
 operator itself reads no hub. `tangram size` reads the same facts from a person's machine.
 
 hub                Hugging Face and its mirrors, by `huggingface_hub`
+store              S3 and compatible stores, by `obstore`
 checkpoint_files   which files of a repository are those of a checkpoint, and what is wrong with the others
 ranged_reads       JSON files and safetensors headers
 sparse_copy        a directory with the true files and headers, in which tensors are holes

@@ -40,9 +40,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> tuple[dict[str, Any], int]:
     try:
-        checkpoint = open_source(
-            options.uri, SourceAddresses(options.hub), options.secret, options.secret_name
-        )
+        checkpoint = open_source(options.uri, _addresses(options), options.secret, options.secret_name)
         if options.command == "headers":
             files = write_sparse_copy(checkpoint, options.to)
             return _document(checkpoint, sum(file.size for file in files), 0.0), 0
@@ -73,14 +71,25 @@ def _log(line: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("tangram-fetch", description="Fetch a checkpoint, or its headers.")
     parser.add_argument("command", choices=_COMMANDS, help="headers: all but the tensors; fetch: everything")
-    parser.add_argument("--uri", required=True, type=_fetched_uri, help="hf://organisation/name[@revision]")
+    parser.add_argument(
+        "--uri",
+        required=True,
+        type=_fetched_uri,
+        help="hf://organisation/name[@revision] or s3://bucket/prefix[@pin]",
+    )
     parser.add_argument("--to", required=True, type=Path, help="directory to make")
     parser.add_argument("--size", type=int, help="bytes that the inspection found: others are refused")
     parser.add_argument("--hub", default=SourceAddresses().hub, help="address of the hub or of a mirror")
+    parser.add_argument("--s3", default="", help="address of the store; empty: AWS")
+    parser.add_argument("--s3-region", default=SourceAddresses().s3_region, help="region of the store")
     parser.add_argument("--secret", type=Path, help="directory with the keys of the Secret")
     parser.add_argument("--secret-name", default="", help="its name, for messages")
     parser.add_argument("--termination-log", type=Path, help="file for the report")
     return parser
+
+
+def _addresses(options: argparse.Namespace) -> SourceAddresses:
+    return SourceAddresses(options.hub, options.s3, options.s3_region)
 
 
 def _fetched_uri(text: str) -> ModelSource:

@@ -6,20 +6,24 @@ from dataclasses import dataclass
 MODEL_MOUNT = "/mnt/model"
 FETCHED = f"{MODEL_MOUNT}/checkpoint"  # where a pod has what it fetched
 
+FETCHED_SCHEMES = ("hf", "s3")
+
 _SEGMENT = r"[A-Za-z0-9_][A-Za-z0-9._-]*"  # no leading dot: neither `..` nor hidden directories
 _CLAIM = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 REVISION_PATTERN = rf"^{_SEGMENT}(/{_SEGMENT})*$"
 _REVISION = REVISION_PATTERN.strip("^$")
+_BUCKET = r"[a-z0-9][a-z0-9.-]*[a-z0-9]"
 # The one pattern for the CRD (RE2, in CEL) and for Python: both dialects read it alike.
 URI_PATTERN = (
-    rf"^(image://(/{_SEGMENT})+|pvc://{_CLAIM}(/{_SEGMENT})+|hf://{_SEGMENT}/{_SEGMENT}(@{_REVISION})?)$"
+    rf"^(image://(/{_SEGMENT})+|pvc://{_CLAIM}(/{_SEGMENT})+|"
+    rf"hf://{_SEGMENT}/{_SEGMENT}(@{_REVISION})?|s3://{_BUCKET}(/{_SEGMENT})+(@{_REVISION})?)$"
 )
 URI_HELP = (
     "must be hf://organisation/name (on the hub, at a revision: hf://organisation/name@revision), "
-    "pvc://claim/directory, or image:///absolute/directory (inside the engine image); "
+    "s3://bucket/prefix, pvc://claim/directory, or image:///absolute/directory (inside the engine image); "
     "names are letters, digits, '_', '-' and '.', and do not begin with '.' or '-'"
 )
-REVISION_HELP = "must be a branch, tag or commit: letters, digits and _ - . / only"
+REVISION_HELP = "must be a branch, tag, commit or pin: letters, digits and _ - . / only"
 LONGEST_URI = 512
 
 _URI = re.compile(URI_PATTERN.removesuffix("$") + r"\Z")
@@ -29,10 +33,10 @@ _URI = re.compile(URI_PATTERN.removesuffix("$") + r"\Z")
 class ModelSource:
     """A parsed `model.uri`."""
 
-    scheme: str  # image | pvc | hf
+    scheme: str  # image | pvc | hf | s3
     claim: str | None  # name of the PersistentVolumeClaim, for pvc
     path: str  # directory as the engine sees it
-    repository: str = ""  # organisation/name, for hf
+    repository: str = ""  # organisation/name, for hf; bucket/prefix, for s3
     revision: str = ""  # of the repository; empty: its default branch
 
     @property
@@ -52,8 +56,8 @@ def model_source(uri: str) -> ModelSource:
     scheme, rest = uri.split("://", 1)
     if scheme == "image":
         return ModelSource("image", None, rest)
-    if scheme == "hf":
+    if scheme in FETCHED_SCHEMES:
         repository, _, revision = rest.partition("@")
-        return ModelSource("hf", None, FETCHED, repository, revision)
+        return ModelSource(scheme, None, FETCHED, repository, revision)
     claim, directory = rest.split("/", 1)
     return ModelSource("pvc", claim, f"{MODEL_MOUNT}/{directory}")

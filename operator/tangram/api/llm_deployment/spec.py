@@ -26,6 +26,7 @@ from tangram.api.llm_deployment.lengths import LENGTHS_RULES, LengthsSpec
 from tangram.api.llm_deployment.pod_metadata import PodMetadataSpec
 from tangram.api.llm_deployment.secret_key import SecretKeySpec, SecretRefSpec
 from tangram.api.llm_deployment.source import (
+    FETCHED_SCHEMES,
     REVISION_HELP,
     REVISION_PATTERN,
     URI_HELP,
@@ -75,15 +76,17 @@ class ModelSpec(APIModel):
         min_length=1,
         max_length=512,
         description="Where the checkpoint lies: a directory with config.json, tokenizer and safetensors "
-        "files. hf://organisation/name[@revision] is a repository of a hub: its facts are read first, and "
-        "each pod fetches it before it starts. pvc://claim/dir is a directory on a PersistentVolumeClaim of "
-        "this namespace, mounted read-only. image:///dir is a directory inside the engine image.",
+        "files. hf://organisation/name[@revision] is a repository of a hub, s3://bucket/prefix are objects "
+        "of a store: facts are read first, and each pod fetches the files before it starts. "
+        "pvc://claim/dir is a directory on a PersistentVolumeClaim of this namespace, mounted read-only. "
+        "image:///dir is a directory inside the engine image.",
         json_schema_extra=validations(rule(f"self.matches(r'{URI_PATTERN}')", f"model.uri {URI_HELP}")),
     )
     revision: StrictStr | None = optional(
         "Branch, tag or commit of a repository, instead of one in model.uri. A name that moves is pinned to "
         "the commit that it means when the checkpoint is inspected: status.model.revision. Default: the "
-        "default branch.",
+        "default branch. Of objects in a store: the pin of status.model.revision, so that others are not "
+        "served.",
         min_length=1,
         max_length=128,
         json_schema_extra=validations(
@@ -91,9 +94,9 @@ class ModelSpec(APIModel):
         ),
     )
     secret_ref: SecretRefSpec | None = optional(
-        "Secret of this namespace with what a repository demands of its readers: key token (or HF_TOKEN) "
-        "with a token of the hub. It is read by the pods that inspect and fetch, not by Tangram. Default: "
-        "the repository is public."
+        "Secret of this namespace with what a repository demands of its readers. hf://: key token (or "
+        "HF_TOKEN). s3://: keys AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, if any, AWS_SESSION_TOKEN. It "
+        "is read by the pods that inspect and fetch, not by Tangram. Default: the repository is public."
     )
     served_name: StrictStr | None = optional(
         "The model name that clients send in requests, and the label model_name of its metrics. It must "
@@ -288,13 +291,14 @@ class ScalingSpec(APIModel):
 _SHOW_DEFAULTS: dict[str, JsonValue] = {"default": {}}
 
 
-REVISION_OF_REPOSITORY = "model.revision is of a repository: model.uri must begin with hf://"
+REVISION_OF_REPOSITORY = "model.revision is of a repository: model.uri must begin with hf:// or s3://"
 REVISION_TWICE = "model.uri has a revision already: remove it there, or remove model.revision"
-SECRET_OF_REPOSITORY = "model.secretRef is for a repository: model.uri must begin with hf://"  # noqa: S105
+SECRET_OF_REPOSITORY = "model.secretRef is for a repository: model.uri must begin with hf:// or s3://"  # noqa: S105
+_IS_FETCHED = " || ".join(f"self.uri.startsWith('{scheme}://')" for scheme in FETCHED_SCHEMES)
 _MODEL_RULES = validations(
-    rule("!has(self.revision) || self.uri.startsWith('hf://')", REVISION_OF_REPOSITORY),
+    rule(f"!has(self.revision) || {_IS_FETCHED}", REVISION_OF_REPOSITORY),
     rule("!has(self.revision) || !self.uri.contains('@')", REVISION_TWICE),
-    rule("!has(self.secretRef) || self.uri.startsWith('hf://')", SECRET_OF_REPOSITORY),
+    rule(f"!has(self.secretRef) || {_IS_FETCHED}", SECRET_OF_REPOSITORY),
 )
 _PLACEMENT_RULES = validations(
     rule(

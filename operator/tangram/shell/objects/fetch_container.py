@@ -14,8 +14,11 @@ SECRET = "source-secret"  # noqa: S105 - a volume
 SECRET_FOLDER = "/etc/tangram/source-secret"  # noqa: S105
 SIZE_OPTION = "--size"
 TERMINATION_LOG = "/dev/termination-log"
-# Keys of the Secret that a hub's token may have, as in `tangram.sources.open_source`.
-SECRET_KEYS = ("token", "HF_TOKEN")
+# Keys of the Secret, by the scheme of the source, as in `tangram.sources.open_source`.
+SECRET_KEYS = {
+    "hf": ("token", "HF_TOKEN"),
+    "s3": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
+}
 _SECRET_MODE = 0o440
 _SLOWEST_RATE = 10_000_000  # bytes per second, of a poor connection to a hub
 HEADERS_SIZE = 1 << 30  # bytes of files without tensors
@@ -36,7 +39,7 @@ def fetch_container(
         *("--uri", source.at(revision) if revision else f"{source.scheme}://{source.repository}"),
         *("--to", FETCHED),
         *(() if pin is None else (SIZE_OPTION, str(pin.size))),
-        *("--hub", settings.models.hub_endpoint),
+        *_address(source, settings),
         *(("--secret", SECRET_FOLDER, "--secret-name", secret) if secret else ()),
         *("--termination-log", TERMINATION_LOG),
     ]
@@ -58,6 +61,14 @@ def fetch_container(
     }
 
 
+def _address(source: ModelSource, settings: Settings) -> tuple[str, ...]:
+    models = settings.models
+    if source.scheme == "hf":
+        return ("--hub", models.hub_endpoint)
+    endpoint = ("--s3", models.s3_endpoint) if models.s3_endpoint else ()
+    return (*endpoint, "--s3-region", models.s3_region)
+
+
 def fetch_s(pin: PinnedRevision | None) -> int:
     """Return how many seconds a fetch may take until a rollout counts as failed."""
     return 0 if pin is None else pin.size // _SLOWEST_RATE
@@ -68,10 +79,10 @@ def disk_bytes(pin: PinnedRevision | None) -> int:
     return HEADERS_SIZE if pin is None else int(pin.size * _SPARE_SHARE) + _SPARE
 
 
-def secret_volumes(secret: str) -> list[Object]:
+def secret_volumes(source: ModelSource, secret: str) -> list[Object]:
     """Return the volume of the Secret. A Secret that is not there is reported by the container itself."""
     if not secret:
         return []
-    keys = [{"key": key, "path": key} for key in SECRET_KEYS]
+    keys = [{"key": key, "path": key} for key in SECRET_KEYS[source.scheme]]
     volume = {"secretName": secret, "items": keys, "defaultMode": _SECRET_MODE, "optional": True}
     return [{"name": SECRET, "secret": volume}]

@@ -64,7 +64,7 @@ def volumes(
     tmp = {"name": "tmp", "emptyDir": {"sizeLimit": limit}}
     if source.is_fetched:
         fetched = {"sizeLimit": memory_quantity(disk_bytes(pin))}
-        return [tmp, {"name": "model", "emptyDir": fetched}, *secret_volumes(secret)]
+        return [tmp, {"name": "model", "emptyDir": fetched}, *secret_volumes(source, secret)]
     if not source.claim:
         return [tmp]
     claim = {"claimName": source.claim, "readOnly": True}

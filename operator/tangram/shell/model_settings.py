@@ -1,0 +1,16 @@
+"""Settings of the places that checkpoints are fetched from."""
+
+from pydantic import Field
+
+from tangram.shell.setting_types import SettingsSection
+
+
+class ModelSettings(SettingsSection):
+    """Where checkpoints are that pods fetch."""
+
+    hub_endpoint: str = Field(default="https://huggingface.co", pattern=r"^https?://[^\s/@?#]+(/[^\s@?#]*)?$")
+    """Address of the hub of hf:// models, or of a mirror of it."""
+    s3_endpoint: str = Field(default="", alias="s3Endpoint", pattern=r"^(https?://[^\s/@?#]+(/[^\s@?#]*)?)?$")
+    """Address of the store of s3:// models; empty: AWS, in the region."""
+    s3_region: str = Field(default="us-east-1", alias="s3Region", pattern=r"^[a-z0-9-]{1,64}$")
+    """Region of the store."""
