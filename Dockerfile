@@ -147,7 +147,6 @@ COPY operator/tangram/catalog /opt/tangram/tangram/catalog
 COPY operator/tangram/fleet /opt/tangram/tangram/fleet
 COPY operator/tangram/sources /opt/tangram/tangram/sources
 RUN ["/opt/venv/bin/python", "-c", "import compileall as c, pathlib, py_compile; [p.chmod(p.stat().st_mode & 0o755 | (0o555 if p.is_dir() else 0o444)) for p in pathlib.Path('/opt/tangram').rglob('*')]; assert c.compile_dir('/opt/tangram', quiet=1, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)"]
-ENV HF_HUB_DISABLE_TELEMETRY=1
 WORKDIR /opt/empty
 USER 65532:65532
 ENTRYPOINT ["/opt/venv/bin/python", "-P", "-m", "tangram.sources"]

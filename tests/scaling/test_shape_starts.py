@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from tangram.fleet import Shape, StartOutcome, Unscheduled
+from tangram.fleet import FetchState, Shape, StartOutcome, Unscheduled
 from tangram.scaling import ScalingMemory, ScalingParams
 from tangram.scaling import ordered_replicas as supply
 from tests.support.fleet import NOW, intent, shape, workload
@@ -43,6 +43,14 @@ def test_a_shape_of_which_no_replica_is_ready_by_the_deadline_is_late():
 
     assert starts.see(crashing(), seconds=DEADLINE_S) == {}
     assert starts.see(crashing()) == {SLICE: True}
+
+
+def test_a_shape_whose_pods_fetch_their_checkpoint_is_not_late_until_one_has_it():
+    starts, fetch = Starts(), FetchState(size=140 * 10**9, pods=2, fetched=0, since=NOW)
+
+    assert starts.see(crashing(fetch=fetch), seconds=9000) == {}
+    starts.see(crashing(fetch=replace(fetch, fetched=1)), seconds=DEADLINE_S)
+    assert starts.see(crashing(fetch=replace(fetch, fetched=1))) == {SLICE: True}
 
 
 def test_a_shape_with_a_ready_replica_is_not_late_however_many_others_are():

@@ -91,6 +91,11 @@ class FetchState:
     reason: str = ""  # why the last fetch of a pod failed
     message: str = ""
 
+    @property
+    def waiting(self) -> int:
+        """Pods that fetch, or are to."""
+        return max(0, self.pods - self.fetched)
+
 
 @dataclass(frozen=True, slots=True)
 class Workload:

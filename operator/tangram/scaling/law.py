@@ -53,7 +53,8 @@ class LawObservation:
     intent: Intent
     signal: Signal | None  # None: no Prometheus is configured
     ready: int  # replicas that take requests
-    existing: int  # replicas of its Deployments, those without a device among them
+    # replicas of its Deployments, those without a device among them; without those that fetch
+    existing: int
     current: int  # replicas to begin with while the state has no number
     shapes: frozenset[Shape] = frozenset()  # of the Deployments that have replicas
     # Of a replica of the shape that is counted; None: it cannot be predicted.
@@ -139,7 +140,7 @@ def observation_of(
         intent,
         signal,
         ready=sum(workload.ready for workload in workloads),
-        existing=sum(workload.replicas for workload in workloads),
+        existing=sum(workload.replicas - supply.fetching(workload) for workload in workloads),
         current=largest if recorded is None else recorded,
         shapes=shapes,
         capacity_of=None if counted is None else capacity_on(counted),

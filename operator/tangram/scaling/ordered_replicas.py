@@ -38,7 +38,8 @@ def observe(
 ) -> ScalingMemory:
     """Return `memory` after `ready` of the `held` ordered replicas were observed.
 
-    `existing` is how many replicas the Deployments have: those that wait for devices are not late.
+    `existing` is how many replicas the Deployments have: those that wait for devices, or fetch their
+    checkpoint, are not late.
     """
     memory = _stability(memory, params, ready, now)
     settled = memory.settled_ready
@@ -187,7 +188,7 @@ def _start_on_shape(
 ) -> ShapeStart:
     shape, generation = workload.shape, workload.owner_generation
     unready_since = since(before.unready_since if before else None, now)
-    if not _has_node(workload):
+    if not _has_node(workload) or (not workload.ready and fetching(workload) >= workload.replicas):
         return ShapeStart(shape, generation, now)
     if not workload.ready:
         return ShapeStart(shape, generation, unready_since, is_late=now - unready_since >= deadline_s or None)
@@ -197,6 +198,11 @@ def _start_on_shape(
     if now - ready_since >= params.window_s:
         return ShapeStart(shape, generation, now, ready_since, is_late=False)
     return ShapeStart(shape, generation, unready_since, ready_since, before.is_late if before else None)
+
+
+def fetching(workload: Workload) -> int:
+    """Return the replicas that fetch their checkpoint: how long it takes is no fault of a shape."""
+    return 0 if workload.fetch is None else min(workload.fetch.waiting, workload.replicas)
 
 
 def _has_node(workload: Workload) -> bool:

@@ -12,13 +12,16 @@ from http import HTTPStatus
 from types import MappingProxyType
 
 import httpx2
-from huggingface_hub import HfApi, get_session, hf_hub_url
+from huggingface_hub import HfApi, constants, get_session, hf_hub_url
 from huggingface_hub.hf_api import RepoSibling
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
 
 from tangram.sources.checkpoint_files import Digest, RemoteFile
 from tangram.sources.errors import changed, invalid, unreachable
 from tangram.sources.hub_errors import HubAccess, web_page
+
+# Else the client asks huggingface.co for a list of coding agents, with whatever hub it is to speak.
+constants.HF_HUB_DISABLE_TELEMETRY = True
 
 TIMEOUT_S = 30.0  # of a connection, and between two pieces of an answer
 _CHUNK = 1 << 20

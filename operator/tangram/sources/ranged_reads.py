@@ -12,7 +12,7 @@ from tangram.sources.checkpoint_files import (
 )
 from tangram.sources.errors import changed, invalid
 
-HEADER_LIMIT = 100 << 20  # bytes; the limit of the safetensors library
+HEADER_LIMIT = 16 << 20  # bytes, about 140,000 tensors, as in the engine
 _PREFIX = 8  # bytes: the header's length, little-endian
 _GUESS = 128 << 10  # bytes that one read takes: most headers are shorter
 
@@ -70,4 +70,4 @@ def weights_of(files: tuple[RemoteFile, ...]) -> Iterator[RemoteFile]:
     return (file for file in files if file.name.endswith(".safetensors"))
 
 
-_INDEX_LIMIT = 64 << 20  # bytes; the largest published index has 10 MB
+_INDEX_LIMIT = 16 << 20  # bytes, as in the engine; the largest published index has 10 MB

@@ -6,6 +6,7 @@ that it may be tied to: of these two tensors the first bytes are true.
 """
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tangram.sources.download import no_space
 from tangram.sources.ranged_reads import files_of, read_header, read_range, read_whole
 
 _COMPARED = ("model.embed_tokens.weight", "lm_head.weight")
+_AT_ONCE = 8  # files
 _SAMPLE = 1 << 20  # bytes of each
 
 
@@ -21,18 +23,27 @@ def write_sparse_copy(checkpoint: RemoteCheckpoint, directory: Path) -> tuple[Re
     """Write the copy into `directory`, and return the files of the checkpoint. Raises SourceError."""
     directory.mkdir(parents=True, exist_ok=True)
     files = files_of(checkpoint)
-    for file in files:
-        with no_space(directory), (directory / file.name).open("wb") as copy:
-            if not file.name.endswith(".safetensors"):
-                copy.write(read_whole(checkpoint, file, SMALL_FILE_LIMIT))
-                continue
-            header = read_header(checkpoint, file)
-            copy.write(header)
-            for start, end in _sampled(header, file.size):
-                copy.seek(start)
-                copy.write(read_range(checkpoint, file, start, end))
-            copy.truncate(file.size)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        copies = [pool.submit(_copy, checkpoint, file, directory) for file in files]
+        try:
+            for copy in copies:
+                copy.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
     return files
+
+
+def _copy(checkpoint: RemoteCheckpoint, file: RemoteFile, directory: Path) -> None:
+    with no_space(directory), (directory / file.name).open("wb") as copy:
+        if not file.name.endswith(".safetensors"):
+            copy.write(read_whole(checkpoint, file, SMALL_FILE_LIMIT))
+            return
+        header = read_header(checkpoint, file)
+        copy.write(header)
+        for start, end in _sampled(header, file.size):
+            copy.seek(start)
+            copy.write(read_range(checkpoint, file, start, end))
+        copy.truncate(file.size)
 
 
 def _sampled(header: bytes, size: int) -> list[tuple[int, int]]:

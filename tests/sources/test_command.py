@@ -1,0 +1,137 @@
+"""`tangram-fetch` as a container runs it: arguments, report, exit status; without a name of the outside."""
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from tangram.sources import command
+from tests.support.hub_server import Hub
+from tests.support.object_store import object_store
+
+
+@pytest.fixture
+def air_gap(monkeypatch):
+    """Make every name but those of this machine unknown, and note what is asked for."""
+    asked, resolve = [], socket.getaddrinfo
+
+    def only_local(host, *args, **kwargs):
+        asked.append(host)
+        if host not in ("127.0.0.1", "localhost"):
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return resolve(host, *args, **kwargs)
+
+    monkeypatch.setattr(socket, "getaddrinfo", only_local)
+    return asked
+
+
+@pytest.fixture
+def run(tmp_path: Path):
+    """Run the command; return exit status and report."""
+
+    def run_(name: str, uri: str, *options: str):
+        log = tmp_path / "termination-log"
+        arguments = [name, "--uri", uri, "--to", str(tmp_path / "checkpoint"), *options]
+        status = command.main([*arguments, "--termination-log", str(log)])
+        return status, json.loads(log.read_text())
+
+    return run_
+
+
+@pytest.mark.parametrize("name", ["headers", "fetch"])
+def test_a_mirror_is_all_that_a_fetch_needs(hub: Hub, tiny, run, tmp_path, air_gap, name):
+    commit = hub.repository().push(tiny)
+    status, report = run(name, "hf://org/model", "--hub", hub.endpoint)
+    size = sum(path.stat().st_size for path in (tmp_path / "checkpoint").iterdir())
+    assert (status, report["schema"]) == (0, 1)
+    assert (report["source"]["revision"], report["source"]["size"]) == (commit, size)
+    assert set(air_gap) <= {"127.0.0.1", "localhost"}
+
+
+def test_a_name_that_does_not_resolve_is_tried_again(run, air_gap, monkeypatch):
+    monkeypatch.setattr("os._exit", lambda status: None)
+    status, report = run("headers", "hf://org/model", "--hub", "https://hub.example.com")
+    assert status == command.EXIT_RETRY
+    assert report["error"]["reason"] == "SourceUnreachable"
+    assert "hub.example.com cannot be reached" in report["error"]["message"]
+    assert air_gap == ["hub.example.com"]
+
+
+def test_a_token_is_read_from_its_secret_and_reported_nowhere(hub: Hub, tiny, run, tmp_path, capsys):
+    hub.repository().push(tiny)
+    hub.repository().is_private = True
+    hub.tokens.add("hf_good")
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    options = ("--hub", hub.endpoint, "--secret", str(secret), "--secret-name", "mine")
+
+    status, report = run("headers", "hf://org/model", *options)
+    assert status == command.EXIT_REFUSED
+    text = "Secret mine of model.secretRef is not there, or has no key token or HF_TOKEN"
+    assert report["error"] == {"reason": "AccessDenied", "message": f"{text}: create it in this namespace"}
+
+    (secret / "HF_TOKEN").write_text("hf_wrong\n")
+    status, report = run("headers", "hf://org/model", *options)
+    assert "the token of Secret mine may not read it" in report["error"]["message"]
+
+    (secret / "token").write_text("hf_good\n")
+    status, report = run("fetch", "hf://org/model", *options)
+    assert status == 0
+    shown = capsys.readouterr()
+    assert "hf_good" not in shown.out + shown.err + json.dumps(report)
+
+
+@pytest.mark.parametrize("value", [b"", b"two words", b"x" * 5000, b"\xff\xfe", b"a\nb"])
+def test_a_secret_that_holds_no_token_is_not_sent(hub: Hub, run, tmp_path, value):
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "token").write_bytes(value)
+    options = ("--hub", hub.endpoint, "--secret", str(tmp_path / "secret"), "--secret-name", "mine")
+    status, report = run("headers", "hf://org/model", *options)
+    assert (status, hub.requests) == (command.EXIT_REFUSED, [])
+    assert "key token of Secret mine holds no token" in report["error"]["message"]
+
+
+def test_the_keys_of_a_store_sign_its_requests(tiny, run, tmp_path):
+    (tmp_path / "secret").mkdir()
+    for name, value in (("AWS_ACCESS_KEY_ID", "AKIA1"), ("AWS_SECRET_ACCESS_KEY", "s")):
+        (tmp_path / "secret" / name).write_text(value)
+    with object_store() as bucket:
+        bucket.key_id = "AKIA1"
+        bucket.objects = {f"team/{name}": content for name, content in tiny.items()}
+        options = ("--s3", bucket.endpoint, "--secret", str(tmp_path / "secret"), "--secret-name", "mine")
+        status, report = run("fetch", "s3://models/team", *options)
+        assert (status, report["source"]["revision"][:6]) == (0, "etags-")
+        bucket.objects["team/config.json"] = b"{ }"
+        pinned = f"s3://models/team@{report['source']['revision']}"
+        status, report = run("headers", pinned, *options)
+    assert (status, report["error"]["reason"]) == (command.EXIT_REFUSED, "SourceChanged")
+
+
+def test_another_size_than_the_inspected_one_is_refused(hub: Hub, tiny, run):
+    hub.repository().push(tiny)
+    status, report = run("fetch", "hf://org/model", "--hub", hub.endpoint, "--size", "7")
+    assert (status, report["error"]["reason"]) == (command.EXIT_REFUSED, "SourceChanged")
+    assert "7 when it was inspected" in report["error"]["message"]
+
+
+def test_a_defect_is_reported_as_one(hub: Hub, run, monkeypatch):
+    monkeypatch.setattr(command, "open_source", lambda *_: 1 / 0)
+    status, report = run("headers", "hf://org/model", "--hub", hub.endpoint)
+    assert (status, report["error"]["reason"]) == (command.EXIT_DEFECT, "InspectionFailed")
+
+
+def test_a_report_has_the_length_that_the_kubelet_keeps(run, monkeypatch):
+    def refuse(*_):
+        raise command.SourceError(command.SourceReason.INVALID, '\U0001f600"\\' * 5000)
+
+    monkeypatch.setattr(command, "open_source", refuse)
+    _, report = run("headers", "hf://org/model")
+    assert len(json.dumps(report)) < 4096
+
+
+@pytest.mark.parametrize("uri", ["pvc://claim/dir", "image:///dir", "hf://org", "file:///etc/passwd"])
+def test_what_is_not_fetched_is_a_wrong_argument(run, uri):
+    with pytest.raises(SystemExit) as caught:
+        run("headers", uri)
+    assert caught.value.code == command.EXIT_USAGE
