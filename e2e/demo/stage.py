@@ -33,6 +33,7 @@ SOURCES = {
     "silicon": ("e2e/images", "requirements", "e2e/silicon", "operator/tangram/catalog"),
     "prometheus": ("e2e/images",),
     "agent": _AGENT,
+    "fetch": ("Dockerfile", "requirements", "operator/tangram"),
     "agent-of-simulated-driver": (*_AGENT, "e2e/images", "e2e/silicon"),
 }
 

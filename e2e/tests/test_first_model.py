@@ -137,7 +137,8 @@ def test_an_image_holds_no_program_but_python_and_nothing_of_its_build(
     del model  # it is served by these images
     if stage.provider.name != "local":
         pytest.skip("the layers lie in the layout of the local cluster alone")
-    held = list(contents.files(images.oci_layout(), stage.references[target]))
+    reference = stage.references.get(target) or stage.add_image(target)
+    held = list(contents.files(images.oci_layout(), reference))
 
     assert any(file.path.endswith("bin/python3") for file in held)
     assert contents.faults(held) == []

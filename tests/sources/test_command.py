@@ -2,12 +2,15 @@
 
 import json
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tangram.sources import command
-from tests.support.hub_server import Hub
+from tests.sources.conftest import shards
+from tests.support.hub_server import Hub, Request
 from tests.support.object_store import object_store
 
 
@@ -49,8 +52,32 @@ def test_a_mirror_is_all_that_a_fetch_needs(hub: Hub, tiny, run, tmp_path, air_g
     assert set(air_gap) <= {"127.0.0.1", "localhost"}
 
 
-def test_a_name_that_does_not_resolve_is_tried_again(run, air_gap, monkeypatch):
-    monkeypatch.setattr("os._exit", lambda status: None)
+def test_a_read_that_hangs_does_not_keep_the_process(hub: Hub, tmp_path):
+    """The exit of an interpreter waits for its threads."""
+    hub.repository().push(shards(2))
+    hub.faults.append(lambda request: request.place == "store" and _hang_or_refuse(request))
+    arguments = ["fetch", "--uri", "hf://org/model", "--to", str(tmp_path / "c"), "--hub", hub.endpoint]
+    done = subprocess.run(
+        [sys.executable, "-m", "tangram.sources", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert done.returncode == command.EXIT_REFUSED, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["error"]["reason"] == "SourceChanged"
+
+
+def _hang_or_refuse(request: Request) -> bool:
+    """Keep the first reader waiting, and give the other one wrong bytes."""
+    if len([1 for place, _, _ in request.hub.requests if place == "store"]) == 1:
+        request.rfile.read(1)
+    else:
+        request.content(b"!" * 3000, "application/octet-stream")
+    return True
+
+
+def test_a_name_that_does_not_resolve_is_tried_again(run, air_gap):
     status, report = run("headers", "hf://org/model", "--hub", "https://hub.example.com")
     assert status == command.EXIT_RETRY
     assert report["error"]["reason"] == "SourceUnreachable"

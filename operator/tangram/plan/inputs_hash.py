@@ -51,6 +51,8 @@ def _planned_part(intent: Intent) -> Intent:
         refused_edit=None,
         keeps_name=False,
         next_model_uri=None,
+        model_secret="",
+        next_model_secret="",
         warnings=(),
         replicas_set_by=None,
         min_available=None,

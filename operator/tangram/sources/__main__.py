@@ -1,8 +1,6 @@
 """`python -m tangram.sources`, also installed as `tangram-fetch`."""
 
-import sys
-
-from tangram.sources.command import main
+from tangram.sources.command import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

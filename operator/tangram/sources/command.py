@@ -8,6 +8,7 @@ It reports one JSON document in its termination message: the pinned source, or a
 import argparse
 import json
 import os
+import sys
 import traceback
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,13 @@ _MESSAGE_LIMIT = 1000  # characters
 _COMMANDS = ("headers", "fetch")
 
 
+def run() -> None:
+    """Run one command as a process, which no read that hangs keeps."""
+    status = main()
+    sys.stdout.flush()
+    os._exit(status)
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run one command; return the exit status."""
     options = _parser().parse_args(argv)
@@ -33,8 +41,6 @@ def main(argv: list[str] | None = None) -> int:
     print(text, flush=True)  # noqa: T201
     if options.termination_log is not None:
         options.termination_log.write_text(text, encoding="ascii")
-    if status == EXIT_RETRY:
-        os._exit(status)  # a read that hangs does not keep the process
     return status
 
 
