@@ -139,7 +139,7 @@ RUN sh /opt/build/requirements/install.sh /opt/build/requirements/fetch.lock \
 
 FROM runtime AS fetch
 COPY --from=fetch-dependencies /opt/venv /opt/venv
-RUN ["/opt/venv/bin/python", "-c", "import ctypes, ssl"]
+RUN ["/opt/venv/bin/python", "-c", "import ctypes, ssl; import huggingface_hub, obstore"]
 # What fetches, and no more: it is the one process of Tangram with the Secrets of models.
 COPY operator/tangram/__init__.py /opt/tangram/tangram/
 COPY operator/tangram/api /opt/tangram/tangram/api

@@ -202,7 +202,15 @@ def test_the_refusal_of_a_hub_is_the_result_of_the_inspection() -> None:
 
 @pytest.mark.parametrize(
     "source",
-    ["", "{}", "[]", "not JSON", '{"source": {"revision": 7, "size": 1}}', '{"source": {"revision": "c"}}'],
+    [
+        "",
+        "{}",
+        "[]",
+        "not JSON",
+        '{"source": {"revision": 7, "size": 1}}',
+        '{"source": {"revision": "c"}}',
+        '{"source": {"revision": "a b --hub http://evil", "size": 1}}',
+    ],
 )
 def test_facts_without_a_pin_stay_without_one(source: str) -> None:
     facts = json.dumps({"schema": 1, "facts": FACTS})

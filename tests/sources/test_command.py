@@ -77,6 +77,14 @@ def _hang_or_refuse(request: Request) -> bool:
     return True
 
 
+def test_what_was_fetched_is_served_while_the_hub_is_down(hub: Hub, tiny, run):
+    pinned = f"hf://org/model@{hub.repository().push(tiny)}"
+    _, report = run("fetch", pinned, "--hub", hub.endpoint)
+    status, again = run("fetch", pinned, "--hub", "http://127.0.0.1:9")
+    assert status == 0
+    assert again["source"] == report["source"] | {"seconds": 0.0}
+
+
 def test_a_name_that_does_not_resolve_is_tried_again(run, air_gap):
     status, report = run("headers", "hf://org/model", "--hub", "https://hub.example.com")
     assert status == command.EXIT_RETRY

@@ -68,14 +68,6 @@ def test_all_shards_of_an_index_come_whole(opened, target):
     assert content(target) == files
 
 
-def test_a_fetch_that_was_made_is_not_made_again(hub, opened, target):
-    checkpoint = opened(shards(2))
-    fetched(checkpoint, target)
-    hub.requests.clear()
-    fetched(checkpoint, target)
-    assert hub.requests == []
-
-
 def test_a_cut_connection_goes_on_where_it_was_cut(hub, opened, target):
     files = shards(1, 5_000_000)
     checkpoint = opened(files)

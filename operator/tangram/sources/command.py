@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tangram.api import ModelSource, model_source
-from tangram.sources.checkpoint_files import RemoteCheckpoint
-from tangram.sources.download import fetch
+from tangram.sources.download import fetch, fetched_before
 from tangram.sources.errors import SourceError, SourceReason
 from tangram.sources.open_source import SourceAddresses, open_source
 from tangram.sources.sparse_copy import write_sparse_copy
@@ -46,12 +45,16 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> tuple[dict[str, Any], int]:
     try:
+        # Containers start again with the sandbox of their pod: an engine waits for no hub that is down then.
+        before = fetched_before(options.to) if options.command == "fetch" else None
+        if before is not None:
+            return _document(options.uri.revision, before.size, 0.0), 0
         checkpoint = open_source(options.uri, _addresses(options), options.secret, options.secret_name)
         if options.command == "headers":
             files = write_sparse_copy(checkpoint, options.to)
-            return _document(checkpoint, sum(file.size for file in files), 0.0), 0
+            return _document(checkpoint.revision, sum(file.size for file in files), 0.0), 0
         fetched = fetch(checkpoint, options.to, _log, size=options.size)
-        return _document(checkpoint, fetched.size, fetched.seconds), 0
+        return _document(checkpoint.revision, fetched.size, fetched.seconds), 0
     except SourceError as error:
         return _refusal(error.reason, error.message), EXIT_RETRY if error.is_transient else EXIT_REFUSED
     except Exception as error:  # noqa: BLE001 - a defect of ours: the report must come all the same
@@ -59,8 +62,8 @@ def _run(options: argparse.Namespace) -> tuple[dict[str, Any], int]:
         return _refusal("InspectionFailed", f"{type(error).__name__}: {error}"), EXIT_DEFECT
 
 
-def _document(checkpoint: RemoteCheckpoint, size: int, seconds: float) -> dict[str, Any]:
-    source = {"revision": checkpoint.revision, "size": size, "seconds": round(seconds, 1)}
+def _document(revision: str, size: int, seconds: float) -> dict[str, Any]:
+    source = {"revision": revision, "size": size, "seconds": round(seconds, 1)}
     return {"schema": SCHEMA, "source": source}
 
 

@@ -39,6 +39,13 @@ class Fetched:
     seconds: float
 
 
+def fetched_before(directory: Path) -> Fetched | None:
+    """Return what an earlier fetch brought, None where none was made. It asks no source."""
+    if not directory.is_dir():
+        return None
+    return Fetched(sum(path.stat().st_size for path in directory.iterdir()), 0.0)
+
+
 def fetch(
     checkpoint: RemoteCheckpoint,
     directory: Path,
@@ -53,8 +60,6 @@ def fetch(
     `report` gets a line about the progress now and then. `pause` waits before a read is repeated. `size`: sum
     of the files, where it is known.
     """
-    if directory.is_dir():
-        return Fetched(sum(path.stat().st_size for path in directory.iterdir()), 0.0)
     staging = _staging(directory, checkpoint.uri)
     files = files_of(checkpoint)
     progress = Progress(sum(file.size for file in files), clock, stall_s)

@@ -1,7 +1,6 @@
 """JSON files and safetensors headers of a remote checkpoint, by ranged reads."""
 
 import struct
-from collections.abc import Iterator
 
 from tangram.sources.checkpoint_files import (
     INDEX,
@@ -13,6 +12,7 @@ from tangram.sources.checkpoint_files import (
 from tangram.sources.errors import changed, invalid
 
 HEADER_LIMIT = 16 << 20  # bytes, about 140,000 tensors, as in the engine
+_INDEX_LIMIT = 16 << 20  # bytes, as in the engine; the largest published index has 10 MB
 _PREFIX = 8  # bytes: the header's length, little-endian
 _GUESS = 128 << 10  # bytes that one read takes: most headers are shorter
 
@@ -63,11 +63,3 @@ def files_of(checkpoint: RemoteCheckpoint) -> tuple[RemoteFile, ...]:
     if index is not None:
         document = parse_index(checkpoint.uri, read_whole(checkpoint, index, _INDEX_LIMIT))
     return checkpoint_files(checkpoint.uri, checkpoint.files, document)
-
-
-def weights_of(files: tuple[RemoteFile, ...]) -> Iterator[RemoteFile]:
-    """Yield those that hold tensors."""
-    return (file for file in files if file.name.endswith(".safetensors"))
-
-
-_INDEX_LIMIT = 16 << 20  # bytes, as in the engine; the largest published index has 10 MB

@@ -25,7 +25,10 @@ class Pin(APIModel):
     """The revision of a repository that was inspected, and that pods fetch."""
 
     revision: StrictStr = Field(
-        min_length=1, max_length=128, description="Names the same bytes for ever: a commit."
+        min_length=1,
+        max_length=128,
+        pattern=REVISION_PATTERN,
+        description="Names the same bytes for ever: a commit, or a hash of ETags.",
     )
     size: Annotated[StrictInt, Field(ge=0, le=2**53)] = Field(description="Bytes that a pod fetches.")
 

@@ -96,7 +96,8 @@ class ModelSpec(APIModel):
     secret_ref: SecretRefSpec | None = optional(
         "Secret of this namespace with what a repository demands of its readers. hf://: key token (or "
         "HF_TOKEN). s3://: keys AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, if any, AWS_SESSION_TOKEN. It "
-        "is read by the pods that inspect and fetch, not by Tangram. Default: the repository is public."
+        "is read by the pods that inspect and fetch, not by Tangram. A change replaces the pods. Default: "
+        "the repository is public."
     )
     served_name: StrictStr | None = optional(
         "The model name that clients send in requests, and the label model_name of its metrics. It must "

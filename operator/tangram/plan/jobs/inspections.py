@@ -1,6 +1,6 @@
 """Inspect Jobs: which to start or to end, the facts of checkpoints, and the condition `ModelReady`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tangram.capacity.memory.budget import model_length
@@ -116,12 +116,9 @@ def inspection_actions(
     owners: dict[FactsKey, str] = {}
     secrets: dict[FactsKey, str] = {}
     for intent in active:
-        key, awaited = (of(intent, inspections.engine_image) for of in (key_of, next_key))
-        owners.setdefault(key, intent.uid)
-        secrets.setdefault(key, intent.model_secret)
-        if awaited != key:
-            owners.setdefault(awaited, intent.uid)
-            secrets.setdefault(awaited, intent.next_model_secret)
+        for key, secret in _checkpoints(intent, inspections.engine_image):
+            owners.setdefault(key, intent.uid)
+            secrets.setdefault(key, secret)
     left_alone = {next_key(intent, inspections.engine_image) for intent in idle} - set(owners)
     actions: list[Action] = []
     for job in inspections.jobs:
@@ -136,6 +133,13 @@ def inspection_actions(
         for key, uid in owners.items()
         if key in uninspected
     ]
+
+
+def _checkpoints(intent: Intent, engine_image: str) -> Iterator[tuple[FactsKey, str]]:
+    """Yield the checkpoint that is served and the one that the present spec names, each with its Secret."""
+    yield key_of(intent, engine_image), intent.model_secret
+    if intent.next_model_uri is not None:
+        yield next_key(intent, engine_image), intent.next_model_secret
 
 
 def _may_retry(job: Inspection, now: float) -> bool:
