@@ -8,7 +8,7 @@ import pytest
 
 from tangram.eligibility.devices.device_rules import NodeFacts
 from tangram.eligibility.devices.node_devices import gpu_node as read_node
-from tangram.fleet import ApplyDeployment, FactsKey, SecretKey, Shape, Spread
+from tangram.fleet import ApplyDeployment, FactsKey, PinnedRevision, SecretKey, Shape, Spread
 from tangram.kube.client import UNGUARDED, ApiError
 from tangram.kube.kinds import DEPLOYMENTS, NODES, PODS
 from tangram.shell.objects import manifests
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.apiserver
 SKU, PRODUCT = "H200-141GB-SXM", "NVIDIA-H200"  # that no other test uses
 WHOLE, SMALL, LARGE = "gpu", "1g.18gb", "3g.71gb"
 OFFERED = {"nvidia.com/gpu": "1", "nvidia.com/mig-1g.18gb": "2", "nvidia.com/mig-3g.71gb": "1"}
-SETTINGS = Settings(engine_image="registry/engine:1")
+SETTINGS = Settings.model_validate({"engineImage": "registry/engine:1", "fetchImage": "registry/fetch:1"})
 AKS = {"key": "sku", "value": "gpu", "effect": "NoSchedule"}
 HOLD = {"key": "hold.tangram.dev/mig-1g.18gb", "effect": "NoSchedule"}
 
@@ -101,6 +101,7 @@ RESTRICTED = {
 EVERY_OPTION = Settings.model_validate(
     {
         "engineImage": "registry/engine:1",
+        "fetchImage": "registry/fetch:1",
         "engine": {
             "serviceAccountName": "default",
             "imagePullSecrets": ["pull"],
@@ -115,7 +116,7 @@ EVERY_OPTION = Settings.model_validate(
 
 
 def rendered(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Return a Deployment and an inspect Job that use all that an LLMDeployment may name."""
+    """Return Deployments and inspect Jobs that use all that an LLMDeployment may name."""
     owner = replace(
         intent("pvc://weights/llama"),
         api_keys=SecretKey("keys", "api-keys"),
@@ -124,9 +125,14 @@ def rendered(settings: Settings) -> dict[str, dict[str, Any]]:
     )
     action = ApplyDeployment("uid-1", Shape(SKU, SMALL), 0, (PRODUCT,), 4096, spread=Spread(0.5, 0.5))
     key = FactsKey("ns", "pvc://weights/llama", "registry/engine:1")
+    identity, of_hub = manifests.owner_identity(owner), replace(key, uri="hf://org/model")
+    fetching = replace(owner, name="hub", model_uri=of_hub.uri, model_secret="token")
+    pinned = replace(action, pin=PinnedRevision("c" * 40, 16_000_000_000))
     return {
         "engine": manifests.deployment(owner, action, settings),
-        "inspect": manifests.inspect_job(manifests.owner_identity(owner), key, settings),
+        "inspect": manifests.inspect_job(identity, key, settings),
+        "engine-of-a-hub": manifests.deployment(fetching, pinned, settings),
+        "inspect-of-a-hub": manifests.inspect_job(identity, of_hub, settings, secret="token"),
     }
 
 
@@ -151,9 +157,10 @@ async def test_a_restricted_namespace_admits_engines_and_inspections(cluster) ->
         await make(cluster, "lax", lax)
 
 
+@pytest.mark.parametrize("name", ["engine", "engine-of-a-hub"])
 @pytest.mark.parametrize("settings", [SETTINGS, EVERY_OPTION])
-async def test_the_api_server_stores_a_manifest_as_rendered(cluster, settings) -> None:
-    template = rendered(settings)["engine"]
+async def test_the_api_server_stores_a_manifest_as_rendered(cluster, settings, name) -> None:
+    template = rendered(settings)[name]
     template["metadata"]["namespace"] = cluster.namespace
 
     assert up_to_date(await cluster.apply(template, DEPLOYMENTS), template)

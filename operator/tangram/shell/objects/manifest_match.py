@@ -12,6 +12,7 @@ from tangram.kube.kinds import Object
 # Keys of the lists that the API server merges element by element (listType=map in the OpenAPI schema).
 _MERGE_KEYS = {
     "containers": "name",
+    "initContainers": "name",
     "volumes": "name",
     "volumeMounts": "mountPath",
     "ports": "name",
