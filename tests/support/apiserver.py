@@ -206,6 +206,7 @@ class Kubelet:
     evaluations: dict[str, tuple[str, int]] = field(
         default_factory=dict
     )  # likewise; without an entry it goes on
+    fetches: dict[str, tuple[str, int]] = field(default_factory=dict)  # likewise, of `fetch` in inspections
     ready: Callable[[dict[str, Any]], bool] = lambda _pod: True
     hold: bool = False  # True: pods stay as they are
     pods: ObservedPods = field(init=False)
@@ -281,6 +282,10 @@ class Kubelet:
         if pod["spec"].get("nodeName") and status.get("phase") == "Pending":
             component = meta.get("labels", {}).get("app.kubernetes.io/component")
             uri = meta.get("annotations", {}).get("tangram.dev/model-uri", "")
+            if component == "inspect" and self.fetches.get(uri, ("", 0))[1]:
+                waits = {"waiting": {"reason": "PodInitializing"}}
+                await self._patch(pod, "Failed", waits, ready=False)
+                return True
             if component == "inspect":
                 await self._ended(pod, *self.reports.get(uri, (report(), 0)))
                 return True
@@ -325,12 +330,30 @@ class Kubelet:
                 "phase": phase,
                 "conditions": conditions,
                 "containerStatuses": [container],
+                "initContainerStatuses": self._fetched(pod),
                 "startTime": now(),
             },
         }
         await self.client.apply(
             PODS, body, manager="kubelet", force=True, subresource="status", guard=UNGUARDED
         )
+
+    def _fetched(self, pod: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the state of the container that fetches, of pods with one."""
+        uri = pod["metadata"].get("annotations", {}).get("tangram.dev/model-uri", "")
+        message, code = self.fetches.get(uri, ("", 0))
+        ended = {"exitCode": code, "message": message, "startedAt": now(), "finishedAt": now()}
+        return [
+            {
+                "name": container["name"],
+                "state": {"terminated": ended},
+                "ready": not code,
+                "restartCount": 0,
+                "image": "x",
+                "imageID": "x",
+            }
+            for container in pod["spec"].get("initContainers") or ()
+        ]
 
     async def _remove(self, pod: dict[str, Any]) -> bool:
         """Delete a pod that ends; return whether the API server accepted that."""
