@@ -144,6 +144,21 @@ def test_a_silent_hub_is_given_up(hub, opened, monkeypatch):
     assert refusal(opened).is_transient
 
 
+def test_a_listing_without_end_is_cut(hub, opened, monkeypatch):
+    monkeypatch.setattr("tangram.sources.hub.ANSWER_LIMIT", 1000)
+    assert opened(CONFIG).files
+    many = CONFIG | {f"{number}.json": b"" for number in range(100)}
+    assert "127.0.0.1 answers with more than 1000 bytes" in refusal(lambda: opened(many)).message
+
+
+def test_too_many_files_are_refused(opened, monkeypatch):
+    monkeypatch.setattr("tangram.sources.hub._MOST_LISTED", 1)
+    assert (
+        "has more than 1 files: name a repository of one checkpoint"
+        in refusal(lambda: opened(CONFIG)).message
+    )
+
+
 def test_a_web_page_in_place_of_a_file_is_no_file(hub, opened):
     checkpoint = opened(CONFIG)
     web_page(hub)

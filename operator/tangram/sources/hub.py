@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from types import MappingProxyType
+from typing import cast
 
 import httpx2
-from huggingface_hub import HfApi, constants, get_session, hf_hub_url
+from huggingface_hub import HfApi, constants, get_session, hf_hub_url, set_client_factory
 from huggingface_hub.hf_api import RepoSibling
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
 
@@ -25,8 +26,43 @@ constants.HF_HUB_DISABLE_TELEMETRY = True
 
 TIMEOUT_S = 30.0  # of a connection, and between two pieces of an answer
 _CHUNK = 1 << 20
+ANSWER_LIMIT = 64 << 20  # bytes of a listing: that of 100,000 files has half
 _MOST_LISTED = 100_000  # files, folders included: the hub itself advises to stay below
 _CLIENT = "tangram"
+
+
+class _BoundedAnswer(httpx2.SyncByteStream):
+    """The body of a listing, which ends with an error behind ANSWER_LIMIT."""
+
+    def __init__(self, response: httpx2.Response) -> None:
+        self._host = response.url.host
+        self._stream = response.stream
+
+    def __iter__(self) -> Iterator[bytes]:
+        left = ANSWER_LIMIT
+        for piece in cast("httpx2.SyncByteStream", self._stream):
+            left -= len(piece)
+            if left < 0:
+                text = f"{self._host} answers with more than {ANSWER_LIMIT} bytes"
+                raise invalid(f"{text}: name a repository of one checkpoint")
+            yield piece
+
+    def close(self) -> None:
+        cast("httpx2.SyncByteStream", self._stream).close()
+
+
+def _bound_listing(response: httpx2.Response) -> None:
+    if "/api/" in response.url.path:
+        response.stream = _BoundedAnswer(response)
+
+
+def _client() -> httpx2.Client:
+    """Return the client of all requests: also those that `huggingface_hub` gives no time limit end."""
+    hooks = {"response": [_bound_listing]}
+    return httpx2.Client(follow_redirects=True, timeout=TIMEOUT_S, event_hooks=hooks)
+
+
+set_client_factory(_client)
 
 
 @dataclass(frozen=True, slots=True)
