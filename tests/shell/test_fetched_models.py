@@ -11,7 +11,7 @@ from tangram.api import parse_report
 from tangram.fleet import CheckpointFacts, FactsKey, FetchState, InspectionFailure, PinnedRevision
 from tangram.fleet.times import rfc3339
 from tangram.kube.kinds import Object
-from tangram.planner.status.fetch_condition import fetch_condition
+from tangram.plan.status.fetch_condition import fetch_condition
 from tangram.shell.objects import manifests
 from tangram.shell.objects.fetch_container import SECRET_FOLDER, SECRET_KEYS
 from tangram.shell.objects.job_results import inspection

@@ -15,7 +15,7 @@ from tangram.fleet import (
     PodNeeds,
     StartInspection,
 )
-from tangram.planner import plan
+from tangram.plan import plan
 from tests.support.fleet import FACTS_1B, IMAGE, NOW, intent, node, snapshot
 from tests.support.views import llm_deployment, one_round, running
 
