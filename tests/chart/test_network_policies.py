@@ -135,7 +135,7 @@ def test_engines_answer_clients_and_connect_to_nothing(helm, values):
                 assert policy["spec"]["ingress"] == []
                 continue
             (rule,) = policy["spec"]["ingress"]
-            assert rule["ports"] == [{"port": ENGINE_PORT, "protocol": "TCP"}]
+            assert rule["ports"] == [{"port": "http", "protocol": "TCP"}]
             # By default every pod of the cluster sends requests, as without a NetworkPolicy.
             assert rule["from"] == [OPERATOR_IN_ITS_NAMESPACE, MONITORING, {"namespaceSelector": {}}]
 

@@ -13,6 +13,7 @@ from tangram.fleet import (
     ApplyDeployment,
     EvaluationKey,
     FactsKey,
+    Launch,
     Objective,
     PinnedRevision,
     SecretKey,
@@ -28,6 +29,8 @@ from tests.chart.conftest import CHART, Cluster
 from tests.chart.test_admission_policies import APPLY, MERGE, Caller, in_force, meta
 from tests.shell.test_alert_rules_in_the_cluster import CRD as PROMETHEUS_RULE_CRD
 from tests.shell.test_manifests import intent
+from tests.support.runtimes import IMAGE as RUNTIME_IMAGE
+from tests.support.runtimes import OTHERS, shipped
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(180)]
 
@@ -41,6 +44,7 @@ VALUES = {
     "priorityClasses": {"create": False},
     "partition": {"enabled": True},
     "prometheusRule": {"perLLMDeployment": True, "labels": {"release": "kps"}},
+    "runtimes": {"vllm": {"image": RUNTIME_IMAGE}},
     "engine": {
         "serviceAccountName": "engines",
         "imagePullSecrets": ["pull"],
@@ -90,6 +94,12 @@ def owned(settings: Settings) -> dict[str, Object]:
         "engines on two GPUs": deployment(owner(**keys), replace(at, tensor_parallel=2), max_unavailable=1),
         "engines of a class": deployment(owner(priority_class_name="high", **metadata), at),
         "engines with the most metadata": deployment(owner(pod_labels=most, pod_annotations=most), at),
+        **{
+            f"engines of {name}": deployment(
+                owner(uris["claim"]), replace(at, runtime=name), launch=runtime_launch(name)
+            )
+            for name in OTHERS
+        },
         "service": manifests.service(OWNER),
         "rule": manifests.prometheus_rule(with_objectives, settings.prometheus_rule),
         **{
@@ -101,6 +111,10 @@ def owned(settings: Settings) -> dict[str, Object]:
         **{f"evaluation of {name}": evaluation(uri) for name, uri in uris.items()},
     }
     return {name: json.loads(json.dumps(obj)) for name, obj in made.items()}  # parts are shared otherwise
+
+
+def runtime_launch(name: str) -> Launch:
+    return Launch(shipped(name), 16 << 30, 2048, 0.9, 0.8)
 
 
 def collection(obj: Object, namespace: str = "") -> str:
@@ -448,6 +462,45 @@ def test_the_operator_creates_no_object_with_other_rights(
     refusal = operator.call("POST", collection(obj), obj)
     assert "ValidatingAdmissionPolicy" in refusal
     assert reason in refusal
+
+
+RUNTIME_ATTACKS: tuple[tuple[tuple[Any, ...], Any, str], ...] = (
+    ((*CONTAINER, "image"), "registry.example.com/other@sha256:" + "0" * 64, "no command, environment"),
+    ((*CONTAINER, "image"), RUNTIME_IMAGE.replace("0", "1"), "no command, environment"),
+    ((*CONTAINER, "envFrom"), [{"secretRef": {"name": "db"}}], "no command, environment"),
+    (
+        (*CONTAINER, "env", 0),
+        {"name": "A", "valueFrom": {"secretKeyRef": {"name": "db", "key": "a"}}},
+        "plain values alone",
+    ),
+    (
+        (*CONTAINER, "env", 0),
+        {"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "spec.serviceAccountName"}}},
+        "plain values alone",
+    ),
+    ((*CONTAINER, "lifecycle"), {"preStop": {"exec": {"command": ["sh"]}}}, "no hook but a sleep"),
+    ((*CONTAINER, "lifecycle"), {"postStart": {"sleep": {"seconds": 1}}}, "no hook but a sleep"),
+    ((*CONTAINER, "securityContext", "allowPrivilegeEscalation"), True, "no privileges"),
+    ((*CONTAINER, "securityContext", "capabilities"), {"add": ["SYS_ADMIN"]}, "no privileges"),
+    ((*POD, "volumes", 0), HOST_PATH, "no volumes but empty ones"),
+)
+
+
+@pytest.mark.parametrize(("path", "value", "message"), RUNTIME_ATTACKS)
+def test_pods_of_runtimes_have_no_other_rights_than_engine_pods(
+    operator: Caller, settings: Settings, path: tuple[Any, ...], value: Any, message: str
+) -> None:
+    obj = attacked(owned(settings)["engines of vllm"], path, value)
+    obj["metadata"]["name"] = "attack-on-runtime"
+
+    assert message in operator.call("POST", collection(obj), obj)
+
+
+def test_the_release_brings_the_runtimes_of_which_one_is_on(release: Cluster) -> None:
+    listed = json.loads(release.ok("kubectl", "get", "engineruntimes", "-o", "json"))["items"]
+
+    images = {item["metadata"]["name"]: item["spec"].get("image", "") for item in listed}
+    assert images == {"tangram": "", "vllm": RUNTIME_IMAGE, "sglang": "", "nim": ""}
 
 
 def test_a_job_does_not_take_pods_of_others(operator: Caller, settings: Settings) -> None:

@@ -1,9 +1,12 @@
 """`tangram-engine inspect` tells the operator in 4096 bytes what a checkpoint is, or why it is none."""
 
+import base64
+import hashlib
 import json
 import shutil
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
@@ -68,12 +71,66 @@ def test_refusals_look_as_the_golden_documents(
         (model / "config.json").write_text(json.dumps(config | {"architectures": ["BloomForCausalLM"]}))
     status, document = run(model, tmp_path / "log", capsys)
     golden = next(d for d in json.loads(GOLDEN.read_text())["refused"] if d["error"]["reason"] == name)
-    assert status == 3
+    assert status == (0 if "other" in golden else 3)
     assert document.keys() == golden.keys()
     error = document["error"]
     assert isinstance(error, dict)
     assert error.keys() == golden["error"].keys()
     assert error["reason"] == name
+
+
+def with_config(model: Path, **changed: object) -> None:
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | changed))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"architectures": ["Olmo2ForCausalLM"]},
+        {"quantization_config": {"quant_method": "awq", "bits": 4}},
+        {"hidden_act": "gelu"},
+    ],
+)
+def test_a_checkpoint_for_other_runtimes_is_reported_with_its_config(
+    changed: dict[str, object], model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_config(model, auto_map={"AutoModel": "evil.Model"}, **changed)
+    status, document = run(model, tmp_path / "log", capsys)
+
+    other = document["other"]
+    assert isinstance(other, dict)
+    config = json.loads(zlib.decompress(base64.b64decode(other["config"])))
+    assert status == 0
+    assert changed.items() <= config.items()
+    assert "auto_map" not in config
+    assert other["weightBytes"] == 115_328
+    assert len(other["digest"]) == 64
+    assert "error" in document
+
+
+@pytest.mark.parametrize("fault", ["pickled", "truncated", "missing shard", "too long a config", "no config"])
+def test_files_that_no_runtime_should_load_are_refused_for_all(
+    fault: str, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_config(model, architectures=["Olmo2ForCausalLM"])
+    weights = model / "model.safetensors"
+    if fault == "pickled":
+        weights.rename(model / "pytorch_model.bin")
+    elif fault == "truncated":
+        weights.write_bytes(weights.read_bytes()[:6])
+    elif fault == "missing shard":
+        weights.unlink()
+        index = {"weight_map": {"a": "model-00001-of-00001.safetensors"}}
+        (model / "model.safetensors.index.json").write_text(json.dumps(index))
+    elif fault == "too long a config":
+        with_config(model, noise=[hashlib.sha256(bytes([n])).hexdigest() for n in range(200)])
+    else:
+        (model / "config.json").write_text("[]")
+    status, document = run(model, None, capsys)
+
+    assert status == 3
+    assert "other" not in document
 
 
 @pytest.mark.parametrize("letter", ["a", "\n", "é", "\U0001f600", "\ud800"])

@@ -23,6 +23,7 @@ MARKS = [
     kinds.VARIANT_LABEL,
     kinds.SKU_LABEL,
     kinds.PROFILE_LABEL,
+    kinds.RUNTIME_LABEL,
     kinds.PRECISION_LABEL,
     kinds.SHAPE_ANNOTATION,
     kinds.RENDERED_ANNOTATION,

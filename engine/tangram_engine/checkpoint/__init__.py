@@ -1,8 +1,8 @@
 """Checkpoints as untrusted input: safetensors only, a closed list of architectures, all checked first."""
 
 from .errors import CheckpointError, RefusalReason
-from .reader import read_checkpoint, read_shapes
-from .spec import Checkpoint, DecoderSpec, RopeScaling, TensorEntry
+from .reader import read_checkpoint, read_other, read_shapes
+from .spec import Checkpoint, DecoderSpec, OtherCheckpoint, RopeScaling, TensorEntry
 from .tensors import EMBEDDING, HEAD, expected_shapes, projection_inputs
 
 __all__ = [
@@ -11,11 +11,13 @@ __all__ = [
     "Checkpoint",
     "CheckpointError",
     "DecoderSpec",
+    "OtherCheckpoint",
     "RefusalReason",
     "RopeScaling",
     "TensorEntry",
     "expected_shapes",
     "projection_inputs",
     "read_checkpoint",
+    "read_other",
     "read_shapes",
 ]

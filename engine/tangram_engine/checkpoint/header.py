@@ -38,6 +38,18 @@ class _Stored(msgspec.Struct, forbid_unknown_fields=True):
 
 def read_header(directory: Path, name: str) -> tuple[dict[str, TensorEntry], bytes]:
     """All tensors of one file and the SHA-256 digest of its header and length."""
+    raw, path, size, digest = _read_raw(directory, name)
+    return _entries(strict_object(raw, f"{name} header"), path, name, 8 + len(raw), size), digest
+
+
+def read_data_size(directory: Path, name: str) -> tuple[int, bytes]:
+    """Bytes of the tensors of one file, of whatever types, and the digest of its header and length."""
+    raw, _, size, digest = _read_raw(directory, name)
+    return size - 8 - len(raw), digest
+
+
+def _read_raw(directory: Path, name: str) -> tuple[bytes, Path, int, bytes]:
+    """The header of one file as it is, with the file's real path, its size and the digest of both."""
     stream, path, size = open_inside(directory, name)
     with stream:
         prefix = stream.read(8)
@@ -51,8 +63,7 @@ def read_header(directory: Path, name: str) -> tuple[dict[str, TensorEntry], byt
         raw = stream.read(length)
     if len(raw) != length:
         raise invalid(f"{name} changed while it was read")
-    digest = hashlib.sha256(b"%d:" % size + raw).digest()
-    return _entries(strict_object(raw, f"{name} header"), path, name, 8 + length, size), digest
+    return raw, path, size, hashlib.sha256(b"%d:" % size + raw).digest()
 
 
 def _entries(

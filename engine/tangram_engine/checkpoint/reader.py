@@ -9,8 +9,8 @@ from .config import parse_config
 from .config_values import CONFIG, GENERATION_CONFIG
 from .errors import CheckpointError, invalid, not_found
 from .files import exists, read_bytes, strict_object
-from .header import read_header
-from .spec import Checkpoint, DecoderSpec, TensorEntry
+from .header import read_data_size, read_header
+from .spec import Checkpoint, DecoderSpec, OtherCheckpoint, TensorEntry
 from .tensors import EMBEDDING, HEAD, can_lack, equal_data, select, stored_dtype
 
 SINGLE = "model.safetensors"
@@ -40,6 +40,26 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     tensors = select(spec, stored)
     spec = replace(spec, dtype=stored_dtype(tensors))
     return Checkpoint(spec=spec, tensors=tensors, digest=digest.hexdigest())
+
+
+def read_other(directory: Path) -> OtherCheckpoint | None:
+    """The parts of a checkpoint that this engine does not implement, for other runtimes; None: it does.
+
+    No tensor is looked at but for its bytes. Raises CheckpointError for files that no runtime should load.
+    """
+    raw_config, config, generation = _read_configs(directory)
+    try:
+        parse_config(config, generation, dtype="fp32")
+    except CheckpointError:
+        pass
+    else:
+        return None
+    weight_map, digest, weight_bytes = _weight_map(directory), hashlib.sha256(raw_config), 0
+    for name in [SINGLE] if weight_map is None else sorted(set(weight_map.values())):
+        size, header_digest = read_data_size(directory, name)
+        digest.update(name.encode() + header_digest)
+        weight_bytes += size
+    return OtherCheckpoint(config, weight_bytes, digest.hexdigest())
 
 
 def read_shapes(directory: Path) -> Checkpoint:

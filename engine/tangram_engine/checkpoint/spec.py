@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +80,12 @@ class Checkpoint:
     def weight_bytes(self) -> int:
         """Bytes of all tensors that are loaded."""
         return sum(entry.nbytes for entry in self.tensors.values())
+
+
+@dataclass(frozen=True, slots=True)
+class OtherCheckpoint:
+    """A checkpoint that this engine does not implement: what a planner of other runtimes needs of it."""
+
+    config: dict[str, Any]  # config.json
+    weight_bytes: int  # of all tensors
+    digest: str  # as of `Checkpoint`

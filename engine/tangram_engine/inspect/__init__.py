@@ -4,17 +4,26 @@ The operator runs this as a short Job and reads the document from the container'
 (Kubernetes keeps at most 4096 bytes of it). Field names are those of the operator's `CheckpointFacts`.
 """
 
+import base64
 import json
 import math
 import resource
 import sys
 import traceback
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tangram_engine.checkpoint import EMBEDDING, Checkpoint, CheckpointError, RefusalReason, read_checkpoint
+from tangram_engine.checkpoint import (
+    EMBEDDING,
+    Checkpoint,
+    CheckpointError,
+    RefusalReason,
+    read_checkpoint,
+    read_other,
+)
 
 SCHEMA = 1
 EXIT_FAILED = 1
@@ -22,6 +31,12 @@ EXIT_ARGUMENT = 2
 EXIT_REFUSED = 3
 DOCUMENT_LIMIT = 4096  # bytes; the kubelet cuts termination messages there
 MESSAGE_LIMIT = 1000  # characters
+OTHER_MESSAGE_LIMIT = 300  # characters, beside the config.json of a checkpoint for other runtimes
+CONFIG_LIMIT = 3000  # characters of it, compressed
+# Keys of config.json that change no size. `auto_map` names code, which no runtime is to load.
+LEFT_OUT = frozenset(
+    {"auto_map", "id2label", "label2id", "transformers_version", "_name_or_path", "task_specific_params"}
+)
 # Bytes of memory, one after the other, in an inspect Job of 1 GiB. `text.process` has a limit for loading.
 MEMORY_LIMIT = 768 << 20
 TEXT_MEMORY = 192 << 20
@@ -57,7 +72,10 @@ def _report(model: Path) -> tuple[dict[str, Any], int]:
             facts, vocab_size = _read(model)
         _check_text(model, vocab_size)
     except CheckpointError as error:
-        return refusal(error.reason, error.message), EXIT_REFUSED
+        other = _other(model)
+        if other is None:
+            return refusal(error.reason, error.message), EXIT_REFUSED
+        return refusal(error.reason, error.message, OTHER_MESSAGE_LIMIT) | {"other": other}, 0
     except MemoryError:
         message = f"reading config.json and the headers needs more than {MEMORY_LIMIT >> 20} MiB of memory"
         return refusal(RefusalReason.INVALID, message), EXIT_REFUSED
@@ -71,6 +89,32 @@ def _read(model: Path) -> tuple[dict[str, Any], int]:
     """Facts and vocabulary size. The headers themselves are let go of: the tokenizer needs the memory."""
     checkpoint = read_checkpoint(model)
     return facts(checkpoint), checkpoint.spec.vocab_size
+
+
+def _other(model: Path) -> dict[str, Any] | None:
+    """What other runtimes may serve of a checkpoint whose config.json this engine does not implement; None:
+    the files are at fault, or config.json is too long for the document.
+    """
+    try:
+        with _memory_limit():
+            other = read_other(model)
+    except (CheckpointError, MemoryError):
+        return None
+    config = "" if other is None else _compressed(other.config)
+    if other is None or len(config) > CONFIG_LIMIT:
+        return None
+    return {"digest": other.digest, "weightBytes": other.weight_bytes, "config": config}
+
+
+def _compressed(config: Mapping[str, Any]) -> str:
+    """config.json without what changes no size, as the operator reads it: JSON, zlib, base64."""
+    kept = {key: value for key, value in config.items() if not _is_left_out(key)}
+    text = json.dumps(kept, separators=(",", ":"))
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+
+
+def _is_left_out(key: str) -> bool:
+    return key.endswith("_token_id") or key in LEFT_OUT
 
 
 def _check_text(model: Path, vocab_size: int) -> None:
@@ -119,12 +163,13 @@ def facts(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-def refusal(reason: str, message: str) -> dict[str, Any]:
+def refusal(reason: str, message: str, limit: int = MESSAGE_LIMIT) -> dict[str, Any]:
     """The error document, always within the limits, whatever is in the names of files and tensors."""
     message = message.encode("utf-8", "replace").decode()  # half of a surrogate pair cannot be stored
-    if len(message) > MESSAGE_LIMIT:
-        message = message[: MESSAGE_LIMIT - 1] + "…"
+    if len(message) > limit:
+        message = message[: limit - 1] + "…"
     # Escaped, one character can take twelve bytes (a surrogate pair): cut until the document fits.
-    while len(json.dumps(message)) > DOCUMENT_LIMIT - 200:
+    most = DOCUMENT_LIMIT - 200 if limit == MESSAGE_LIMIT else 2 * limit
+    while len(json.dumps(message)) > most:
         message = message[: len(message) * 3 // 4]
     return {"schema": SCHEMA, "error": {"reason": str(reason), "message": message}}

@@ -1,14 +1,14 @@
-"""Warnings about a GPUPool or a FleetPlan that need no plan."""
+"""Warnings about a GPUPool, a FleetPlan or an EngineRuntime that need no plan."""
 
 from collections.abc import Iterator
 
 from tangram.admission.review import Object, Review, ReviewedObjects
 from tangram.admission.text import warning_lines
-from tangram.api import parse_pool
+from tangram.api import parse_engine_runtime, parse_pool
 from tangram.eligibility.acceptance import VALID
 from tangram.eligibility.devices.device_rules import LabelledBoard, NodeFacts
 from tangram.eligibility.pool_conditions import NO_NODES, accepted
-from tangram.fleet import Node, Pool
+from tangram.fleet import EngineRuntime, Node, Pool
 
 
 def object_warnings(review: Review, objects: ReviewedObjects) -> tuple[str, ...]:
@@ -17,6 +17,8 @@ def object_warnings(review: Review, objects: ReviewedObjects) -> tuple[str, ...]
         return ()
     if review.plural == "gpupools":
         return warning_lines(_of_pool(review, objects))
+    if review.plural == "engineruntimes":
+        return warning_lines(_of_runtime(review))
     if review.plural == "fleetplans":
         return warning_lines(_of_consent(review))
     return ()
@@ -31,6 +33,14 @@ def _of_pool(review: Review, objects: ReviewedObjects) -> Iterator[str]:
         yield f"{NO_NODES}: the pool stays empty until one has"
     _, _, message = accepted(pool, dict.fromkeys(nodes, (pool.name,)))
     yield message.removeprefix(VALID).removeprefix("; ")
+
+
+def _of_runtime(review: Review) -> Iterator[str]:
+    runtime = parse_engine_runtime(review.body)
+    if isinstance(runtime, EngineRuntime):
+        yield from runtime.warnings
+        if not runtime.is_on:
+            yield "spec.image is not set: the runtime is off"
 
 
 def _labelled(obj: Object, pool: Pool) -> Node:

@@ -6,6 +6,7 @@ from tangram.admission.review import Review, ReviewedFleet
 from tangram.api import last_accepted, parse, priority_classes
 from tangram.api.common.priority import NOT_FOUND
 from tangram.eligibility.acceptance import specs_in_force
+from tangram.eligibility.runtime_request import runtimes_of, with_runtime
 from tangram.fleet import Decision, Intent, ParsedIntent
 from tangram.plan import plan
 from tangram.plan.jobs.inspections import key_of
@@ -30,7 +31,9 @@ def planned_review(review: Review, fleet: ReviewedFleet) -> PlannedReview:
     snapshot, body = fleet.snapshot, review.identified
     # Every cluster has classes of its own: without one, the operator may not list them.
     classes = priority_classes(snapshot.priority_classes or None, snapshot.default_priority_class)
-    intent = _with_new_class(review, parse(body, classes, fleet.pod_metadata_keys))
+    runtimes = runtimes_of(snapshot)
+    parsed = with_runtime(parse(body, classes, fleet.pod_metadata_keys), runtimes)
+    intent = _with_new_class(review, parsed)
     last = last_accepted(body, classes, fleet.pod_metadata_keys)
     name = (intent.namespace, intent.name)
     present = tuple(i for i in fleet.intents if i.uid != intent.uid and (i.namespace, i.name) != name)

@@ -13,18 +13,22 @@ from tangram.admission.review import Object, ObjectKey, RefusedField, Review, Re
 from tangram.api import (
     last_accepted,
     parse,
+    parse_engine_runtime,
     parse_pool,
     parse_priority_class,
     parse_quota,
     pool_in_force,
     priority_classes,
+    runtime_in_force,
 )
 from tangram.catalog.reading.field_path import FieldPath, dotted
 from tangram.catalog.reading.fields import shortened
 from tangram.eligibility.acceptance import acceptance, by_age, specs_in_force
 from tangram.eligibility.reasons import Reason
+from tangram.eligibility.runtime_request import RuntimesByName, runtimes_by_name, with_runtime
 from tangram.fleet import (
     Intent,
+    InvalidEngineRuntime,
     InvalidIntent,
     InvalidPool,
     Node,
@@ -51,6 +55,14 @@ _OF_PRIORITY_CLASS = (
 )
 
 
+_OF_RUNTIME = (
+    Reason.RUNTIME_NOT_FOUND,
+    Reason.RUNTIME_NOT_ALLOWED,
+    Reason.RUNTIME_NOT_READY,
+    Reason.RUNTIME_OPTION_REFUSED,
+)
+
+
 def refusal(review: Review, objects: ReviewedObjects) -> RefusedField | None:
     """Return the field that is refused, None where the object is admitted. No solve: under 50 ms.
 
@@ -65,7 +77,22 @@ def refusal(review: Review, objects: ReviewedObjects) -> RefusedField | None:
         return _of_pool(review, objects)
     if review.plural == "fleetplans":
         return _of_consent(review)
+    if review.plural == "engineruntimes":
+        return _of_runtime(review)
     return None
+
+
+def _of_runtime(review: Review) -> RefusedField | None:
+    runtime = parse_engine_runtime(review.body)
+    if isinstance(runtime, InvalidEngineRuntime):
+        return _refused(review, runtime.fields, runtime.message)
+    return None
+
+
+def _runtimes(objects: ReviewedObjects) -> RuntimesByName | None:
+    """Return the runtimes by name; None: they are not known."""
+    runtimes = _each(objects.engine_runtimes, runtime_in_force)
+    return None if runtimes is None else runtimes_by_name(runtimes)
 
 
 def _of_llm_deployment(review: Review, objects: ReviewedObjects) -> RefusedField | None:
@@ -73,7 +100,12 @@ def _of_llm_deployment(review: Review, objects: ReviewedObjects) -> RefusedField
     classes = priority_classes(
         _each(objects.priority_classes, parse_priority_class), objects.default_priority_class
     )
-    intent = parse(body, classes, objects.pod_metadata_keys)
+    runtimes = _runtimes(objects)
+
+    def read(parsed: ParsedIntent) -> ParsedIntent:
+        return parsed if runtimes is None else with_runtime(parsed, runtimes)
+
+    intent = read(parse(body, classes, objects.pod_metadata_keys))
     named = _same_name(review, intent, objects.llm_deployments or ())
     others = [parse(obj, classes, objects.pod_metadata_keys) for obj in named]
     recorded = {
@@ -92,6 +124,8 @@ def _of_llm_deployment(review: Review, objects: ReviewedObjects) -> RefusedField
     elif why_not.reason == Reason.MODEL_NAME_COLLISION:
         keys = [ObjectKey("llmdeployments", review.namespace, obj["metadata"]["name"]) for obj in named]
         rests_on = tuple(keys[:_MOST_CONFIRMED])
+    elif why_not.reason in _OF_RUNTIME and isinstance(intent, Intent):
+        rests_on = (ObjectKey("engineruntimes", "", intent.runtime.name),)
     return _refused(review, why_not.fields, why_not.message, rests_on)
 
 

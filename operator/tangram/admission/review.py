@@ -15,7 +15,9 @@ UNBORN = "uid-of-the-reviewed-object"
 _LAST = "9999-12-31T23:59:59Z"  # younger than all others
 
 Object = Mapping[str, Any]
-Plural = Literal["llmdeployments", "gpupools", "fleetplans", "priorityclasses", "resourcequotas"]
+Plural = Literal[
+    "llmdeployments", "gpupools", "fleetplans", "engineruntimes", "priorityclasses", "resourcequotas"
+]
 
 
 class ObjectKey(NamedTuple):
@@ -28,7 +30,7 @@ class ObjectKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """One admission request for an LLMDeployment, a GPUPool or a FleetPlan, not for a subresource of it."""
+    """One admission request for an object of Tangram that people write, not for a subresource of it."""
 
     operation: Literal["CREATE", "UPDATE"]
     plural: Plural
@@ -84,6 +86,7 @@ class ReviewedObjects:
     priority_classes: Sequence[Object] | None = None
     resource_quotas: Sequence[Object] | None = None
     gpu_pools: Sequence[Object] | None = None
+    engine_runtimes: Sequence[Object] | None = None
     nodes: Sequence[Object] | None = None
     # Settings of the operator.
     default_priority_class: str = ""
@@ -97,6 +100,7 @@ class ReviewedObjects:
             "priorityclasses": "priority_classes",
             "resourcequotas": "resource_quotas",
             "gpupools": "gpu_pools",
+            "engineruntimes": "engine_runtimes",
         }
         kind = kinds[key.plural]
         others = tuple(other for other in getattr(self, kind) or () if _key(other) != key[1:])

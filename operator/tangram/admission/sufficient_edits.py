@@ -57,7 +57,9 @@ def _edits(planned: PlannedReview, intent: Intent) -> Iterator[tuple[str, Intent
     facts, snapshot = planned.decision.facts, planned.fleet.snapshot
     if facts is not None and planned.decision.shape is None:
         by_checkpoint = reports_by_checkpoint(reports(snapshot))
-        assessed = assessment(intent, facts, offers(read_fleet(snapshot)), by_checkpoint)
+        assessed = assessment(
+            intent, facts, offers(read_fleet(snapshot)), by_checkpoint, (), snapshot.runtimes
+        )
         settings = () if isinstance(assessed, str) else sufficient_settings(assessed)
         for _, changes in islice(settings, _MOST_SETTINGS):
             yield _with_settings(intent, changes)

@@ -10,6 +10,7 @@ from tangram.api.common.priority import (
     priority_classes,
     with_priority,
 )
+from tangram.api.engine_runtime import parse_engine_runtime, runtime_in_force
 from tangram.api.gpu_node import GPUNode, InvalidGPUNode, parse_gpu_node
 from tangram.api.llm_deployment.accepted_spec import accepted_block, last_accepted
 from tangram.api.llm_deployment.back_offs import back_off_block, back_offs_from_status
@@ -39,6 +40,7 @@ __all__ = [
     "last_accepted",
     "model_source",
     "parse",
+    "parse_engine_runtime",
     "parse_evaluation",
     "parse_gpu_node",
     "parse_pin",
@@ -49,5 +51,6 @@ __all__ = [
     "pin_from_status",
     "pool_in_force",
     "priority_classes",
+    "runtime_in_force",
     "with_priority",
 ]

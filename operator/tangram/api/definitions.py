@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, JsonValue
 
+from tangram.api.engine_runtime import EngineRuntimeSpec, EngineRuntimeStatus
 from tangram.api.fleet_plan import KIND_RULE, SPEC_RULE, FleetPlanSpec, FleetPlanStatus
 from tangram.api.gpu_node import DEFAULT_STATUS, NAMES_RULE, GPUNodeSpec, GPUNodeStatus
 from tangram.api.llm_deployment.spec import NAME_RULE, TRAFFIC_RULE, LLMDeploymentSpec
@@ -184,4 +185,26 @@ GPU_NODE = Definition(
     ),
 )
 
-ALL = (LLM_DEPLOYMENT, GPU_POOL, FLEET_PLAN, GPU_NODE)
+ENGINE_RUNTIME = Definition(
+    kind="EngineRuntime",
+    plural="engineruntimes",
+    short_names=("ert",),
+    scope="Cluster",
+    description="EngineRuntime describes a program that serves models: its image, command line, probes and "
+    "metrics, the checkpoints that it serves, and what LLMDeployments may add to its command line. "
+    "Administrators write it. The bundled engine needs none.",
+    spec=EngineRuntimeSpec,
+    spec_description="The program, and how Tangram runs it.",
+    status=EngineRuntimeStatus,
+    columns=(
+        _column("Engine", ".spec.engine", "The program."),
+        _column("Version", ".spec.version", "Its version."),
+        _column("Accepted", _condition("Accepted", "status"), "Whether the spec is valid."),
+        _column("Ready", _condition("Ready", "status"), "Whether replicas may be started."),
+        _column("Reason", _condition("Ready", "reason"), "Why, in one word."),
+        _column("Image", ".spec.image", "Its image, by digest.", priority=1),
+        _AGE,
+    ),
+)
+
+ALL = (LLM_DEPLOYMENT, GPU_POOL, FLEET_PLAN, GPU_NODE, ENGINE_RUNTIME)

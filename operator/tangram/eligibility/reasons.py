@@ -16,6 +16,10 @@ class Reason(StrEnum):
     PRIORITY_CLASS_UNKNOWN = "PriorityClassUnknown"  # the operator may not list them
     PRIORITY_CLASS_NOT_ALLOWED = "PriorityClassNotAllowed"
     PRIORITY_CLASS_PREEMPTS = "PriorityClassPreempts"
+    RUNTIME_NOT_FOUND = "RuntimeNotFound"
+    RUNTIME_NOT_ALLOWED = "RuntimeNotAllowed"  # in its namespace
+    RUNTIME_NOT_READY = "RuntimeNotReady"  # it is not accepted, or has no image
+    RUNTIME_OPTION_REFUSED = "RuntimeOptionRefused"  # an argument or a variable that it may not add
     # any condition that depends on another one that is not true yet
     NOT_ACCEPTED = "NotAccepted"
     WAITING_FOR_MODEL = "WaitingForModel"

@@ -11,6 +11,7 @@ from tangram.fleet.evaluation import PrecisionTolerance
 from tangram.fleet.lengths import Lengths
 from tangram.fleet.objective import Objective, Objectives
 from tangram.fleet.priority import Refusal
+from tangram.runtimes.runtime import ANY_RUNTIME, RuntimeRequest
 
 _TOLERANCE = PrecisionTolerance()
 
@@ -153,6 +154,7 @@ class Intent:
     replicas_set_by: FieldManager | None = None  # of `replicas`; None: unknown
     min_available: int | None = None  # with fewer it is not available; None: min_replicas
     revision: Revision | None = None  # None: that of `generation`
+    runtime: RuntimeRequest = ANY_RUNTIME
 
     @property
     def objectives(self) -> Objectives:

@@ -7,6 +7,7 @@ from tangram.fleet.intent import Spread
 from tangram.fleet.pool import NodeSelector
 from tangram.fleet.shape import Shape
 from tangram.fleet.snapshot import BackOff, CheckpointFacts, FactsKey, Fault, PinnedRevision
+from tangram.runtimes.runtime import EngineRuntime
 
 ANYWHERE = Spread()
 
@@ -16,6 +17,17 @@ class ApplyService:
     """Make the Service of this LLMDeployment exist as rendered."""
 
     owner_uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How a replica of an EngineRuntime is started: the numbers of the plan that fill its words."""
+
+    runtime: EngineRuntime
+    weight_bytes: int
+    max_batched_tokens: int  # tokens of one step
+    memory_share: float  # of the GPU or slice, 0 to 1
+    static_memory_share: float  # of weights and KV cache alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +51,7 @@ class ApplyDeployment:
     # selectors of GPUPools that declare the SKU, sorted.
     declared: tuple[NodeSelector, ...] = ()
     pin: PinnedRevision | None = None  # what its pods fetch; None: its checkpoint is in the cluster
+    launch: Launch | None = None  # None: the bundled engine, which sizes itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +215,7 @@ class Decision:
     back_offs: tuple[BackOff, ...] = ()  # shapes on which nothing more is tried for a while
     start_failures: str = ""  # shapes on which no replica became ready, and what follows; "": there are none
     rollout_waits: str = ""  # what a rollout of `shape` waits for; "": nothing that is known here
+    runtime_reason: str = ""  # why this runtime serves it; "": there was no choice
     consent: str = ""  # FleetPlan of changes that serves it once a person approves it; "": there is none
 
     @property

@@ -4,6 +4,8 @@ import hashlib
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tangram.runtimes.runtime import BUNDLED
+
 WHOLE_GPU = "gpu"
 DeviceKind = tuple[str, str]  # (SKU, resource) of a GPU or slice
 QUANTISED = ("fp8", "int4")  # formats that the engine converts a 16-bit checkpoint to when it loads it
@@ -36,7 +38,8 @@ class Shape:
     sku: str  # key of the catalog, e.g. H100-80GB-SXM
     profile: str  # WHOLE_GPU or a MIG profile as NVIDIA prints it, e.g. 1g.10gb
     tensor_parallel: int = 1
-    precision: str = "bf16"  # of the weights: as the checkpoint stores them, bf16 | fp16 | fp32, or QUANTISED
+    precision: str = "bf16"  # of the weights: as the checkpoint stores them, or QUANTISED
+    runtime: str = BUNDLED  # name of the EngineRuntime
 
     @property
     def key(self) -> ShapeKey:
@@ -57,6 +60,8 @@ class Shape:
     def variant(self) -> str:
         """Short, stable, DNS-safe name of this shape: the suffix of its Deployment's name."""
         text = f"{self.sku}/{self.profile}/tp{self.tensor_parallel}/{self.precision}"
+        if self.runtime != BUNDLED:
+            text += f"/{self.runtime}"
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     def __str__(self) -> str:
@@ -66,5 +71,7 @@ class Shape:
 
     @property
     def described(self) -> str:
-        """The text where formats may differ: a quantised one follows, e.g. `L4 int4`."""
-        return f"{self} {self.precision}" if self.precision in QUANTISED else str(self)
+        """The text where formats and runtimes may differ: those that are not usual follow, `L4 int4 vllm`."""
+        form = self.precision if self.precision in QUANTISED else ""
+        runtime = "" if self.runtime == BUNDLED else self.runtime
+        return " ".join(filter(None, (str(self), form, runtime)))

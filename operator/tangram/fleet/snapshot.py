@@ -9,6 +9,7 @@ from tangram.fleet.partition import NO_PARTITION, PartitionView
 from tangram.fleet.pool import InvalidPool, NodeSelector, Pool
 from tangram.fleet.priority import PriorityClass
 from tangram.fleet.shape import Shape
+from tangram.runtimes.runtime import EngineRuntime, InvalidEngineRuntime
 
 MOST_CHARACTERS = 300  # of an error
 
@@ -168,6 +169,9 @@ class CheckpointFacts:
     attention_bias: bool  # whether the projections of queries, keys and values have biases
     qk_norm: bool  # whether queries and keys are normalised by head
     pin: PinnedRevision | None = None  # of a checkpoint that pods fetch
+    # Of a checkpoint that the bundled engine refuses: why, and its config.json, compressed.
+    refused_by_engine: str = ""
+    config: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,6 +321,8 @@ class FleetSnapshot:
     priority_classes: tuple[PriorityClass, ...] = ()  # sorted
     default_priority_class: str = ""  # of LLMDeployments that name none; empty: none
     engine_image: str = ""
+    runtimes: tuple[EngineRuntime, ...] = ()  # sorted by name
+    invalid_runtimes: tuple[InvalidEngineRuntime, ...] = ()  # sorted by name
     prices: tuple[tuple[str, float], ...] = ()  # (SKU, USD per GPU-hour) overriding the catalog
 
     @property

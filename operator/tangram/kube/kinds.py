@@ -17,6 +17,7 @@ NAME_LABEL = "app.kubernetes.io/name"
 INSTANCE_LABEL = "app.kubernetes.io/instance"
 PART_OF_LABEL = "app.kubernetes.io/part-of"
 SKU_LABEL = "tangram.dev/sku"
+RUNTIME_LABEL = "tangram.dev/runtime"
 PROFILE_LABEL = "tangram.dev/profile"
 PRECISION_LABEL = "tangram.dev/precision"
 OPERATOR_LABEL = "tangram.dev/operator"
@@ -70,6 +71,7 @@ class Kind:
 LLM_DEPLOYMENTS = Kind(GROUP, "v1alpha1", "llmdeployments", "LLMDeployment")
 GPU_POOLS = Kind(GROUP, "v1alpha1", "gpupools", "GPUPool", namespaced=False)
 GPU_NODES = Kind(GROUP, "v1alpha1", "gpunodes", "GPUNode", namespaced=False)
+ENGINE_RUNTIMES = Kind(GROUP, "v1alpha1", "engineruntimes", "EngineRuntime", namespaced=False)
 FLEET_PLANS = Kind(GROUP, "v1alpha1", "fleetplans", "FleetPlan", namespaced=False)
 CLUSTER_POLICIES = Kind("nvidia.com", "v1", "clusterpolicies", "ClusterPolicy", namespaced=False)
 CONFIG_MAPS = Kind("", "v1", "configmaps", "ConfigMap")

@@ -12,7 +12,7 @@ from tangram.eligibility.shapes.evaluation_reports import (
     reports,
     reports_by_checkpoint,
 )
-from tangram.fleet import FleetSnapshot, Intent, ParsedIntent, ReplicaMove, Shape
+from tangram.fleet import EngineRuntime, FleetSnapshot, Intent, ParsedIntent, ReplicaMove, Shape
 from tangram.plan.decision_draft import DecisionDraft, drafts
 from tangram.plan.fleet_input.fleet import Fleet, read_fleet
 from tangram.plan.fleet_input.free_capacity import FreeDevices, observe_free_devices, reserve_for_missing_pods
@@ -129,14 +129,19 @@ def _assessed(observation: RoundObservation) -> Mapping[str, Assessment]:
     by_checkpoint, active = reports_by_checkpoint(observation.reports), observation.active
 
     def assess(intent: Intent) -> Assessment:
-        return _assess(intent, observation.draft_of[intent.uid], observation.node_offers, by_checkpoint)
+        draft = observation.draft_of[intent.uid]
+        return _assess(intent, draft, observation.node_offers, by_checkpoint, observation.snapshot.runtimes)
 
     assessments = for_each(RoundStep.ASSESSMENT, active, uid_of, assess)
     return dict(zip(map(uid_of, active), assessments, strict=True))
 
 
 def _assess(
-    intent: Intent, draft: DecisionDraft, node_offers: NodeOffers, by_checkpoint: CheckpointReports
+    intent: Intent,
+    draft: DecisionDraft,
+    node_offers: NodeOffers,
+    by_checkpoint: CheckpointReports,
+    runtimes: tuple[EngineRuntime, ...],
 ) -> Assessment:
     """Assess every shape for one LLMDeployment, or return why none could serve what its spec asks for.
 
@@ -146,7 +151,7 @@ def _assess(
     if intent.is_off or facts is None:
         return None
     present = [workload.shape for workload in draft.workloads]
-    shapes = assessment(intent, facts, node_offers, by_checkpoint, present)
+    shapes = assessment(intent, facts, node_offers, by_checkpoint, present, runtimes)
     if isinstance(shapes, str):
         return shapes
     return PlacementDemand(

@@ -26,7 +26,9 @@ from tangram.scaling.queries import (
     TPOT_BUCKETS,
     TTFT,
     TTFT_BUCKETS,
+    VLLM_NAMES,
     WAITING,
+    Dialects,
     any_of,
     by_any_name,
     duration,
@@ -38,7 +40,7 @@ from tangram.scaling.sample import AT_WINDOW
 
 # Of the text of a query: its body, percent-encoded, is to stay below 64 KiB, which proxies often allow.
 MOST_CHARS = 48 << 10
-_TERM_CHARS = 500  # at most, beside the names of pods
+_TERM_CHARS = 800  # at most, beside the names of pods
 _POD = "namespace, model_name, pod"
 _GROUP = "namespace, model_name, replica_set"
 
@@ -58,16 +60,22 @@ class MetricsSubject:
     objectives: Objectives
     ttft_edge_s: float | None  # the bucket edges at which the objectives are checked
     tpot_edge_s: float | None
+    dialects: Dialects = VLLM_NAMES  # of its pods
 
 
 def metrics_subject(
-    uid: str, namespace: str, served_name: str, pods: tuple[str, ...], objectives: Objectives
+    uid: str,
+    namespace: str,
+    served_name: str,
+    pods: tuple[str, ...],
+    objectives: Objectives,
+    dialects: Dialects = VLLM_NAMES,
 ) -> MetricsSubject:
     """Return what is asked about an LLMDeployment. Raises ValueError for an objective below all edges."""
     ttft, tpot = objectives.ttft, objectives.tpot
     ttft_edge_s = snap(ttft.milliseconds, TTFT_BUCKETS) if ttft else None
     tpot_edge_s = snap(tpot.milliseconds, TPOT_BUCKETS) if tpot else None
-    return MetricsSubject(uid, namespace, served_name, pods, objectives, ttft_edge_s, tpot_edge_s)
+    return MetricsSubject(uid, namespace, served_name, pods, objectives, ttft_edge_s, tpot_edge_s, dialects)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +112,7 @@ class _Selection:
     with_tpot: tuple[str, ...]
     by_ttft_edge: tuple[tuple[str, tuple[str, ...]], ...]
     by_tpot_edge: tuple[tuple[str, tuple[str, ...]], ...]
+    dialects: Dialects = VLLM_NAMES
 
 
 def for_fleet(
@@ -112,7 +121,7 @@ def for_fleet(
     """Return the queries for all `subjects`; none is longer than `most_chars` unless a single term is."""
     with_pods = [subject for subject in subjects if subject.pods]
     queries: list[FleetQuery] = []
-    for group in _unambiguous(with_pods, _row_keys):
+    for group in (part for same in _by_dialects(with_pods) for part in _unambiguous(same, _row_keys)):
         owners = {key: subject.uid for subject in group for key in _row_keys(subject)}
         texts = [
             _named(term.field, term.rows(pods), part)
@@ -123,15 +132,27 @@ def for_fleet(
     return (*queries, *_percentiles(with_pods, window_s, most_chars))
 
 
+def _by_dialects(subjects: Iterable[MetricsSubject]) -> list[list[MetricsSubject]]:
+    """Part LLMDeployments by the names of their metrics: those of one engine alone keep queries short."""
+    parts: dict[Dialects, list[MetricsSubject]] = {}
+    for subject in subjects:
+        parts.setdefault(subject.dialects, []).append(subject)
+    return list(parts.values())
+
+
 def _row_keys(subject: MetricsSubject) -> set[RowKey]:
     replica_sets = {pod.rpartition("-")[0] for pod in subject.pods}
     return {(subject.namespace, subject.served_name, replica_set) for replica_set in replica_sets}
 
 
 def _select(subjects: list[MetricsSubject], most_chars: int) -> _Selection:
+    dialects = _all_dialects(subjects)
+    # A term names the pods by each name of a metric: by two of one engine at most.
+    most_names = 2 * len(dialects | VLLM_NAMES)
+
     def pods_of(selected: list[MetricsSubject]) -> tuple[str, ...]:
         pods = [pod for subject in selected for pod in subject.pods]
-        longest = (most_chars - _TERM_CHARS) // 2  # a term names the pods twice at most
+        longest = (most_chars - _TERM_CHARS) // most_names
         return tuple(any_of(part) for part in _parts(pods, _regex_chars, longest))
 
     def by_edge(
@@ -150,18 +171,23 @@ def _select(subjects: list[MetricsSubject], most_chars: int) -> _Selection:
         pods_of([subject for subject in subjects if subject.objectives.tpot]),
         by_edge(lambda subject: subject.ttft_edge_s),
         by_edge(lambda subject: subject.tpot_edge_s),
+        dialects,
     )
 
 
 def _terms(select: _Selection, window_s: float) -> Iterator[_Term]:
-    def running(pods: str) -> str:
-        return f'{RUNNING}{{pod=~"{pods}"}}'
+    def gauge(metric: str, pods: str, function: str = "") -> str:
+        def named(name: str) -> str:
+            selector = f'{name}{{pod=~"{pods}"}}'
+            return f"{function}({selector})" if function else selector
 
-    yield _Term("targets", lambda pods: _count(f"max by ({_POD}) ({running(pods)})"), select.all)
-    yield _Term("scraped_at", lambda pods: _by_group("max", f"timestamp({running(pods)})"), select.all)
-    yield _Term("running", lambda pods: _by_group("sum", _page(running(pods))), select.all)
-    yield _Term("waiting", lambda pods: _by_group("sum", _page(f'{WAITING}{{pod=~"{pods}"}}')), select.all)
-    yield _mean("kv_usage", KV_USAGE, select.all, window_s)
+        return by_any_name(metric, named, select.dialects)
+
+    yield _Term("targets", lambda pods: _count(f"max by ({_POD}) ({gauge(RUNNING, pods)})"), select.all)
+    yield _Term("scraped_at", lambda pods: _by_group("max", gauge(RUNNING, pods, "timestamp")), select.all)
+    yield _Term("running", lambda pods: _by_group("sum", _page(gauge(RUNNING, pods))), select.all)
+    yield _Term("waiting", lambda pods: _by_group("sum", _page(gauge(WAITING, pods))), select.all)
+    yield _mean("kv_usage", KV_USAGE, select, window_s)
     yield from _terms_over_window("", select, window_s)
     for wider_s in wider_windows(window_s):
         yield from _terms_over_window(f"{AT_WINDOW}{wider_s}", select, wider_s)
@@ -169,9 +195,13 @@ def _terms(select: _Selection, window_s: float) -> Iterator[_Term]:
 
 def _terms_over_window(suffix: str, select: _Selection, window_s: float) -> Iterator[_Term]:
     """Yield the terms of the fields of one window; the names of fields end with `suffix`."""
-    yield _mean(f"running_mean{suffix}", RUNNING, select.all, window_s)
+
+    def increase(field: str, counter: _Counter, pods: tuple[str, ...]) -> _Term:
+        return _increase(field, counter, pods, window_s, select.dialects)
+
+    yield _mean(f"running_mean{suffix}", RUNNING, select, window_s)
     first_tokens, arrived = _Counter(TTFT, "_count"), _Counter(RECEIVED)
-    yield _without(f"pods_without_arrived{suffix}", first_tokens, arrived, select.all, window_s)
+    yield _without(f"pods_without_arrived{suffix}", first_tokens, arrived, select, window_s)
     for field, metric in (
         ("requests", first_tokens),
         ("arrived", arrived),
@@ -180,43 +210,52 @@ def _terms_over_window(suffix: str, select: _Selection, window_s: float) -> Iter
         ("answer_tokens_sum", _Counter(ANSWER_LENGTH, "_sum")),
         ("answer_tokens_count", _Counter(ANSWER_LENGTH, "_count")),
     ):
-        yield _increase(f"{field}{suffix}", metric, select.all, window_s)
-    yield _increase(f"tpot_count{suffix}", _Counter(TPOT, "_count"), select.with_tpot, window_s)
-    yield _increase(f"itl_count{suffix}", _Counter(ITL, "_count"), select.with_tpot, window_s)
+        yield increase(f"{field}{suffix}", metric, select.all)
+    yield increase(f"tpot_count{suffix}", _Counter(TPOT, "_count"), select.with_tpot)
+    yield increase(f"itl_count{suffix}", _Counter(ITL, "_count"), select.with_tpot)
     for edge, pods in select.by_ttft_edge:
-        yield _increase(f"ttft_good{suffix}", _Counter(TTFT, "_bucket", edge), pods, window_s)
+        yield increase(f"ttft_good{suffix}", _Counter(TTFT, "_bucket", edge), pods)
     for edge, pods in select.by_tpot_edge:
-        yield _increase(f"tpot_good{suffix}", _Counter(TPOT, "_bucket", edge), pods, window_s)
-        yield _increase(f"itl_good{suffix}", _Counter(ITL, "_bucket", edge), pods, window_s)
+        yield increase(f"tpot_good{suffix}", _Counter(TPOT, "_bucket", edge), pods)
+        yield increase(f"itl_good{suffix}", _Counter(ITL, "_bucket", edge), pods)
 
 
-def _mean(field: str, metric: str, pods: tuple[str, ...], window_s: float) -> _Term:
+def _mean(field: str, metric: str, select: _Selection, window_s: float) -> _Term:
     window = duration(window_s)
 
     def rows(pods: str) -> str:
-        return by_any_name(metric, lambda name: f'avg_over_time({name}{{pod=~"{pods}"}}[{window}])')
+        return by_any_name(
+            metric, lambda name: f'avg_over_time({name}{{pod=~"{pods}"}}[{window}])', select.dialects
+        )
 
-    return _Term(field, lambda pods: _by_group("sum", _page(rows(pods))), pods)
-
-
-def _increase(field: str, counter: _Counter, pods: tuple[str, ...], window_s: float) -> _Term:
-    return _Term(field, lambda pods: _by_group("sum", _page(_increases(counter, pods, window_s))), pods)
+    return _Term(field, lambda pods: _by_group("sum", _page(rows(pods))), select.all)
 
 
-def _without(field: str, counter: _Counter, other: _Counter, pods: tuple[str, ...], window_s: float) -> _Term:
+def _increase(
+    field: str, counter: _Counter, pods: tuple[str, ...], window_s: float, dialects: Dialects
+) -> _Term:
+    return _Term(
+        field, lambda pods: _by_group("sum", _page(_increases(counter, pods, window_s, dialects))), pods
+    )
+
+
+def _without(field: str, counter: _Counter, other: _Counter, select: _Selection, window_s: float) -> _Term:
     """Return the number of pods that export `counter` but not `other`; usually no rows."""
+    dialects = select.dialects
 
     def rows(pods: str) -> str:
-        having, others = _increases(counter, pods, window_s), _increases(other, pods, window_s)
+        having, others = (_increases(each, pods, window_s, dialects) for each in (counter, other))
         return _count(f"max by ({_POD}) ({having}) unless on ({_POD}) max by ({_POD}) ({others})")
 
-    return _Term(field, rows, pods)
+    return _Term(field, rows, select.all)
 
 
-def _increases(counter: _Counter, pods: str, window_s: float) -> str:
+def _increases(counter: _Counter, pods: str, window_s: float, dialects: Dialects) -> str:
     selected = f'pod=~"{pods}"' + (f',le=~"{counter.edge}"' if counter.edge else "")
     return by_any_name(
-        counter.metric, lambda name: f"increase({name}{counter.suffix}{{{selected}}}[{duration(window_s)}])"
+        counter.metric,
+        lambda name: f"increase({name}{counter.suffix}{{{selected}}}[{duration(window_s)}])",
+        dialects,
     )
 
 
@@ -253,7 +292,7 @@ def _percentiles(subjects: list[MetricsSubject], window_s: float, most_chars: in
             for percentile, having in by_percentile:
                 for part in _parts(having, _pod_chars, most_chars - _TERM_CHARS):
                     pods = any_of([pod for subject in part for pod in subject.pods])
-                    quantile = _quantile(metric, percentile, pods, window_s)
+                    quantile = _quantile(metric, percentile, pods, window_s, _all_dialects(part))
                     texts.append(_named(field, quantile))
         yield from (FleetQuery(text, owners) for text in _unions(texts, most_chars))
 
@@ -290,8 +329,14 @@ def _unambiguous(
     return [group for _, group in groups]
 
 
-def _quantile(metric: str, percentile: int, pods: str, window_s: float) -> str:
-    rates = f'rate({metric}_bucket{{pod=~"{pods}"}}[{duration(window_s)}])'
+def _all_dialects(subjects: Iterable[MetricsSubject]) -> Dialects:
+    return frozenset(dialect for subject in subjects for dialect in subject.dialects) or VLLM_NAMES
+
+
+def _quantile(metric: str, percentile: int, pods: str, window_s: float, dialects: Dialects) -> str:
+    rates = by_any_name(
+        metric, lambda name: f'rate({name}_bucket{{pod=~"{pods}"}}[{duration(window_s)}])', dialects
+    )
     pages = f"max by ({_POD}, engine, le) ({rates})"
     return f"histogram_quantile({percentile / 100:g}, sum by (namespace, model_name, le) ({pages}))"
 

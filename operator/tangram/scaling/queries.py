@@ -19,7 +19,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping
 
-from tangram.fleet import Objectives
+from tangram.fleet import MetricsDialect, Objectives
 from tangram.scaling.sample import AT_WINDOW
 
 TTFT = "vllm:time_to_first_token_seconds"
@@ -38,6 +38,34 @@ PREVIOUS_NAMES: Mapping[str, str] = {
     KV_USAGE: "vllm:gpu_cache_usage_perc",
     ITL: "vllm:time_per_output_token_seconds",
 }
+
+# What SGLang calls the same: 0.5, and what 0.4 called the latency of a token. It has no TPOT before 0.5.
+SGLANG_NAMES: Mapping[str, tuple[str, ...]] = {
+    RUNNING: ("sglang:num_running_reqs",),
+    WAITING: ("sglang:num_queue_reqs",),
+    KV_USAGE: ("sglang:token_usage",),
+    TTFT: ("sglang:time_to_first_token_seconds",),
+    ITL: ("sglang:inter_token_latency_seconds", "sglang:time_per_output_token_seconds"),
+    TPOT: ("sglang:request_time_per_output_token_seconds",),
+    PROMPT_LENGTH: ("sglang:prompt_tokens_histogram",),
+    ANSWER_LENGTH: ("sglang:generation_tokens_histogram",),
+}
+# What NIM 1.x calls the same: the names of vLLM 0.6 without their prefix.
+NIM_NAMES: Mapping[str, tuple[str, ...]] = {
+    RUNNING: ("num_requests_running",),
+    WAITING: ("num_requests_waiting",),
+    KV_USAGE: ("gpu_cache_usage_perc",),
+    TTFT: ("time_to_first_token_seconds",),
+    ITL: ("time_per_output_token_seconds",),
+    PROMPT_LENGTH: ("request_prompt_tokens",),
+    ANSWER_LENGTH: ("request_generation_tokens",),
+}
+OTHER_DIALECTS: Mapping[MetricsDialect, Mapping[str, tuple[str, ...]]] = {
+    MetricsDialect.SGLANG: SGLANG_NAMES,
+    MetricsDialect.NIM: NIM_NAMES,
+}
+Dialects = frozenset[MetricsDialect]
+VLLM_NAMES: Dialects = frozenset((MetricsDialect.VLLM,))
 
 # Beside the window, the same ratios over windows longer by these factors, for traffic of which the window
 # holds too few requests; none is longer than _LONGEST_WINDOW_S, unless the window is.
@@ -72,11 +100,16 @@ def wider_windows(window_s: float) -> tuple[int, ...]:
 
 
 def for_deployment(
-    namespace: str, served_name: str, pods: Collection[str], objectives: Objectives, window_s: float
+    namespace: str,
+    served_name: str,
+    pods: Collection[str],
+    objectives: Objectives,
+    window_s: float,
 ) -> Mapping[str, str]:
     """Return the queries for one LLMDeployment, by the names of `Sample`'s fields. Each yields one number.
 
-    They define what the fields mean; `fleet_queries` asks for the same of many LLMDeployments at once.
+    They define what the fields mean, in the names of vLLM; `fleet_queries` asks for the same of many
+    LLMDeployments at once, and in the names of other engines.
     `pods` are the names of its replicas' pods. A name with `@N` is a field of the window of N seconds.
     """
     labels = f'namespace="{quoted(namespace)}",model_name="{quoted(served_name)}",pod=~"{any_of(pods)}"'
@@ -129,11 +162,17 @@ def _over_window(labels: str, objectives: Objectives, window_s: float) -> dict[s
     return queries
 
 
-def by_any_name(metric: str, expression_of: Callable[[str], str]) -> str:
-    """Return the expression of a metric, or of the name that previous versions of the engine export."""
+def by_any_name(metric: str, expression_of: Callable[[str], str], dialects: Dialects = VLLM_NAMES) -> str:
+    """Return the expression of a metric, or of the name that previous versions or other engines export.
+
+    SGLang parts requests that are streamed from others, which a sum joins.
+    """
     previous = PREVIOUS_NAMES.get(metric)
-    current = expression_of(metric)
-    return current if previous is None else f"{current} or {expression_of(previous)}"
+    parts = [expression_of(name) for name in (metric, previous) if name is not None]
+    for dialect, names in OTHER_DIALECTS.items():
+        if dialect in dialects:
+            parts += (f"sum without (is_streaming) ({expression_of(name)})" for name in names.get(metric, ()))
+    return " or ".join(parts)
 
 
 def duration(seconds: float) -> str:
@@ -148,10 +187,11 @@ def for_history(namespace: str, served_name: str, name: str, step_s: float) -> s
     """
     labels = past_and_present(namespace, served_name, name)
     window = duration(step_s)
-    arrived, first_tokens = (
-        _sum(f"increase({metric}{{{labels}}}[{window}])") for metric in (RECEIVED, f"{TTFT}_count")
+    arrived = _sum(f"increase({RECEIVED}{{{labels}}}[{window}])")
+    first_tokens = by_any_name(
+        TTFT, lambda name: f"increase({name}_count{{{labels}}}[{window}])", frozenset(MetricsDialect)
     )
-    return f"({arrived} or {first_tokens}) / {step_s:g}"
+    return f"({arrived} or {_sum(first_tokens)}) / {step_s:g}"
 
 
 def past_and_present(namespace: str, served_name: str, name: str) -> str:

@@ -273,6 +273,8 @@ class EnginePodSettings(SettingsSection):
     """User and group of engine pods; null where the cluster assigns them, as OpenShift does."""
     tmp_size_limit: Quantity = "2Gi"
     """Size limit of /tmp in engine pods and Jobs, on the node's disk; a pod beyond it is evicted."""
+    runtime_cache_size_limit: Quantity = "20Gi"
+    """Size limit of the volume for compiled code of EngineRuntimes, on the node's disk."""
     shm_size_limit: Quantity = "1Gi"
     """Size of /dev/shm in engine pods. Its contents count against the pod's memory."""
     node_removal: Literal["Default", "Block", "Allow"] = "Default"

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tangram.eligibility.isolation import RoundStep, StepsFailed, for_each, isolated
+from tangram.eligibility.shapes import runtimes
 from tangram.fleet import Claim, Fault, MIGPolicy, Pool, Shape, Traffic
 from tangram.fleet.lengths import around
 from tangram.plan import decision_draft, plan, planning_round, render_status, round_decisions
@@ -127,7 +128,7 @@ STEPS = [
     (decision_draft.__dict__, "model_state", "model"),
     (decision_draft.__dict__, "_desired", "model"),
     (assessment.__dict__, "node_shapes", "judge"),
-    (assessment.__dict__, "requirements_of", "judge"),
+    (runtimes.__dict__, "requirements_of", "judge"),
     (back_off.__dict__, "_next", "back_off"),
     (replica_limits.__dict__, "_new_pods", "limit"),
     (placement_targets.__dict__, "_placement_choice", "target"),

@@ -14,7 +14,7 @@ from pydantic import (
 )
 
 from tangram.api.common.base import APIModel
-from tangram.fleet import BackOff, Shape
+from tangram.fleet import BUNDLED, BackOff, Shape
 from tangram.fleet.times import rfc3339
 
 _Word = Annotated[str, StringConstraints(min_length=1, max_length=64)]
@@ -30,6 +30,7 @@ class BackOffStatus(APIModel):
     profile: _Word = Field(description="MIG profile, or gpu for a whole GPU.")
     tensor_parallel: Annotated[StrictInt, Field(ge=1, le=64)] = Field(description="GPUs of one replica.")
     precision: _Word = Field(description="Precision of the weights.")
+    runtime: _Word = Field(default=BUNDLED, description="Name of the EngineRuntime.")
     generation: Annotated[StrictInt, Field(ge=0)] = Field(
         description="Generation of the object that was tried. A later generation is tried at once."
     )
@@ -50,7 +51,7 @@ class BackOffStatus(APIModel):
 
 def back_off_block(back_off: BackOff) -> dict[str, Any]:
     """Return a back-off as the status holds it."""
-    block = {
+    block: dict[str, Any] = {
         "sku": back_off.shape.sku,
         "profile": back_off.shape.profile,
         "tensorParallel": back_off.shape.tensor_parallel,
@@ -63,6 +64,8 @@ def back_off_block(back_off: BackOff) -> dict[str, Any]:
         "until": rfc3339(back_off.until),
         "attempts": back_off.attempts,
     }
+    if back_off.shape.runtime != BUNDLED:
+        block["runtime"] = back_off.shape.runtime
     return block | {"startedElsewhere": True} if back_off.started_elsewhere else block
 
 
@@ -78,7 +81,7 @@ def back_offs_from_status(obj: Mapping[str, Any]) -> tuple[BackOff, ...]:
             entry = BackOffStatus.model_validate(block)
         except ValidationError:
             continue
-        shape = Shape(entry.sku, entry.profile, entry.tensor_parallel, entry.precision)
+        shape = Shape(entry.sku, entry.profile, entry.tensor_parallel, entry.precision, entry.runtime)
         times = entry.since.timestamp(), entry.until.timestamp(), entry.attempts, entry.started_elsewhere
         uid = str(obj["metadata"].get("uid", ""))
         back_offs.append(

@@ -9,11 +9,13 @@ from pydantic import Field, StrictBool, StrictInt, StrictStr, ValidationError
 from pydantic.alias_generators import to_camel
 
 from tangram.api.common.base import APIModel, optional
+from tangram.api.common.other_checkpoint import facts_from_config
 from tangram.api.llm_deployment.source import REVISION_PATTERN
 from tangram.catalog import InputError
 from tangram.fleet import CheckpointFacts, FactsKey, InspectionFailure, PinnedRevision
 
 _MESSAGE_LIMIT = 1000
+MAX_CONFIG = 4096  # characters
 _OF_SOURCES = ("AccessDenied", "SourceUnreachable", "SourceChanged", "NoSpace")
 REASONS = ("NotFound", "InvalidCheckpoint", "UnknownArchitecture", *_OF_SOURCES)
 
@@ -64,6 +66,18 @@ class Facts(APIModel):
     qk_norm: StrictBool = Field(description="Whether queries and keys are normalised by head.")
     pin: Pin | None = optional("The revision that was inspected, of a checkpoint that pods fetch.")
 
+    refused_by_engine: Annotated[StrictStr, Field(max_length=_MESSAGE_LIMIT)] = Field(
+        default="",
+        description="Why the bundled engine does not serve the checkpoint: then another runtime "
+        "may. Empty: it "
+        "does.",
+    )
+    config: Annotated[StrictStr, Field(max_length=MAX_CONFIG)] = Field(
+        default="",
+        description="config.json of a checkpoint that the bundled engine does not serve, compressed "
+        "(zlib, base64).",
+    )
+
     def to_noun(self) -> CheckpointFacts:
         """Return the same facts as the planner's type."""
         pin = None if self.pin is None else PinnedRevision(self.pin.revision, self.pin.size)
@@ -75,9 +89,18 @@ class _Failure(APIModel):
     message: StrictStr = ""
 
 
+class _OtherCheckpoint(APIModel):
+    """A checkpoint that the bundled engine refuses, for runtimes that may serve it."""
+
+    digest: Annotated[StrictStr, Field(min_length=1, max_length=128)]
+    weight_bytes: Bytes
+    config: Annotated[StrictStr, Field(min_length=1, max_length=MAX_CONFIG)]
+
+
 class _Report(APIModel):
     schema_: Literal[1] = Field(alias="schema")
     facts: Facts | None = None
+    other: _OtherCheckpoint | None = None
     error: _Failure | None = None
 
 
@@ -106,6 +129,15 @@ def parse_report(text: str, at: float) -> CheckpointFacts | InspectionFailure:
         return InspectionFailure("InspectionFailed", f"the inspect Job ended without a report; {output}", at)
     if report.facts is not None:
         return report.facts.to_noun()
+    if report.other is not None and report.error is not None:
+        other, why = report.other, report.error.message[:_MESSAGE_LIMIT]
+        try:
+            return facts_from_config(
+                other.config, other.digest, other.weight_bytes, why or "it is not supported"
+            )
+        except InputError as error:
+            message = f"{why}; other runtimes cannot be planned either: {error.field} {error.problem}"
+            return InspectionFailure("UnknownArchitecture", message[:_MESSAGE_LIMIT], at)
     if report.error is None:
         return InspectionFailure(
             "InspectionFailed", "the inspect Job's report holds neither facts nor an error", at

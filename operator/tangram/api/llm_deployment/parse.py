@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from tangram.api.common.priority import PriorityClasses, with_priority
+from tangram.api.common.runtime_request import RuntimeSpec
 from tangram.api.llm_deployment.evaluation import PrecisionToleranceSpec
 from tangram.api.llm_deployment.lengths import LengthsSpec
 from tangram.api.llm_deployment.pod_metadata import metadata_refusal
@@ -20,6 +21,7 @@ from tangram.api.llm_deployment.spec import (
     LONGEST_LLM_DEPLOYMENT_NAME,
     MIN_ABOVE_MAX,
     NAME_HELP,
+    OPTIONS_WITHOUT_NAME,
     REVISION_OF_REPOSITORY,
     REVISION_TWICE,
     SECRET_OF_REPOSITORY,
@@ -135,6 +137,7 @@ def parse(
         api_keys=SecretKey(api_keys.name, api_keys.key) if api_keys else None,
         pod_labels=tuple(sorted(spec.metadata.labels.items())),
         pod_annotations=tuple(sorted(spec.metadata.annotations.items())),
+        runtime=spec.runtime.to_noun(),
     )
     intent = with_priority(intent, classes.resolve(spec.priority_class_name))
     if pod_metadata_keys is None or intent.refusal is not None:
@@ -172,7 +175,7 @@ def _problem(name: str, spec: LLMDeploymentSpec) -> _SpecProblem | None:
     if scaling.max_replicas is not None and scaling.min_replicas > scaling.max_replicas:
         low, high = scaling.min_replicas, scaling.max_replicas
         return _SpecProblem(f"spec.{MIN_ABOVE_MAX} ({low} > {high})", _MIN_AND_MAX)
-    if problem := _model_problem(spec.model):
+    if problem := _model_problem(spec.model) or _runtime_problem(spec.runtime):
         return problem
     lengths = (spec.traffic.input_tokens, spec.traffic.output_tokens)
     expected = sum(length.expected for length in lengths if length is not None)
@@ -196,6 +199,12 @@ def _model_problem(model: ModelSpec) -> _SpecProblem | None:
         return _SpecProblem(text, (uri, revision))
     if model.secret_ref is not None and not is_repository:
         return _SpecProblem(f"spec.{SECRET_OF_REPOSITORY}", (secret, uri))
+    return None
+
+
+def _runtime_problem(runtime: RuntimeSpec) -> _SpecProblem | None:
+    if runtime.name is None and (runtime.arguments or runtime.variables):
+        return _SpecProblem(f"spec.{OPTIONS_WITHOUT_NAME}", (("spec", "runtime", "name"),))
     return None
 
 

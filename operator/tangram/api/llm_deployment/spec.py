@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, StrictBool, StrictInt, StrictStr
 
 from tangram.api.common.base import APIModel, list_field, optional
+from tangram.api.common.runtime_request import RuntimeSpec
 from tangram.api.common.values import (
     AS_STORED,
     MAX_REPLICAS,
@@ -47,6 +48,9 @@ TENSOR_PARALLEL_ON_SLICES = (
 LONGER_THAN_CONTEXT = (
     "traffic.inputTokens and traffic.outputTokens together must not be above engine.maxModelLen: lower them "
     "or raise it"
+)
+OPTIONS_WITHOUT_NAME = (
+    "runtime.arguments and runtime.variables need runtime.name: each EngineRuntime lists its own"
 )
 LONGEST_LLM_DEPLOYMENT_NAME = 40  # it begins the names of Deployments
 LLM_DEPLOYMENT_NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
@@ -326,6 +330,18 @@ class LLMDeploymentSpec(APIModel):
         default_factory=EngineSpec,
         description="Settings of the inference engine, the same for each replica.",
         json_schema_extra=_SHOW_DEFAULTS,
+    )
+    runtime: RuntimeSpec = Field(
+        default_factory=RuntimeSpec,
+        description="Which runtime serves the model: the bundled engine, or another program that an "
+        "administrator has described in an EngineRuntime.",
+        json_schema_extra=validations(
+            rule(
+                "has(self.name) || (!has(self.arguments) || self.arguments.size() == 0) && "
+                "(!has(self.variables) || self.variables.size() == 0)",
+                OPTIONS_WITHOUT_NAME,
+            )
+        ),
     )
     objectives: ObjectivesSpec = Field(
         default_factory=ObjectivesSpec,

@@ -95,6 +95,10 @@ class PlacementStatus(APIModel):
     sku: ShortText | None = optional("GPU model.")
     profile: ShortText | None = optional("MIG profile, or gpu for a whole GPU.")
     precision: ShortText | None = optional("Precision in which the weights are served.")
+    runtime: ShortText | None = optional("Name of the EngineRuntime. Absent: the bundled engine serves.")
+    runtime_reason: Text | None = optional(
+        "Why this runtime serves, where there was a choice, and why others cannot."
+    )
     display: ShortText = Field(description="GPU model, profile and number of replicas, as text.")
     placed_replicas: Count = Field(description="Desired replicas that run or have a GPU or slice.")
     predicted_tpot_milliseconds: Decimal | None = optional(

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import lru_cache
 
+from tangram.catalog.configs.compressed import architecture_of
 from tangram.catalog.models.architecture import Architecture, StoredTensor
 from tangram.catalog.models.layer_parts import Attention, LayerGroup
 from tangram.catalog.models.precision import precision
@@ -18,6 +19,8 @@ def architecture_from_facts(facts: CheckpointFacts) -> Architecture:
     Facts hold no size of the MLP: it is what attention and embeddings leave of the parameters. Where that is
     no whole number (a family with tensors of its own), it is rounded and marked as unverified.
     """
+    if facts.config:
+        return architecture_of(facts.config)
     attention = Attention(
         heads=facts.heads,
         kv_heads=facts.kv_heads,

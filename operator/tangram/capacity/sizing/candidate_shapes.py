@@ -6,7 +6,7 @@ from tangram.catalog import GPU, Profile
 from tangram.catalog.lookup import required_gpu
 from tangram.catalog.models.architecture import Architecture
 from tangram.catalog.models.precision import precision
-from tangram.fleet import WHOLE_GPU, Shape
+from tangram.fleet import BUNDLED, WHOLE_GPU, Shape
 
 TENSOR_PARALLEL = (1, 2, 4, 8)  # within a node of eight GPUs
 # Formats that people convert a checkpoint to. INT8 is worth it where there is no FP8, NVFP4 where it is
@@ -56,6 +56,7 @@ def candidate_shapes(
     devices: Iterable[Device],
     precisions: tuple[str, ...] = (),
     tensor_parallel: tuple[int, ...] = TENSOR_PARALLEL,
+    runtime: str = BUNDLED,
 ) -> Iterator[Shape]:
     """Yield the shapes on each device; slices have no peer-to-peer links, so they serve alone.
 
@@ -66,4 +67,4 @@ def candidate_shapes(
         degrees = tensor_parallel if profile == WHOLE_GPU else (1,) if 1 in tensor_parallel else ()
         for degree in degrees:
             for form in forms:
-                yield Shape(sku, profile, degree, form)
+                yield Shape(sku, profile, degree, form, runtime)

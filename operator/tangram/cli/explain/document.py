@@ -158,6 +158,8 @@ def _decision(cluster: AppliedSnapshot, intent: ParsedIntent, now: float) -> dic
     }
     if decision.cost_per_hour is not None:
         document["costPerHour"] = round(decision.cost_per_hour, 6)
+    if decision.runtime_reason:
+        document["runtimeReason"] = decision.runtime_reason
     return document if decision.shape is None else document | {"shape": _shape(decision.shape)}
 
 

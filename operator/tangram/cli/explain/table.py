@@ -38,6 +38,8 @@ def _lines(explanation: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "runs on", _runs_on(explanation["runsOn"])
     if "operator" in explanation:
         yield "operator", _operator(explanation["operator"])
+        if "runtimeReason" in explanation["operator"]:
+            yield "runtime", explanation["operator"]["runtimeReason"].removeprefix("runtime ")
     if "scalingActive" in explanation:
         yield "scaling", explanation["scalingActive"]
     if "load" in explanation:

@@ -7,7 +7,16 @@ from tangram.capacity.sizing import SizingRequest
 from tangram.capacity.sizing.candidate_shapes import TENSOR_PARALLEL
 from tangram.catalog import Architecture, InputError
 from tangram.eligibility.shapes.evaluation_reports import Verdict
-from tangram.fleet import Intent, Lengths, PodNeeds, ProvisionedLoad, ShapeKey, Traffic
+from tangram.fleet import (
+    BUNDLED,
+    EngineRuntime,
+    Intent,
+    Lengths,
+    PodNeeds,
+    ProvisionedLoad,
+    ShapeKey,
+    Traffic,
+)
 from tangram.fleet.lengths import around
 
 DEFAULT_TOKENS = 1024 + 256  # of a request without stated lengths, as in `tangram size`
@@ -40,6 +49,13 @@ class ServingRequirements:
     pod_needs: PodNeeds | None = None  # limits on CPU and memory of a replica; None: there are none
     # Of reports about the checkpoint; a quantised format needs one within tolerance. None: none is needed.
     verdicts: tuple[Verdict, ...] | None = None
+    runtime: EngineRuntime | None = None  # None: the bundled engine
+    runtime_reason: str = ""  # why this runtime, where there was a choice
+
+    @property
+    def runtime_name(self) -> str:
+        """The name of the runtime of its shapes."""
+        return BUNDLED if self.runtime is None else self.runtime.name
 
     @property
     def id(self) -> str:

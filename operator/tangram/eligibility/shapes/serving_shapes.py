@@ -50,8 +50,8 @@ class AssessedShapes:
         needs = self.requirements
         if gpu(shape.sku) is None or (shape.profile != WHOLE_GPU and not profile(shape.sku, shape.profile)):
             return None
-        by_engine = shape.precision in served_formats(needs.architecture)
-        if not by_engine or shape.tensor_parallel not in needs.tensor_parallel:
+        formats = served_formats(needs.architecture) if needs.runtime is None else needs.formats
+        if shape.precision not in formats or shape.tensor_parallel not in needs.tensor_parallel:
             return None
         assessment = self.assessments.assessment(shape)
         return None if isinstance(assessment, Rejection) or assessment.rate <= 0 else assessment.rate

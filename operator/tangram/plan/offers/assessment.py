@@ -1,14 +1,13 @@
 """Assess the shapes that nodes offer for one LLMDeployment."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from tangram.capacity.memory.from_facts import architecture_from_facts
 from tangram.catalog import InputError
-from tangram.eligibility.shapes.bundled_engine import lacks, on_bundled_engine
 from tangram.eligibility.shapes.evaluation_reports import CheckpointReports
-from tangram.eligibility.shapes.serving_requirements import requirements_of
+from tangram.eligibility.shapes.runtimes import best_runtime, checkpoint_context, runtime_offers
 from tangram.eligibility.shapes.serving_shapes import AssessedShapes
-from tangram.fleet import CheckpointFacts, Intent, Shape
+from tangram.fleet import CheckpointFacts, EngineRuntime, Intent, Shape
 from tangram.plan.offers.node_offers import NodeOffers, node_shapes
 
 
@@ -17,18 +16,18 @@ def assessment(
     facts: CheckpointFacts,
     node_offers: NodeOffers,
     by_checkpoint: CheckpointReports,
-    present: Iterable[Shape] = (),
+    present: Sequence[Shape] = (),
+    runtimes: tuple[EngineRuntime, ...] = (),
 ) -> AssessedShapes | str:
     """Return the assessed shapes, or why none serves what the spec asks for. `present`: those that run."""
     try:
         architecture = architecture_from_facts(facts)
-        missing = lacks(intent, architecture)
-        if missing:
-            return missing
-        checkpoint_reports = by_checkpoint.get((intent.namespace, intent.model_uri, facts.digest), ())
-        requirements = on_bundled_engine(
-            requirements_of(intent, architecture), checkpoint_reports, node_offers.fleet.snapshot.pod_needs
+        needs = node_offers.fleet.snapshot.pod_needs
+        context = checkpoint_context(architecture, facts, runtimes, by_checkpoint, needs)
+        return best_runtime(
+            runtime_offers(intent, context),
+            present,
+            lambda requirements: node_shapes(requirements, node_offers, present),
         )
-        return node_shapes(requirements, node_offers, present)
     except InputError as error:
         return f"{error.field} {error.problem}"

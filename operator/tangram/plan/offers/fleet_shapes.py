@@ -28,7 +28,11 @@ def fleet_shapes(
     own = (device for device in sorted(existing) if device[0] in among and profile(*device))
     devices = dict.fromkeys((*catalog_devices(among), *own))
     shapes = candidate_shapes(
-        requirements.architecture, devices, requirements.formats, requirements.tensor_parallel
+        requirements.architecture,
+        devices,
+        requirements.formats,
+        requirements.tensor_parallel,
+        requirements.runtime_name,
     )
     assessed = assessed_shapes(requirements, shapes, Prices(dict(prices)))
     rejected = tuple(r for r in assessed.rejected if r.constraint is not Constraint.PLACEMENT)

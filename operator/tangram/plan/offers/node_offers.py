@@ -159,7 +159,9 @@ def node_shapes(
     pools, formats, degrees = requirements.pools, requirements.formats, requirements.tensor_parallel
     own = [s.key[:2] for s in present if s.tensor_parallel in degrees and s.precision in formats]
     devices = node_offers.devices(pools, own)
-    shapes = candidate_shapes(requirements.architecture, devices, tuple(sorted(formats)), degrees)
+    shapes = candidate_shapes(
+        requirements.architecture, devices, tuple(sorted(formats)), degrees, requirements.runtime_name
+    )
     price_of = partial(node_offers.replica_hour, pools=pools)
     return assessed_shapes(requirements, shapes, node_offers.fleet.prices, price_of)
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from tangram.capacity.memory.budget import model_length
 from tangram.capacity.sizing import ServingShape
+from tangram.eligibility.shapes.runtimes import is_renderable, launch
 from tangram.fleet import (
     Action,
     ApplyDeployment,
@@ -49,6 +50,7 @@ def deployment_placement(
         alternatives=alternatives(demand, target, devices),
         placed_reason=reason,
         placed_message=message,
+        runtime_reason=demand.shapes.requirements.runtime_reason,
     )
     if chosen is None:
         return decision, ()
@@ -114,6 +116,8 @@ def _apply(
     nodes = node_selection(demand.uid, intent.pools, chosen.shape, current, pods, node_offers, devices)
     if not nodes and current is not None and replicas < current.replicas:  # pods without a node hold no quota
         return (ScaleDeployment(current.owner_uid, current.namespace, current.name, current.uid, replicas),)
+    if not is_renderable(demand.shapes, chosen.shape):
+        return ()  # another runtime is to serve it, or its EngineRuntime is gone: what runs goes on
     # A Deployment that the API server refused is tried without replicas: that takes no device.
     if not nodes or (replicas == 0 and current is None and not demand.is_refused):
         return ()
@@ -129,5 +133,6 @@ def _apply(
             nodes.selectors,
             nodes.declared,
             demand.facts.pin,
+            launch(demand.shapes, chosen.shape, demand.facts.weight_bytes),
         ),
     )

@@ -9,9 +9,11 @@ from tangram.api.llm_deployment.status import MAX_SHORT_TEXT
 from tangram.eligibility.reasons import Reason
 from tangram.eligibility.shapes.evaluation_reports import reports
 from tangram.fleet import (
+    BUNDLED,
     LAYOUT,
     Advice,
     Alternative,
+    CheckpointFacts,
     Decision,
     FleetSnapshot,
     Intent,
@@ -190,7 +192,7 @@ def _model(
         return previous_status.get("model")
     facts = inputs.decision.facts or dict(snapshot.facts).get(key_of(inputs.intent, snapshot.engine_image))
     block: dict[str, Any] = {"uri": inputs.intent.model_uri, "engineImage": snapshot.engine_image}
-    block |= {"facts": to_json(facts, camel)} if facts else {}
+    block |= {"facts": facts_block(facts)} if facts else {}
     pin = facts.pin.revision if facts and facts.pin else _recorded_pin(inputs.intent, snapshot)
     block |= {"revision": pin} if pin else {}
     block |= {} if inputs.intent.next_model_uri is None else {"nextURI": inputs.intent.next_model_uri}
@@ -201,6 +203,12 @@ def _model(
         and (facts is None or key.digest == facts.digest)
     ]
     return block | ({"evaluations": evaluated[:_MAX_ITEMS]} if evaluated else {})
+
+
+def facts_block(facts: CheckpointFacts) -> dict[str, Any]:
+    """Return the facts of a checkpoint as the status holds them."""
+    block: dict[str, Any] = to_json(facts, camel)
+    return {name: value for name, value in block.items() if value != ""}
 
 
 def _recorded_pin(intent: Intent, snapshot: FleetSnapshot) -> str | None:
@@ -221,6 +229,9 @@ def _placement(inputs: ConditionInputs, advice: Advice | None) -> dict[str, Any]
     if shape is not None:
         block |= {"variant": shape.variant, "sku": shape.sku, "profile": shape.profile}
         block["precision"] = shape.precision
+        block |= {} if shape.runtime == BUNDLED else {"runtime": shape.runtime}
+    if decision.runtime_reason:
+        block["runtimeReason"] = decision.runtime_reason[:_MESSAGE_LIMIT]
     if decision.predicted_tpot_ms is not None:
         block["predictedTPOTMilliseconds"] = _decimal(decision.predicted_tpot_ms)
     if decision.alternatives:

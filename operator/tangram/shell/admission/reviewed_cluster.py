@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tangram.admission import ObjectKey, Review, ReviewedObjects
 from tangram.kube.client import ApiClient
 from tangram.kube.kinds import (
+    ENGINE_RUNTIMES,
     GPU_POOLS,
     LLM_DEPLOYMENTS,
     NODES,
@@ -21,7 +22,10 @@ from tangram.shell.settings import Settings
 from tangram.shell.watch.mirror import Mirror
 from tangram.shell.watch.mirrors import Mirrors
 
-KINDS = {kind.plural: kind for kind in (LLM_DEPLOYMENTS, PRIORITY_CLASSES, RESOURCE_QUOTAS, GPU_POOLS)}
+KINDS = {
+    kind.plural: kind
+    for kind in (LLM_DEPLOYMENTS, PRIORITY_CLASSES, RESOURCE_QUOTAS, GPU_POOLS, ENGINE_RUNTIMES)
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,7 @@ class ReviewedCluster:
             priority_classes=self._of(PRIORITY_CLASSES),
             resource_quotas=self._of(RESOURCE_QUOTAS, namespace),
             gpu_pools=self._of(GPU_POOLS),
+            engine_runtimes=self._of(ENGINE_RUNTIMES),
             nodes=self._of(NODES),
             default_priority_class=settings.default_priority_class_name,
             pod_metadata_keys=settings.engine.pod_metadata_keys,

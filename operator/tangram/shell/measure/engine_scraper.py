@@ -6,13 +6,15 @@ cannot be used, ends its series as a failed scrape does in Prometheus, and conce
 """
 
 import asyncio
+import contextlib
+import json
 import logging
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from tangram.fleet import Intent, Objectives, describe
+from tangram.fleet import EngineKind, Intent, Objectives, describe
 from tangram.scaling import Sample, sample_from
 from tangram.scaling.outlook.load_history import LoadHistory
 from tangram.scaling.queries import wider_windows
@@ -23,7 +25,6 @@ from tangram.scaling.scrapes.scrape_store import ENGINE_MARK
 from tangram.shell.measure.metrics_readings import Reading, Readings
 from tangram.shell.measure.page_fetcher import PageFetcher
 from tangram.shell.measure.scraped_page import QUERY, EngineValues, PageParser, PageProblem, PodPages
-from tangram.shell.objects.engine_pod import ENGINE_PORT
 from tangram.shell.settings import ScrapeSettings
 from tangram.shell.snapshot.workloads import EnginePod
 
@@ -34,6 +35,9 @@ MOST_PODS = 1024  # of one LLMDeployment, and engines: 110 KiB each for the wide
 _NAMED_PODS = 3  # in a problem
 _PHASES = 16  # of an interval: pods of one phase are scraped side by side, which costs less than one by one
 _SLACK = 1.1
+# Where engines say their version. SGLang says it among all its settings alone, to administrators.
+_VERSION_PATHS = {EngineKind.VLLM: "/version", EngineKind.NIM: "/v1/version"}
+_MOST_VERSIONS, _LONGEST_VERSION = 256, 64
 _AT_ONCE = 8  # LLMDeployments that are evaluated at once: two milliseconds
 # Counted over one window: not known while scrapes have not lasted as long.
 _OVER_WINDOW = frozenset(
@@ -94,6 +98,7 @@ class EngineScraper:
         self._scrapes: set[asyncio.Task[None]] = set()
         window_s = settings.window_seconds
         self._widest_s = max(window_s, *wider_windows(window_s))
+        self._versions: dict[str, str] = {}  # by image; empty: its replica did not say
         self._began_s: float | None = None  # since when pods are scraped without a break
         self._store = self._new_store()
 
@@ -123,7 +128,7 @@ class EngineScraper:
         keys = [key for target in targets for key in target.engines]
         sample = self._sample(keys, intent.objectives)
         failing = [target for target in targets if target.problem]
-        pods_read = f"{len(targets) - len(failing)} of {len(targets)} pods"
+        pods_read = f"{len(targets) - len(failing)} of {len(targets)} pods{_lacking(targets)}"
         # A pod that is not ready usually does not answer yet; of the others each one matters.
         problem = _problem([target for target in failing if target.pod.is_ready])
         self._readings.take(intent, sample, problem, pods_read)
@@ -222,11 +227,12 @@ class EngineScraper:
         try:
             async with self._slots:
                 at = self._clock()
-                lines = await self._fetcher.fetch(f"{self._url_of(pod)}?{QUERY}")
+                lines = await self._fetcher.fetch(_with_query(self._url_of(pod), pod))
             page = await _parsed(self._parser.slices(lines, target.intent.served_name, target.pages))
             if self._targets.get(pod.uid) is target:  # else it went meanwhile, or another term began
                 self._keep(target, page, at)
             target.problem = ""
+            await self._ask_version(pod)
         except PageProblem as error:
             self._failed(target, str(error), at)
         except Exception as error:  # a defect concerns one pod
@@ -236,6 +242,24 @@ class EngineScraper:
             self._failed(target, problem, at)
         finally:
             target.is_in_flight = False
+
+    async def _ask_version(self, pod: EnginePod) -> None:
+        """Ask the first replica of each image of a runtime for its version. No answer is no problem."""
+        runtime = pod.runtime
+        path = None if runtime is None else _VERSION_PATHS.get(runtime.kind)
+        if runtime is None or path is None or runtime.image in self._versions:
+            return
+        if len(self._versions) >= _MOST_VERSIONS:
+            self._versions.clear()
+        self._versions[runtime.image] = ""
+        with contextlib.suppress(PageProblem, ValueError, RecursionError):
+            url = self._url_of(pod).removesuffix(runtime.metrics.path) + path
+            answer = json.loads(b"\n".join(await self._fetcher.fetch(url, whole=True)))
+            self._versions[runtime.image] = _version_of(answer)
+
+    def served_versions(self) -> Mapping[str, str]:
+        """Return the versions that replicas of EngineRuntimes say they have, by image."""
+        return {image: version for image, version in self._versions.items() if version}
 
     async def close(self) -> None:
         """Close all connections."""
@@ -273,9 +297,22 @@ class EngineScraper:
 
 
 def metrics_url(pod: EnginePod) -> str:
-    """Return where a pod shows its metrics: the port is that of every engine, and no annotation counts."""
+    """Return where a pod shows its metrics: by its runtime, and no annotation counts."""
     host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
-    return f"http://{host}:{ENGINE_PORT}/metrics"
+    return f"http://{host}:{pod.metrics_port}{pod.metrics.path}"
+
+
+def _version_of(answer: object) -> str:
+    """Return the version in an answer to a version route, the empty string where there is none."""
+    found = answer.get("version") or answer.get("release") if isinstance(answer, dict) else None
+    return found[:_LONGEST_VERSION] if isinstance(found, str) else ""
+
+
+def _with_query(url: str, pod: EnginePod) -> str:
+    """Return the URL of a page without what is not read. Only the bundled engine is asked so: an engine of
+    several processes finds no series by name (prometheus_client, MultiProcessCollector).
+    """
+    return f"{url}?{QUERY}" if pod.runtime is None else url
 
 
 async def _parsed(slices: Generator[None, None, dict[str, EngineValues]]) -> dict[str, EngineValues]:
@@ -292,6 +329,12 @@ async def _parsed(slices: Generator[None, None, dict[str, EngineValues]]) -> dic
 def _phase(uid: str) -> int:
     """Return when a pod is scraped, as one of the phases of an interval."""
     return zlib.crc32(uid.encode()) % _PHASES
+
+
+def _lacking(targets: list[_Target]) -> str:
+    """Return which metrics some pages lack, the empty string where none does."""
+    lacking = {name for target in targets for values in target.engines.values() for name in values.lacking()}
+    return f", without {', '.join(sorted(lacking))}" if lacking else ""
 
 
 def _problem(targets: list[_Target]) -> str:

@@ -5,6 +5,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -19,6 +20,7 @@ from tangram.scaling import (
     metrics_subject,
     sample_from,
 )
+from tangram.scaling.queries import VLLM_NAMES, Dialects
 from tangram.shell.measure.history_reader import HistoryReader
 from tangram.shell.measure.metrics_readings import Reading, Readings, defect
 from tangram.shell.measure.prometheus import Prometheus, QueryFailed, QueryUnanswerable
@@ -28,6 +30,7 @@ log = logging.getLogger(__name__)
 
 CONCURRENCY = 8
 # How many groups of LLMDeployments a round may ask about, to find those whose series cannot be used.
+NO_DIALECTS: Mapping[str, Dialects] = MappingProxyType({})
 MAX_GROUPS = 32
 MOST_ASKED_ALONE = 8
 _MAX_WARNING_CHARS = 200
@@ -78,10 +81,16 @@ class MetricsReader:
         self._built.clear()
         self.histories.clear()
 
-    async def read(self, intents: tuple[Intent, ...], pods: Mapping[str, tuple[str, ...]]) -> None:
+    async def read(
+        self,
+        intents: tuple[Intent, ...],
+        pods: Mapping[str, tuple[str, ...]],
+        dialects: Mapping[str, Dialects] = NO_DIALECTS,
+    ) -> None:
         """Query the metrics of all `intents`, and forget other readings.
 
         `pods` are the names of their pods, by UID of the LLMDeployment: series of other pods do not count.
+        `dialects`: of these pods, where they are not those of vLLM alone.
         """
         self._intents = {intent.uid: intent for intent in intents}
         self._readings.retain(self._intents)
@@ -96,20 +105,27 @@ class MetricsReader:
             self._failed(self._intents, str(error))
             return
         self._ahead_s = evaluated_at - self._clock()
-        await self._read_fleet(self._subjects(pods), evaluated_at)
+        await self._read_fleet(self._subjects(pods, dialects), evaluated_at)
 
     async def close(self) -> None:
         """Close all connections."""
         await self._prometheus.close()
         await self.histories.close()
 
-    def _subjects(self, pods: Mapping[str, tuple[str, ...]]) -> list[MetricsSubject]:
+    def _subjects(
+        self, pods: Mapping[str, tuple[str, ...]], dialects: Mapping[str, Dialects]
+    ) -> list[MetricsSubject]:
         subjects = []
         for uid, intent in self._intents.items():
             with self._readings.isolated(intent):
                 subjects.append(
                     metrics_subject(
-                        uid, intent.namespace, intent.served_name, pods.get(uid, ()), intent.objectives
+                        uid,
+                        intent.namespace,
+                        intent.served_name,
+                        pods.get(uid, ()),
+                        intent.objectives,
+                        dialects.get(uid, VLLM_NAMES),
                     )
                 )
         return subjects

@@ -48,10 +48,11 @@ class PageFetcher:
         self._multi.setopt(pycurl.M_MAXCONNECTS, _kept_connections())
         self._idle: list[tuple[Any, _Page]] = []  # handles, and the page that each one fills
 
-    async def fetch(self, url: str) -> list[bytes]:
-        """Return the lines of a page that the operator reads. Raises PageProblem."""
+    async def fetch(self, url: str, *, whole: bool = False) -> list[bytes]:
+        """Return the lines of a page that the operator reads, or all of them. Raises PageProblem."""
         curl = self._curl
         handle, page = self._idle.pop() if self._idle else self._new_handle()
+        page.is_whole = whole
         handle.setopt(curl.URL, url)
         problem = None
         try:
@@ -102,6 +103,7 @@ class _Page:
         self._begin()
 
     def _begin(self) -> None:
+        self.is_whole = False  # whether all lines are kept
         self.problem: PageProblem | None = None
         self._wanted: list[bytes] = []
         self._buffer: list[bytes] = []  # pieces; the first begins a line
@@ -152,7 +154,7 @@ class _Page:
     def _select(self, text: bytes) -> None:
         """Keep of the lines that have come what the operator reads."""
         end = text.rfind(b"\n") + 1
-        lines = wanted_lines(text[:end])
+        lines = text[:end].splitlines() if self.is_whole else wanted_lines(text[:end])
         self._wanted += lines
         self._buffer, self._newlines = [text[end:]], 0
         if lines and max(map(len, lines)) > LONGEST_LINE:

@@ -8,8 +8,9 @@ from tangram.capacity.sizing import Rejection
 from tangram.capacity.sizing.assessment_cache import assessment_cache
 from tangram.catalog import InputError
 from tangram.eligibility.shapes.bundled_engine import on_bundled_engine
+from tangram.eligibility.shapes.runtimes import on_runtime
 from tangram.eligibility.shapes.serving_requirements import UNLOADED_RPS, requirements_of
-from tangram.fleet import CheckpointFacts, Intent, Shape
+from tangram.fleet import CheckpointFacts, EngineRuntime, Intent, Shape
 from tangram.scaling.outlook.mixture_capacity import MixtureCapacity
 from tangram.shell.snapshot.start_times import StartTimes
 
@@ -20,6 +21,7 @@ class CapacityInputs:
 
     facts: Mapping[str, CheckpointFacts] = field(default_factory=dict)  # of their checkpoints, by UID
     start_s: StartTimes = field(default_factory=dict)  # P90 by UID and shape
+    runtimes: Mapping[str, EngineRuntime] = field(default_factory=dict)  # by name, without the bundled engine
 
 
 class PredictedCapacities:
@@ -33,10 +35,12 @@ class PredictedCapacities:
         facts = inputs.facts.get(intent.uid)
         if facts is None:
             return None
-        key = (intent.rendered_generation, intent.traffic, facts.digest)
+        runtime = inputs.runtimes.get(shape.runtime)
+        coefficients = None if runtime is None else runtime.coefficients
+        key = (intent.rendered_generation, intent.traffic, facts.digest, coefficients)
         computed = self._capacities.get((intent.uid, shape))
         if computed is None or computed[0] != key:
-            computed = self._capacities[intent.uid, shape] = key, _capacity_of(intent, facts, shape)
+            computed = self._capacities[intent.uid, shape] = key, _capacity_of(intent, facts, shape, runtime)
         return computed[1]
 
     def retain(self, uids: Iterable[str]) -> None:
@@ -45,11 +49,17 @@ class PredictedCapacities:
         self._capacities = {key: found for key, found in self._capacities.items() if key[0] in kept}
 
 
-def _capacity_of(intent: Intent, facts: CheckpointFacts, shape: Shape) -> MixtureCapacity | None:
+def _capacity_of(
+    intent: Intent, facts: CheckpointFacts, shape: Shape, runtime: EngineRuntime | None
+) -> MixtureCapacity | None:
     """Return the capacity of one replica by mixture, None where the model does not fit."""
     try:
         architecture = architecture_from_facts(facts)
-        request = on_bundled_engine(requirements_of(intent, architecture)).request
+        requirements = requirements_of(intent, architecture)
+        on_its_runtime = (
+            on_bundled_engine(requirements) if runtime is None else on_runtime(requirements, runtime)
+        )
+        request = on_its_runtime.request
         fitted = assessment_cache(architecture, replace(request, rps=UNLOADED_RPS)).fit(shape)
     except InputError:
         return None

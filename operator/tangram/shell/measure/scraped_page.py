@@ -19,9 +19,22 @@ from urllib.parse import urlencode
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tangram.scaling.queries import PREVIOUS_NAMES
+from tangram.scaling.queries import (
+    ANSWER_LENGTH,
+    ITL,
+    KV_USAGE,
+    OTHER_DIALECTS,
+    PREVIOUS_NAMES,
+    PROMPT_LENGTH,
+    RUNNING,
+    TPOT,
+    TTFT,
+    WAITING,
+)
 from tangram.scaling.scrapes.page_layout import GAUGES, READ_BY_OPERATOR
 
+# Without one of these, the law counts by another metric, or checks an objective less exactly.
+_EXPECTED = (RUNNING, WAITING, KV_USAGE, TTFT, TPOT, ITL, PROMPT_LENGTH, ANSWER_LENGTH)
 MOST_ENGINES = 16  # of a page: a pod that serves with data parallelism shows several
 _MOST_KNOWN = 50_000  # series whose labels are known; those of 200 LLMDeployments are some 20,000
 _LONGEST_KNOWN = 500  # characters
@@ -44,6 +57,13 @@ class EngineValues:
     row: "array[float]"  # by `READ_BY_OPERATOR`; NaN where the page lacks the series
     absent: frozenset[int]  # the columns that it lacks
 
+    def lacking(self) -> tuple[str, ...]:
+        """Return the metrics that the scaling law reads and the page lacks, in vLLM's names."""
+        columns = READ_BY_OPERATOR.columns
+        return tuple(
+            name for name in _EXPECTED if columns.get(name, columns.get(f"{name}_count")) in self.absent
+        )
+
     def fell_below(self, before: "EngineValues") -> bool:
         """Return whether a counter is lower than before, so that another process counts."""
         first = len(GAUGES)  # gauges come first
@@ -55,29 +75,38 @@ class _Series:
     model_name: str
     engine: str
     column: int
-    is_previous: bool = False  # by the name that the metric had in previous versions of the engine
+    is_previous: bool = False  # by another name than vLLM's present one
+    is_part: bool = False  # one of several that add up: SGLang parts streamed requests from others
+
+
+# Of each metric: what previous versions of the engine, or other engines, call it.
+_OTHER_NAMES = {
+    name: (
+        *((PREVIOUS_NAMES[name],) if name in PREVIOUS_NAMES else ()),
+        *(other for names in OTHER_DIALECTS.values() for other in names.get(name, ())),
+    )
+    for name in _EXPECTED
+}
 
 
 def _columns() -> dict[str, tuple[int, bool]]:
     """Return the column of each plain series, and whether its name is a previous one."""
     layout, columns = READ_BY_OPERATOR, {}
-    previous = {name: (before, True) for name, before in PREVIOUS_NAMES.items()}
     for metric, column in layout.columns.items():
         columns[metric] = (column, False)
         name, mark, part = metric.rpartition("_")
-        if metric in previous:
-            columns[previous[metric][0]] = (column, True)
-        elif mark and part in ("count", "sum") and name in previous:
-            columns[f"{previous[name][0]}_{part}"] = (column, True)
+        columns |= dict.fromkeys(_OTHER_NAMES.get(metric, ()), (column, True))
+        if mark and part in ("count", "sum"):
+            columns |= {f"{other}_{part}": (column, True) for other in _OTHER_NAMES.get(name, ())}
     return columns
 
 
 def _buckets() -> dict[str, tuple[str, bool]]:
     """Return the histogram of each name of buckets, and whether the name is a previous one."""
     buckets = {f"{name}_bucket": (name, False) for name, edges in READ_BY_OPERATOR.edges.items() if edges}
-    for name, before in PREVIOUS_NAMES.items():
+    for name, others in _OTHER_NAMES.items():
         if f"{name}_bucket" in buckets:
-            buckets[f"{before}_bucket"] = (name, True)
+            buckets |= {f"{other}_bucket": (name, True) for other in others}
     return buckets
 
 
@@ -89,7 +118,7 @@ _ALL = frozenset(range(_WIDTH))
 
 
 # Engines that know the parameter send no other series: a quarter of the page.
-QUERY = urlencode([("name[]", name) for name in _NAMES])
+QUERY = urlencode([("name[]", name) for name in _NAMES if ":" in name and not name.startswith("sglang:")])
 
 
 def is_wanted(line: bytes) -> bool:
@@ -119,6 +148,7 @@ class _Layout:
     series: Sequence[bytes]  # of each line: its text before the last brace
     read: Sequence[int]  # the lines that show the model
     engines: Sequence[_Engine]
+    addends: Sequence[tuple[int, int]] = ()  # places of values: to the first one the second is added
 
 
 @dataclass(slots=True)
@@ -128,6 +158,8 @@ class _EnginePlaces:
     lines: list[int] = field(default_factory=list)  # that show the model
     places: dict[str, dict[int, int]] = field(default_factory=dict)  # by engine and column
     previous: list[tuple[str, int, int]] = field(default_factory=list)  # (engine, column, place)
+    parts: dict[tuple[str, int], int] = field(default_factory=dict)  # the first place by engine and column
+    addends: list[tuple[int, int]] = field(default_factory=list)  # to the first place the second is added
 
     def add(self, line: int, series: _Series, text: bytes) -> None:
         """Add the series of a line. Raises PageProblem."""
@@ -137,7 +169,12 @@ class _EnginePlaces:
             self.places[series.engine] = {}
         place = len(self.lines)
         self.lines.append(line)
-        if series.is_previous:
+        if (
+            series.is_part
+            and (first := self.parts.setdefault((series.engine, series.column), place)) != place
+        ):
+            self.addends.append((first, place))
+        elif series.is_previous:
             self.previous.append((series.engine, series.column, place))
         elif self.places[series.engine].setdefault(series.column, place) != place:
             raise PageProblem(f"its page shows a series twice: {_quoted(text)}")
@@ -189,6 +226,8 @@ class PageParser:
         if not layout.engines:
             raise PageProblem(f"its page has no metrics of the model {model_name!r}")
         values = [*_values([parts[line] for line in layout.read]), math.nan]
+        for first, place in layout.addends:
+            values[first] += values[place]
         return {
             engine.name: EngineValues(array("d", engine.row(values)), engine.absent)
             for engine in layout.engines
@@ -223,7 +262,7 @@ class PageParser:
             )
             for engine, columns in columns_by_engine.items()
         ]
-        return _Layout(model_name, texts, places.lines, engines)
+        return _Layout(model_name, texts, places.lines, engines, places.addends)
 
     def _shared(self, absent: frozenset[int]) -> frozenset[int]:
         if len(self._absent) >= _MOST_ABSENT:
@@ -248,17 +287,18 @@ def _series(text: bytes) -> _Series | None:
         raise PageProblem(f"its page has a line that is no series: {_quoted(text)}") from error
     labels = sample.labels
     model_name, engine = labels.get("model_name", ""), labels.get("engine", "")
+    is_part = "is_streaming" in labels
     if sample.name in _BUCKETS:
         histogram, is_previous = _BUCKETS[sample.name]
         try:
             column = READ_BY_OPERATOR.bucket_column(histogram, float(labels.get("le", "")))
         except ValueError:  # another edge, or +Inf, which is the count
             return None
-        return _Series(model_name, engine, column, is_previous=is_previous)
+        return _Series(model_name, engine, column, is_previous, is_part)
     if sample.name not in _COLUMNS:
         return None
     column, is_previous = _COLUMNS[sample.name]
-    return _Series(model_name, engine, column, is_previous)
+    return _Series(model_name, engine, column, is_previous, is_part)
 
 
 def _values(parts: Sequence[tuple[bytes, bytes, bytes]]) -> list[float]:

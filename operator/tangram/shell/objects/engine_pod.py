@@ -1,12 +1,23 @@
 """The pod template of the engines of one variant of an LLMDeployment. Pure."""
 
 from tangram.api import ModelSource, model_source
-from tangram.fleet import ACCEPT_AFTER_SIGTERM_S, QUANTISED, ApplyDeployment, Intent, Shape, Spread
+from tangram.fleet import (
+    ACCEPT_AFTER_SIGTERM_S,
+    BUNDLED,
+    QUANTISED,
+    ApplyDeployment,
+    Intent,
+    Launch,
+    MetricsDialect,
+    Shape,
+    Spread,
+)
 from tangram.fleet.labels import MANAGED_BY, ZONE_LABEL
 from tangram.fleet.quantity import memory_quantity, parse_quantity
 from tangram.kube import kinds
 from tangram.kube.kinds import Object
 from tangram.shell.objects import pod_fields
+from tangram.shell.objects.runtime_pod import runtime_container, runtime_volumes
 from tangram.shell.settings import Settings
 
 ENGINE_PORT = 8000
@@ -14,6 +25,7 @@ HUNG_GRACE_S = 30  # an engine that fails its liveness probe will not finish its
 START_DEADLINE_S = 1800  # the largest checkpoints load in minutes
 START_PERIOD_S = 2
 ENGINE_NAME = "tangram-engine"
+_BUNDLED_METRICS = (ENGINE_PORT, "/metrics")
 SHARED_MEMORY = "shm"
 
 # github.com/kubernetes/autoscaler, cluster-autoscaler/FAQ.md, "What types of pods can prevent CA from
@@ -36,25 +48,22 @@ def engine_template(
 ) -> Object:
     """Return the pod template of one variant; `common_labels` are on the pods of every variant."""
     source = model_source(intent.model_uri)
-    pin, secret = action.pin, intent.model_secret
-    container = _engine_container(intent, action, settings, source)
     pod = pod_fields.gpu_pod_fields(action, settings) | {
         "terminationGracePeriodSeconds": intent.termination_grace_s,
-        **pod_fields.init_containers(source, pin, secret, container["resources"], settings),
-        "containers": [container],
-        "volumes": [
-            *pod_fields.volumes(source, settings, pin, secret),
-            _shared_memory(settings),
-            *_api_keys_volume(intent),
-        ],
+        **_program(intent, action, settings, source),
     }
+    runtime = None if action.launch is None else action.launch.runtime
+    metrics = _BUNDLED_METRICS if runtime is None else (runtime.pod.port, runtime.metrics.path)
+    user = None if runtime is None else runtime.pod.run_as_user
+    if user is not None:
+        pod["securityContext"] |= {"runAsUser": user, "runAsGroup": user, "fsGroup": user}
     constraints = _spread(common_labels, action.spread)
     if constraints:
         pod["topologySpreadConstraints"] = constraints
     annotations = {
         "prometheus.io/scrape": "true",
-        "prometheus.io/port": str(ENGINE_PORT),
-        "prometheus.io/path": "/metrics",
+        "prometheus.io/port": str(metrics[0]),
+        "prometheus.io/path": metrics[1],
         **_NODE_REMOVAL[settings.engine.node_removal],
     }
     return {
@@ -62,7 +71,7 @@ def engine_template(
             "labels": dict(intent.pod_labels)
             | common_labels
             | engine_labels(intent.name, action.shape)
-            | {"llm-d.ai/engine-type": "vllm"},
+            | {"llm-d.ai/engine-type": _engine_type(action.launch)},
             "annotations": dict(intent.pod_annotations) | annotations,
         },
         "spec": pod,
@@ -83,7 +92,29 @@ def engine_labels(name: str, shape: Shape) -> dict[str, str]:
         kinds.SKU_LABEL: shape.sku,
         kinds.PROFILE_LABEL: shape.profile.replace("+", "."),
         kinds.PRECISION_LABEL: shape.precision,
+    } | ({} if shape.runtime == BUNDLED else {kinds.RUNTIME_LABEL: shape.runtime})
+
+
+def _program(intent: Intent, action: ApplyDeployment, settings: Settings, source: ModelSource) -> Object:
+    """Return the container that serves the model, the one that fetches it, and their volumes."""
+    if action.launch is None:
+        container = _engine_container(intent, action, settings, source)
+        volumes = [_shared_memory(settings), *_api_keys_volume(intent)]
+    else:
+        container = runtime_container(intent, action, action.launch, source, settings)
+        volumes = runtime_volumes(action.launch, settings)
+    pin, secret = action.pin, intent.model_secret
+    return {
+        **pod_fields.init_containers(source, pin, secret, container["resources"], settings),
+        "containers": [container],
+        "volumes": [*pod_fields.volumes(source, settings, pin, secret), *volumes],
     }
+
+
+def _engine_type(launch: Launch | None) -> str:
+    """Return the names of metrics, as llm-d's router calls them."""
+    is_sglang = launch is not None and launch.runtime.metrics.dialect is MetricsDialect.SGLANG
+    return "sglang" if is_sglang else "vllm"
 
 
 def _shared_memory(settings: Settings) -> Object:

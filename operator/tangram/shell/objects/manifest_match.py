@@ -15,6 +15,7 @@ _MERGE_KEYS = {
     "initContainers": "name",
     "volumes": "name",
     "volumeMounts": "mountPath",
+    "env": "name",
     "ports": "name",
     "ownerReferences": "uid",
     "imagePullSecrets": "name",

@@ -9,7 +9,7 @@ import hashlib
 import json
 from dataclasses import asdict
 
-from tangram.fleet import ApplyDeployment, EvaluationKey, FactsKey, Intent, Shape, StartEvaluation
+from tangram.fleet import BUNDLED, ApplyDeployment, EvaluationKey, FactsKey, Intent, Shape, StartEvaluation
 from tangram.fleet.labels import COMPONENT_LABEL, MANAGED_BY, MANAGED_BY_LABEL, OWNER_LABEL
 from tangram.kube import kinds
 from tangram.kube.kinds import Identity, Kind, Object
@@ -18,6 +18,7 @@ from tangram.shell.objects.engine_pod import START_DEADLINE_S, engine_template
 from tangram.shell.objects.fetch_container import fetch_s
 from tangram.shell.objects.job_pods import REJECTED, evaluate_pod, inspect_pod
 from tangram.shell.objects.job_results import evaluation_annotation
+from tangram.shell.objects.runtime_pod import start_deadline_s
 from tangram.shell.settings import PrometheusRuleSettings, Settings
 
 INSPECT_DEADLINE_S = 600
@@ -68,6 +69,7 @@ def deployment(intent: Intent, action: ApplyDeployment, settings: Settings) -> O
         kinds.GENERATION_ANNOTATION: str(intent.rendered_generation),
         kinds.TEMPLATE_ANNOTATION: content_hash(template),
     }
+    start_s = START_DEADLINE_S if action.launch is None else start_deadline_s(action.launch)
     # A rollout adds one pod first, or none where no device is free and old pods must go first.
     unavailable = action.max_unavailable
     rolling_update = {"maxUnavailable": unavailable, "maxSurge": 0 if unavailable else 1}
@@ -75,7 +77,7 @@ def deployment(intent: Intent, action: ApplyDeployment, settings: Settings) -> O
         "replicas": action.replicas,
         "revisionHistoryLimit": 2,
         # In a full pool a new pod waits until an old one has finished its requests.
-        "progressDeadlineSeconds": intent.termination_grace_s + START_DEADLINE_S + 60 + fetch_s(action.pin),
+        "progressDeadlineSeconds": intent.termination_grace_s + start_s + 60 + fetch_s(action.pin),
         "selector": {"matchLabels": selected},
         "strategy": {"type": "RollingUpdate", "rollingUpdate": rolling_update},
         "template": template,
@@ -154,7 +156,10 @@ def _job(
 
 def shape_annotation(shape: Shape) -> str:
     """Return a shape as the JSON annotation of Deployments."""
-    return json.dumps(asdict(shape), sort_keys=True)
+    fields = asdict(shape)
+    if shape.runtime == BUNDLED:
+        del fields["runtime"]
+    return json.dumps(fields, sort_keys=True)
 
 
 def _set_priority_class(pod: Object, priority_class_name: str) -> None:

@@ -6,7 +6,7 @@ from functools import cache
 from tangram.capacity.sizing.candidate_shapes import TENSOR_PARALLEL
 from tangram.catalog import gpu as catalog_gpu
 from tangram.catalog import skus
-from tangram.fleet import QUANTISED, WHOLE_GPU, Shape
+from tangram.fleet import BUNDLED, QUANTISED, WHOLE_GPU, Shape
 from tangram.kube.kinds import (
     DEPLOYMENTS,
     GENERATION_ANNOTATION,
@@ -76,6 +76,7 @@ def _annotated_shape(deployment: Object) -> Shape | None:
             profile=str(fields["profile"]),
             tensor_parallel=int(fields["tensor_parallel"]),
             precision=str(fields["precision"]),
+            runtime=str(fields.get("runtime", BUNDLED)),
         )
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None

@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,7 +15,7 @@ import tangram
 from tangram.fleet import Intent
 from tangram.kube.client import ApiClient
 from tangram.kube.credentials import Credentials
-from tangram.kube.kinds import FLEET_PLANS, GPU_NODES, GPU_POOLS, LLM_DEPLOYMENTS
+from tangram.kube.kinds import ENGINE_RUNTIMES, FLEET_PLANS, GPU_NODES, GPU_POOLS, LLM_DEPLOYMENTS
 from tangram.kube.retry_delays import RetrySchedule
 from tangram.partition.mig_manager.decision import MIGManagerTimes
 from tangram.plan.repartition import RepartitionLimits
@@ -47,7 +47,7 @@ from tangram.shell.report.events import EventRecorder
 from tangram.shell.report.fleet_plans import FleetPlans, operator_label
 from tangram.shell.report.status_writer import StatusWriter
 from tangram.shell.settings import Settings
-from tangram.shell.snapshot.workloads import engine_pods
+from tangram.shell.snapshot.workloads import dialects_of, engine_pods
 from tangram.shell.watch import kept_fields
 from tangram.shell.watch.expectations import Expectations
 from tangram.shell.watch.mirror import Mirror, MirrorSource
@@ -62,8 +62,14 @@ log = logging.getLogger(__name__)
 WATCH_DEAD_S = 600.0  # a restart cures a stuck mirror, but not an API server that is down this long
 SLOWEST_WRITE_S = 45.0  # a request, and the wait until the mirrors show the own writes
 FIRST_ELECTION_S = 2.0  # how long the mirrors wait for the first try to take the Lease
-INTAKE_KINDS = (LLM_DEPLOYMENTS, GPU_POOLS, GPU_NODES, FLEET_PLANS)  # whose events kopf delivers
-REVIEWED_KINDS = (LLM_DEPLOYMENTS, GPU_POOLS, FLEET_PLANS)  # that people write
+INTAKE_KINDS = (
+    LLM_DEPLOYMENTS,
+    GPU_POOLS,
+    ENGINE_RUNTIMES,
+    GPU_NODES,
+    FLEET_PLANS,
+)  # whose events kopf delivers
+REVIEWED_KINDS = (LLM_DEPLOYMENTS, GPU_POOLS, ENGINE_RUNTIMES, FLEET_PLANS)  # that people write
 
 
 def loop_dead_s(settings: Settings) -> float:
@@ -265,7 +271,7 @@ class Operator:
             await asyncio.sleep(self.settings.prometheus.interval_seconds)
             observed = self.loop.observation
             if self.elector.leading and observed is not None:
-                await reader.read(observed.intents, observed.pod_names)
+                await reader.read(observed.intents, observed.pod_names, dialects_of(observed.snapshot))
                 self.loop.mark_dirty()
 
     def _led_llm_deployments(self) -> tuple[Intent, ...]:
@@ -276,7 +282,14 @@ class Operator:
     def _fleet_pods(self) -> FleetPods | None:
         """Return the LLMDeployments with their running pods, None before the first round of a term."""
         observed = self.loop.observation
-        return None if observed is None else FleetPods(observed.intents, engine_pods(observed.view))
+        if observed is None:
+            return None
+        pods = engine_pods(observed.view, observed.snapshot.runtimes)
+        return FleetPods(observed.intents, pods)
+
+    def _served_versions(self) -> Mapping[str, str]:
+        """Return what replicas of EngineRuntimes say of their version, where the operator reads pods."""
+        return self.reader.served_versions() if isinstance(self.reader, EngineScraper) else {}
 
     def _make_reader(self) -> MetricsReader | EngineScraper | None:
         prometheus, scrape = self.settings.prometheus, self.settings.scrape
@@ -315,7 +328,9 @@ class Operator:
                 written=beat,
                 failed=faults.record,
             ),
-            reporter=RoundReporter(observer, recommendations, statuses, events, self.metrics),
+            reporter=RoundReporter(
+                observer, recommendations, statuses, events, self.metrics, self._served_versions
+            ),
             recommendations=recommendations,
             expectations=expectations,
             retries=retries,

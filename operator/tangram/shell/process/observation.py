@@ -96,7 +96,11 @@ class Observer:
             recorded_variants(view),
             self.faults,
             recorded_scaling(view),
-            CapacityInputs(_facts_of(intents, observed), start_times(view)),
+            CapacityInputs(
+                _facts_of(intents, observed),
+                start_times(view),
+                {runtime.name: runtime for runtime in observed.runtimes},
+            ),
         )
         back_offs_by_uid = recorded_back_offs(view, self.record_unreadable) | (back_offs or {})
         snapshot = replace(

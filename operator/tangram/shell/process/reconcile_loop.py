@@ -250,9 +250,9 @@ class Reconciler:
         return not overdue and not self.expectations.open()
 
     def _forget_deleted(self, observed: Observation) -> None:
-        """Forget what is remembered about LLMDeployments and GPUPools that no longer exist."""
+        """Forget what is remembered about objects of Tangram that no longer exist."""
         deployments = {intent.uid for intent in observed.parsed}
-        pools = {uid_of(obj) for obj in observed.view.gpu_pools}
+        pools = {uid_of(obj) for obj in (*observed.view.gpu_pools, *observed.view.engine_runtimes)}
         self.writer.forget(deployments)
         self.reporter.forget(deployments, pools)
         keys = {"", *deployments}  # "": actions that name no LLMDeployment

@@ -9,7 +9,7 @@ from tangram.api import accepted_block
 from tangram.eligibility.devices.node_devices import left_out_notes
 from tangram.eligibility.reasons import Reason
 from tangram.fleet import Advice, Decision, Intent, ParsedIntent, Plan
-from tangram.kube.kinds import GPU_POOLS, LLM_DEPLOYMENTS, Object, uid_of
+from tangram.kube.kinds import ENGINE_RUNTIMES, GPU_POOLS, LLM_DEPLOYMENTS, Object, uid_of
 from tangram.plan import render_status, transitions
 from tangram.plan.status.status_block import unrendered_status
 from tangram.shell.measure.fault_log import FaultLog, display_name
@@ -18,6 +18,7 @@ from tangram.shell.process.observation import Observation, Observer
 from tangram.shell.process.recommendation_loop import RecommendationLoop
 from tangram.shell.report.events import EventRecorder
 from tangram.shell.report.pool_status import StatusPacer, pool_statuses
+from tangram.shell.report.runtime_status import runtime_statuses
 from tangram.shell.report.status_writer import NewStatus, StatusWriter
 
 log = logging.getLogger(__name__)
@@ -75,6 +76,7 @@ class RoundReporter:
     statuses: StatusWriter
     events: EventRecorder
     metrics: OperatorMetrics
+    served_versions: Callable[[], Mapping[str, str]] = dict  # of EngineRuntimes, by image
     pool_pacer: StatusPacer = field(default_factory=StatusPacer)
     _notes: frozenset[str] = frozenset()  # of the last round, as they were logged
 
@@ -100,6 +102,13 @@ class RoundReporter:
             faults.run("metrics", f"{intent.namespace}/{intent.name}", "", show)
         faults.run("nodes", "nodes", "", partial(self._log_notes, observed))
         statuses += self._pool_statuses(observed)
+        versions = self.served_versions()
+        statuses += [
+            NewStatus(obj, status, ENGINE_RUNTIMES)
+            for obj, status in runtime_statuses(
+                observed.view.engine_runtimes, observed.snapshot, observed.now, versions
+            )
+        ]
         for written in await self.statuses.write(statuses):
             if written.kind == LLM_DEPLOYMENTS:
                 present = written.obj.get("status") or {}

@@ -71,7 +71,7 @@ def _status(
     conditions = {"Accepted": accepted(pool, members), "Ready": ready(pool, nodes, problems)}
     status = {
         "observedGeneration": obj["metadata"]["generation"],
-        "conditions": [_condition(obj, kind, *value, before, now) for kind, value in conditions.items()],
+        "conditions": [condition(obj, kind, *value, before, now) for kind, value in conditions.items()],
     }
     if isinstance(pool, InvalidPool):
         return status
@@ -125,9 +125,10 @@ def _bounded(counts: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(counts.items())[:MAX_RESOURCES])
 
 
-def _condition(
+def condition(
     obj: Object, kind: str, status: str, reason: str, message: str, before: Object, now: float
 ) -> Object:
+    """Return a condition; the time of its last transition stays while its status does."""
     old = next((c for c in before.get("conditions") or () if c.get("type") == kind), None)
     return {
         "type": kind,

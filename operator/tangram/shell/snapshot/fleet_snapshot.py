@@ -4,14 +4,16 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tangram.api import parse_quota, pool_in_force
+from tangram.api import parse_quota, pool_in_force, runtime_in_force
 from tangram.eligibility.devices.device_rules import NodeFacts, device_count, is_gpu
 from tangram.eligibility.devices.node_devices import gpu_node
 from tangram.eligibility.devices.tolerations import Toleration
 from tangram.fleet import (
+    EngineRuntime,
     Evaluation,
     FleetSnapshot,
     Inspection,
+    InvalidEngineRuntime,
     InvalidPool,
     Node,
     NodePartition,
@@ -38,6 +40,7 @@ def fleet_snapshot(
 ) -> FleetSnapshot:
     """Return the observed fleet. An object that cannot be read is left out and passed to `on_skipped`."""
     valid_pools, invalid_pools = _pools(view, on_skipped)
+    runtimes, invalid_runtimes = _runtimes(view, on_skipped)
     owners, jobs = view.owners(), fleet_jobs(view, now, on_skipped)
     held = claims(view, on_skipped)
     partitions = node_partitions(view, held, on_skipped)
@@ -61,6 +64,8 @@ def fleet_snapshot(
         priority_classes=parsed_priority_classes(view, on_skipped),
         default_priority_class=settings.default_priority_class_name,
         engine_image=settings.engine_image,
+        runtimes=runtimes,
+        invalid_runtimes=invalid_runtimes,
         prices=tuple(sorted(settings.prices.items())),
     )
 
@@ -129,6 +134,19 @@ def _pools(view: MirrorView, on_skipped: SkipHandler) -> tuple[tuple[Pool, ...],
     return (
         tuple(pool for pool in parsed if isinstance(pool, Pool)),
         tuple(pool for pool in parsed if isinstance(pool, InvalidPool)),
+    )
+
+
+def _runtimes(
+    view: MirrorView, on_skipped: SkipHandler
+) -> tuple[tuple[EngineRuntime, ...], tuple[InvalidEngineRuntime, ...]]:
+    """Return the valid and the invalid EngineRuntimes, each by name."""
+    parsed = list(
+        convert_each(sorted(living(view.engine_runtimes), key=key_of), runtime_in_force, on_skipped)
+    )
+    return (
+        tuple(runtime for runtime in parsed if isinstance(runtime, EngineRuntime)),
+        tuple(runtime for runtime in parsed if isinstance(runtime, InvalidEngineRuntime)),
     )
 
 

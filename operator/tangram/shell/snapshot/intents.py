@@ -4,7 +4,8 @@ from collections.abc import Collection, Iterable
 
 from tangram.api import last_accepted, parse, parse_priority_class, priority_classes
 from tangram.eligibility.acceptance import specs_in_force
-from tangram.fleet import Fault, FleetSnapshot, InvalidIntent, ParsedIntent, PodNeeds, PriorityClass
+from tangram.eligibility.runtime_request import runtimes_of, with_runtime
+from tangram.fleet import Fault, FleetSnapshot, Intent, InvalidIntent, ParsedIntent, PodNeeds, PriorityClass
 from tangram.kube.kinds import Object, key_of, uid_of
 from tangram.plan.jobs.inspections import key_of as checkpoint_key
 from tangram.shell.snapshot.conversion import (
@@ -36,7 +37,7 @@ def parsed_intents(
 
     `default_class`: the PriorityClass of LLMDeployments that name none. `pod_metadata_keys`: those that
     `spec.metadata` may have; None: any. `needs`: of the operator's settings.
-    `fleet`: what is known of checkpoints; None: it does not matter.
+    `fleet`: what is known of checkpoints and runtimes; None: it does not matter.
 
     Decisions identify LLMDeployments by UID, which the API server makes unique; a second object with the UID
     of another is skipped.
@@ -45,17 +46,26 @@ def parsed_intents(
     listed = None if view.priority_classes is None else parsed_priority_classes(view, on_skipped)
     classes = priority_classes(listed, default_class)
 
+    runtimes = None if fleet is None else runtimes_of(fleet)
+
+    def read(intent: ParsedIntent) -> ParsedIntent:
+        return intent if runtimes is None else with_runtime(intent, runtimes)
+
     def parsed(obj: Object) -> ParsedIntent:
         if uid_of(obj) in uids:
             raise DuplicateUID(f"UID {uid_of(obj)} is that of another LLMDeployment")
-        intent = parse(obj, classes, pod_metadata_keys)
+        intent = read(parse(obj, classes, pod_metadata_keys))
         uids.add(intent.uid)
         return intent
 
     objects = sorted(living(view.llm_deployments), key=key_of)
     intents = tuple(convert_each(objects, parsed, on_skipped))
     recorded = {uid_of(obj): last_accepted(obj, classes, pod_metadata_keys) for obj in objects}
-    accepted_before = {uid: intent for uid, intent in recorded.items() if intent is not None}
+    accepted_before = {
+        uid: before
+        for uid, intent in recorded.items()
+        if intent is not None and isinstance(before := read(intent), Intent)
+    }
     if fleet is None:
         return specs_in_force(intents, accepted_before, needs)
     facts, image = fleet.known_facts, fleet.engine_image

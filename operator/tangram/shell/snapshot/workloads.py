@@ -2,15 +2,27 @@
 
 import ipaddress
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tangram.fleet import Claim, Unscheduled, Workload
+from tangram.fleet import (
+    BUNDLED,
+    Claim,
+    EngineRuntime,
+    FleetSnapshot,
+    MetricsDialect,
+    Unscheduled,
+    Workload,
+)
 from tangram.fleet.pod_requests import FINISHED_PHASES
 from tangram.fleet.times import epoch_or
 from tangram.kube.kinds import Object, key_of, uid_of
+from tangram.runtimes.runtime import RuntimeMetrics
+from tangram.scaling.queries import VLLM_NAMES, Dialects
+from tangram.shell.objects.engine_pod import ENGINE_PORT
 from tangram.shell.objects.fetch_reports import fetch_state
 from tangram.shell.objects.node_affinity import targeted_nodes
-from tangram.shell.objects.owned_objects import generation_of, priority_class_of, shape_of
+from tangram.shell.objects.owned_objects import UnknownShape, generation_of, priority_class_of, shape_of
 from tangram.shell.objects.waiting_pods import pod_creation_failure, waiting_message
 from tangram.shell.snapshot.conversion import (
     SkipHandler,
@@ -81,21 +93,52 @@ class EnginePod:
     name: str
     ip: str
     is_ready: bool
+    runtime: EngineRuntime | None = None  # None: the bundled engine
+
+    @property
+    def metrics_port(self) -> int:
+        """The port of its metrics page."""
+        return ENGINE_PORT if self.runtime is None else self.runtime.pod.port
+
+    @property
+    def metrics(self) -> RuntimeMetrics:
+        """Its metrics page."""
+        return RuntimeMetrics() if self.runtime is None else self.runtime.metrics
 
 
-def engine_pods(view: MirrorView) -> dict[str, tuple[EnginePod, ...]]:
+def engine_pods(view: MirrorView, runtimes: Iterable[EngineRuntime] = ()) -> dict[str, tuple[EnginePod, ...]]:
     """Return the running engine pods of each LLMDeployment, by UID, sorted by name.
 
     The kubelet writes the address into the status. One that no pod of its own can have, that of a pod in the
     network of its node or a link-local one among them, is not asked for anything.
     """
     pods_of: dict[str, list[EnginePod]] = {}
+    by_name = {runtime.name: runtime for runtime in runtimes}
     for deployment, pods in owned_deployments(view):
+        runtime = by_name.get(_runtime_of(deployment)) if by_name else None
         running = (pod for pod in pods if pod["phase"] == "Running" and is_pod_address(pod.get("ip", "")))
         pods_of.setdefault(owner_uid(deployment), []).extend(
-            EnginePod(uid_of(pod), key_of(pod)[1], pod["ip"], _is_ready(pod)) for pod in running
+            EnginePod(uid_of(pod), key_of(pod)[1], pod["ip"], _is_ready(pod), runtime) for pod in running
         )
     return {uid: tuple(sorted(pods, key=lambda pod: pod.name)) for uid, pods in pods_of.items()}
+
+
+def dialects_of(snapshot: FleetSnapshot) -> dict[str, Dialects]:
+    """Return the names of metrics that the pods of LLMDeployments have, by UID, where not vLLM's alone."""
+    of_runtime = {runtime.name: runtime.metrics.dialect for runtime in snapshot.runtimes}
+    found: dict[str, Dialects] = {}
+    for workload in snapshot.workloads:
+        dialect = of_runtime.get(workload.shape.runtime, MetricsDialect.VLLM)
+        if dialect is not MetricsDialect.VLLM:
+            found[workload.owner_uid] = found.get(workload.owner_uid, VLLM_NAMES) | {dialect}
+    return found
+
+
+def _runtime_of(deployment: Object) -> str:
+    try:
+        return shape_of(deployment).runtime
+    except UnknownShape:
+        return BUNDLED
 
 
 def is_pod_address(text: str) -> bool:

@@ -16,6 +16,7 @@ class MirrorView:
     deployments: tuple[Object, ...] = ()
     jobs: tuple[Object, ...] = ()
     gpu_pools: tuple[Object, ...] = ()
+    engine_runtimes: tuple[Object, ...] = ()
     gpu_nodes: tuple[Object, ...] = ()
     cluster_queues: tuple[Object, ...] = ()
     resource_flavors: tuple[Object, ...] = ()

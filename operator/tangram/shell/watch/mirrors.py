@@ -19,9 +19,10 @@ _OF_PARTITION = (
 
 def sources(namespaces: tuple[str, ...], *, partition: bool = False) -> tuple[MirrorSource, ...]:
     """Return the sources of all mirrors. Nodes and pods are those of the whole cluster: a pod of any
-    namespace may hold a GPU, and a node's allocatable does not say which are taken. GPUPools are optional:
-    LLMDeployments need none. Without the right to list PriorityClasses, LLMDeployments that name one are
-    invalid. `partition`: with GPUNodes, which the operator may list only where it changes MIG layouts.
+    namespace may hold a GPU, and a node's allocatable does not say which are taken. GPUPools and
+    EngineRuntimes are optional: LLMDeployments need none. Without the right to list PriorityClasses,
+    LLMDeployments that name one are invalid. `partition`: with GPUNodes, which the operator may list only
+    where it changes MIG layouts.
     """
     watched = namespaces or ("",)
     namespaced = [
@@ -45,6 +46,7 @@ def sources(namespaces: tuple[str, ...], *, partition: bool = False) -> tuple[Mi
         MirrorSource(kinds.NODES, kept_fields.node),
         MirrorSource(kinds.PODS, kept_fields.pod),
         MirrorSource(kinds.GPU_POOLS, kept_fields.custom_resource, optional=True),
+        MirrorSource(kinds.ENGINE_RUNTIMES, kept_fields.custom_resource, optional=True),
         *(_OF_PARTITION if partition else ()),
         MirrorSource(kinds.PRIORITY_CLASSES, kept_fields.priority_class, optional=True),
     )
@@ -90,6 +92,7 @@ class Mirrors:
             deployments=tuple(self._objects(kinds.DEPLOYMENTS)),
             jobs=tuple(self._objects(kinds.JOBS)),
             gpu_pools=tuple(self._objects(kinds.GPU_POOLS)),
+            engine_runtimes=tuple(self._objects(kinds.ENGINE_RUNTIMES)),
             gpu_nodes=tuple(self._objects(kinds.GPU_NODES)),
             cluster_queues=tuple(self._objects(kinds.CLUSTER_QUEUES)),
             resource_flavors=tuple(self._objects(kinds.RESOURCE_FLAVORS)),

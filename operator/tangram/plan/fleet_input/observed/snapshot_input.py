@@ -10,9 +10,9 @@ from tangram.capacity.memory.from_facts import architecture_from_facts
 from tangram.catalog import Architecture, InputError
 from tangram.eligibility.acceptance import acceptance, by_age
 from tangram.eligibility.reasons import OFF
-from tangram.eligibility.shapes.bundled_engine import on_bundled_engine
 from tangram.eligibility.shapes.evaluation_reports import CheckpointReports, reports, reports_by_checkpoint
-from tangram.eligibility.shapes.serving_requirements import ServingRequirements, identity, requirements_of
+from tangram.eligibility.shapes.runtimes import checkpoint_context, usual_runtime
+from tangram.eligibility.shapes.serving_requirements import ServingRequirements, identity
 from tangram.fleet import (
     CheckpointFacts,
     FactsKey,
@@ -146,7 +146,7 @@ class _ObservedDeployments:
             return self.faults[uid]
         if intent.is_off and not intent.paused:  # its pods end by themselves
             return OFF
-        requirements = self._on_bundled_engine(intent)
+        requirements = self._on_its_runtime(intent)
         if isinstance(requirements, str):
             return requirements
         fleet = self.fleet
@@ -158,17 +158,19 @@ class _ObservedDeployments:
             load=fleet.loads.get(uid),
         )
 
-    def _on_bundled_engine(self, intent: Intent) -> ServingRequirements | str:
+    def _on_its_runtime(self, intent: Intent) -> ServingRequirements | str:
         """Return the requirements from the checkpoint, or why they are not known."""
         facts = self.facts.get(FactsKey(intent.namespace, intent.model_uri, self.fleet.snapshot.engine_image))
         try:
             model = self.models.get(intent.uid) or (architecture_from_facts(facts) if facts else None)
             if model is None:
                 return "its checkpoint has not been inspected"
-            key = (intent.namespace, intent.model_uri, facts.digest if facts else "")
-            evaluations = self.evaluations.get(key, ())
-            requirements = requirements_of(intent, model)
-            requirements = on_bundled_engine(requirements, evaluations, self.fleet.snapshot.pod_needs)
+            snapshot = self.fleet.snapshot
+            context = checkpoint_context(
+                model, facts, snapshot.runtimes, self.evaluations, snapshot.pod_needs
+            )
+            present = [workload.shape for workload in self.fleet.workloads.get(intent.uid, ())]
+            requirements = usual_runtime(intent, context, present)
             requirements.request.model_length(model)
         except InputError as error:
             return f"{error.field} {error.problem}"

@@ -1,0 +1,1 @@
+"""Facts about engine runtimes, read from what their projects publish."""
