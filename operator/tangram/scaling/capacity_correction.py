@@ -40,7 +40,7 @@ _SHARE_STEPS = (0.9, 0.98, 1.0, 1.02, 1.1)
 _SPREAD_STEPS = (-0.1, 0.0, 0.1)
 _FAR = (
     *product((1e-4, 3e-4, 0.001, 0.003, 0.01, 0.03, 0.1), (0.0, 0.3, 0.9)),
-    *product((0.2, 0.3, 0.45, 0.65, 0.9, 1.3, 2.0), (0.0, 0.2, 0.4, 0.6, 0.9, 1.2)),
+    *product((0.2, 0.3, 0.45, 0.65, 0.9, 1.3, 2.0), (0.0, 0.2, 0.4, 0.6, 0.9)),
 )
 # So many requests at the lowest loads show what misses at any load, less what chance makes of their misses,
 # if as many came at so many times their load: at one load alone, overload would look the same. So it does at

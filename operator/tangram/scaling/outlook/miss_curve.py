@@ -19,7 +19,7 @@ Rates = tuple[tuple[float, float], ...]
 """Percentiles, the strictest first, and the highest load in requests per second at which so many per cent of
 the requests meet the objectives."""
 
-MOST_SPREAD = 1.5
+MOST_SPREAD = 0.9  # a little more than recorded traffic has
 _LEAST_SPREAD = 0.05  # less than the ratio of two points: as good as steady
 _STEEPEST = 60.0  # of the logarithm of the share, by the load over the highest load with hardly any miss
 # Points of a smoothed curve, in equal ratios around the load at which half of the requests miss.
