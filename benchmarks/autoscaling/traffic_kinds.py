@@ -129,7 +129,7 @@ def drawn_kinds(seed: int) -> dict[str, TrafficKind]:
     low, high, climb, stay = number(0.4, 1.0), number(2.5, 5.0), number(20, 50), number(10, 40)
     off, on, half = number(0.2, 0.8), number(2.5, 5.0), number(6, 18)
     short, long_answers = number(3.0, 5.0), number(0.15, 0.4)
-    questions, long_prompts = number(1.5, 3.0), number(0.1, 0.3)
+    questions, long_prompts = number(1.5, 3.0), number(0.04, 0.16)
     chat, code, turn = number(1.2, 2.5), number(0.8, 1.8), number(30, 70)
     burstiness = [number(1.0, 2.5) for _ in range(10)]
     classes = {
