@@ -25,6 +25,7 @@ from tangram.fleet import (
 )
 from tangram.plan import plan
 from tangram.plan.fleet_input.documents.snapshot_file import read_snapshot, snapshot_document
+from tangram.plan.fleet_input.fleet import read_fleet
 from tangram.plan.offers.assessment import assessment
 from tangram.plan.offers.node_offers import offers
 from tangram.shell.measure.predicted_capacities import CapacityInputs, PredictedCapacities
@@ -322,7 +323,7 @@ def test_a_degree_that_divides_the_heads_and_the_runtime_serves_is_a_shape(
     facts = replace(FACTS_8B, heads=heads, kv_heads=heads, hidden_size=heads * 128)
     wanted = intent(uri="pvc://weights/8b", runtime=RuntimeRequest("vllm"))
 
-    assessed = assessment(wanted, facts, offers(fleet(runtime)), {}, (), (runtime,))
+    assessed = assessment(wanted, facts, offers(read_fleet(fleet(runtime))), {}, (), (runtime,))
 
     shapes = [serving.shape for serving in assessed.serving if serving.shape.tensor_parallel == degree]
     assert bool(shapes) is fits
