@@ -28,6 +28,7 @@ from tangram.plan.fleet_input.documents.snapshot_file import read_snapshot, snap
 from tangram.plan.fleet_input.fleet import read_fleet
 from tangram.plan.offers.assessment import assessment
 from tangram.plan.offers.node_offers import offers
+from tangram.plan.status.status_block import facts_block
 from tangram.shell.measure.predicted_capacities import CapacityInputs, PredictedCapacities
 from tangram_engine.inspect import CONFIG_LIMIT, DOCUMENT_LIMIT, _compressed
 from tests.catalog.real_checkpoints import real_checkpoints
@@ -57,6 +58,7 @@ def other_facts(repo):
 
 
 OLMO_FACTS = other_facts("allenai/OLMo-2-1124-7B")
+OLMO_CONFIG = real_checkpoints()["allenai/OLMo-2-1124-7B"].config
 
 
 def fleet(*runtimes, **changes):
@@ -263,8 +265,6 @@ def test_the_report_about_most_published_models_fits_a_termination_message():
 
 
 def test_facts_of_another_checkpoint_survive_the_status_of_an_llm_deployment():
-    from tangram.plan.status.status_block import facts_block
-
     status = {"model": {"uri": OLMO, "engineImage": IMAGE, "facts": facts_block(OLMO_FACTS)}}
 
     assert facts_from_status({"metadata": {"namespace": "ns"}, "status": status}) == (
@@ -281,9 +281,10 @@ def test_facts_of_another_checkpoint_survive_the_status_of_an_llm_deployment():
         base64.b64encode(zlib.compress(b"[1]")).decode(),
         base64.b64encode(zlib.compress(b'{"architectures":["NoSuch"]}')).decode(),
         base64.b64encode(zlib.compress(b'{"a":' + b" " * (2 << 20) + b"1}", 9)).decode(),  # a bomb
+        _compressed(OLMO_CONFIG | {"num_hidden_layers": 4096, "hidden_size": 10**9, "head_dim": 128}),
     ],
 )
-def test_a_config_that_cannot_be_read_is_one_sentence(config):
+def test_a_config_that_cannot_be_planned_is_one_sentence(config):
     other = {"digest": "d", "weightBytes": 1, "config": config}
     report = {"schema": 1, "error": {"reason": "UnknownArchitecture", "message": "no"}, "other": other}
 
@@ -291,6 +292,13 @@ def test_a_config_that_cannot_be_read_is_one_sentence(config):
 
     assert failure.reason == "UnknownArchitecture"
     assert failure.message.startswith("no; other runtimes cannot be planned either")
+
+
+def test_a_recorded_config_that_cannot_be_read_is_inspected_again():
+    facts = facts_block(OLMO_FACTS) | {"config": _compressed({"architectures": ["OfANewerVersion"]})}
+    status = {"model": {"uri": OLMO, "engineImage": IMAGE, "facts": facts}}
+
+    assert facts_from_status({"metadata": {"namespace": "ns"}, "status": status}) is None
 
 
 def test_shapes_of_runtimes_are_variants_of_their_own():

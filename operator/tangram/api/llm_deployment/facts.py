@@ -3,15 +3,17 @@
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StrictBool, StrictInt, StrictStr, ValidationError
+from pydantic import AfterValidator, Field, StrictBool, StrictInt, StrictStr, ValidationError
 from pydantic.alias_generators import to_camel
 
 from tangram.api.common.base import APIModel, optional
 from tangram.api.common.other_checkpoint import facts_from_config
 from tangram.api.llm_deployment.source import REVISION_PATTERN
 from tangram.catalog import InputError
+from tangram.catalog.configs.compressed import architecture_of
 from tangram.fleet import CheckpointFacts, FactsKey, InspectionFailure, PinnedRevision
 
 _MESSAGE_LIMIT = 1000
@@ -21,6 +23,16 @@ REASONS = ("NotFound", "InvalidCheckpoint", "UnknownArchitecture", *_OF_SOURCES)
 
 Count = Annotated[StrictInt, Field(ge=1, le=2**31 - 1)]
 Bytes = Annotated[StrictInt, Field(ge=1, le=2**53)]
+
+
+def _readable(config: str) -> str:
+    """Return a compressed config.json, or the empty string. Raises ValueError for one that is not read."""
+    if config:
+        try:
+            architecture_of(config)
+        except InputError as error:
+            raise ValueError(str(error)) from None
+    return config
 
 
 class Pin(APIModel):
@@ -65,14 +77,12 @@ class Facts(APIModel):
     )
     qk_norm: StrictBool = Field(description="Whether queries and keys are normalised by head.")
     pin: Pin | None = optional("The revision that was inspected, of a checkpoint that pods fetch.")
-
     refused_by_engine: Annotated[StrictStr, Field(max_length=_MESSAGE_LIMIT)] = Field(
         default="",
-        description="Why the bundled engine does not serve the checkpoint: then another runtime "
-        "may. Empty: it "
-        "does.",
+        description="Why the bundled engine does not serve the checkpoint: then another runtime may. "
+        "Empty: it does.",
     )
-    config: Annotated[StrictStr, Field(max_length=MAX_CONFIG)] = Field(
+    config: Annotated[StrictStr, Field(max_length=MAX_CONFIG), AfterValidator(_readable)] = Field(
         default="",
         description="config.json of a checkpoint that the bundled engine does not serve, compressed "
         "(zlib, base64).",
@@ -130,14 +140,7 @@ def parse_report(text: str, at: float) -> CheckpointFacts | InspectionFailure:
     if report.facts is not None:
         return report.facts.to_noun()
     if report.other is not None and report.error is not None:
-        other, why = report.other, report.error.message[:_MESSAGE_LIMIT]
-        try:
-            return facts_from_config(
-                other.config, other.digest, other.weight_bytes, why or "it is not supported"
-            )
-        except InputError as error:
-            message = f"{why}; other runtimes cannot be planned either: {error.field} {error.problem}"
-            return InspectionFailure("UnknownArchitecture", message[:_MESSAGE_LIMIT], at)
+        return _facts_for_other_runtimes(report.other, report.error.message[:_MESSAGE_LIMIT], at)
     if report.error is None:
         return InspectionFailure(
             "InspectionFailed", "the inspect Job's report holds neither facts nor an error", at
@@ -146,6 +149,20 @@ def parse_report(text: str, at: float) -> CheckpointFacts | InspectionFailure:
     return InspectionFailure(
         reason, report.error.message[:_MESSAGE_LIMIT] or "the inspect Job gave no reason", at
     )
+
+
+def _facts_for_other_runtimes(
+    other: _OtherCheckpoint, why: str, at: float
+) -> CheckpointFacts | InspectionFailure:
+    """Return the facts of a checkpoint that the bundled engine refuses, within the bounds of the status."""
+    try:
+        facts = facts_from_config(
+            other.config, other.digest, other.weight_bytes, why or "it is not supported"
+        )
+        return validated_facts(asdict(facts), "config.json")
+    except InputError as error:
+        message = f"{why}; other runtimes cannot be planned either: {error.field} {error.problem}"
+        return InspectionFailure("UnknownArchitecture", message[:_MESSAGE_LIMIT], at)
 
 
 def pin_from_status(obj: Mapping[str, Any]) -> tuple[tuple[str, str], str] | None:
