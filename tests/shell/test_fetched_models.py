@@ -7,21 +7,30 @@ from typing import Any
 
 import pytest
 
-from tangram.api import parse_report
-from tangram.fleet import CheckpointFacts, FactsKey, FetchState, InspectionFailure, PinnedRevision
+from tangram.api import facts_from_status, parse_report
+from tangram.fleet import (
+    CheckpointFacts,
+    EvaluationKey,
+    FactsKey,
+    FetchState,
+    InspectionFailure,
+    PinnedRevision,
+    StartEvaluation,
+)
 from tangram.fleet.times import rfc3339
 from tangram.kube.kinds import Object
 from tangram.plan.status.fetch_condition import fetch_condition
+from tangram.plan.status.status_block import facts_block
 from tangram.shell.objects import manifests
 from tangram.shell.objects.fetch_container import SECRET_FOLDER, SECRET_KEYS
-from tangram.shell.objects.job_results import inspection
+from tangram.shell.objects.job_results import evaluation, evaluation_subject, inspection
 from tangram.shell.settings import Settings
 from tangram.shell.snapshot.workloads import workload
 from tangram.shell.watch import kept_fields
 from tangram.sources import command, open_source
 from tangram_engine.checkpoint import read_checkpoint
 from tangram_engine.inspect import facts as inspect_facts
-from tests.shell.test_manifests import action, intent
+from tests.shell.test_manifests import SLICE, action, intent
 from tests.sources.conftest import TINY
 from tests.support.apiserver import FACTS
 from tests.support.fleet import intent as fleet_intent
@@ -130,12 +139,14 @@ def test_an_inspect_job_ends_at_once_where_either_container_refuses() -> None:
     ]
 
 
-def test_what_an_inspect_job_runs_ends_in_facts_with_the_pin(tmp_path: Path) -> None:
-    """The rendered arguments, given to the two programs: a hub, a copy of headers, an inspection."""
+def run_inspect_job(files: dict[str, bytes], directory: Path) -> tuple[str, Object, dict[str, str]]:
+    """Give the rendered arguments to the two programs: a hub, a copy of headers, an inspection. Return the
+    commit, the Job and the reports.
+    """
     from tangram_engine import __main__ as engine
 
     with hub_server() as hub:
-        commit = hub.repository().push({path.name: path.read_bytes() for path in TINY.iterdir()})
+        commit = hub.repository().push(files)
         settings = SETTINGS.model_copy(
             update={"models": SETTINGS.models.model_copy(update={"hub_endpoint": hub.endpoint})}
         )
@@ -144,16 +155,64 @@ def test_what_an_inspect_job_runs_ends_in_facts_with_the_pin(tmp_path: Path) -> 
         for name, program in (("fetch", command.main), ("inspect", engine.main)):
             pod = pod_of(manifest)
             (container,) = (c for c in (*pod["initContainers"], *pod["containers"]) if c["name"] == name)
-            log = tmp_path / name
-            args = [a.replace("/mnt/model", str(tmp_path)) for a in container["args"][:-1]] + [str(log)]
+            log = directory / name
+            args = [a.replace("/mnt/model", str(directory)) for a in container["args"][:-1]] + [str(log)]
             assert program(args) == 0
             reports[name] = log.read_text()
+    return commit, manifest, reports
+
+
+def tiny_files() -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in TINY.iterdir()}
+
+
+def test_what_an_inspect_job_runs_ends_in_facts_with_the_pin(tmp_path: Path) -> None:
+    commit, manifest, reports = run_inspect_job(tiny_files(), tmp_path)
 
     result = inspection(ended(manifest), [pod_with(**reports)], NOW).result
     assert isinstance(result, CheckpointFacts)
     loaded = [path for path in TINY.iterdir() if path.suffix in (".json", ".safetensors")]
     assert result.pin == PinnedRevision(commit, sum(path.stat().st_size for path in loaded))
     assert result == replace(parse_report(inspected(), NOW), pin=result.pin)
+
+
+def test_a_repository_that_the_bundled_engine_refuses_is_pinned_with_its_config(tmp_path: Path) -> None:
+    files = tiny_files()
+    config = json.loads(files["config.json"]) | {"architectures": ["Olmo2ForCausalLM"]}
+    files["config.json"] = json.dumps(config | {"model_type": "olmo2"}).encode()
+    commit, manifest, reports = run_inspect_job(files, tmp_path)
+
+    result = inspection(ended(manifest), [pod_with(**reports)], NOW).result
+    assert isinstance(result, CheckpointFacts)
+    assert result.architecture == "Olmo2ForCausalLM"
+    assert "is not one this engine implements" in result.refused_by_engine
+    assert result.pin is not None
+    assert result.pin.revision == commit
+    model = {"uri": KEY.uri, "engineImage": KEY.engine_image, "facts": facts_block(result)}
+    assert facts_from_status({"metadata": {"namespace": "ns"}, "status": {"model": model}}) == (KEY, result)
+    assert len(reports["inspect"]) <= kept_fields.MAX_MESSAGE / 2  # what a kubelet keeps
+
+
+@pytest.mark.parametrize("name", ["inspect", "evaluate"])
+def test_a_command_that_was_killed_after_its_fetch_is_named(name: str) -> None:
+    killed = {"name": name, "state": {"terminated": {"reason": "OOMKilled", "exitCode": 137}}}
+    pods = [kept_pod(FETCHED, killed)]
+    if name == "inspect":
+        result: Any = inspection(ended(job()), pods, NOW).result
+    else:
+        evaluate = ended(evaluate_job())
+        subject = evaluation_subject(evaluate)
+        assert subject is not None
+        result = evaluation(evaluate, subject, pods, NOW).result
+
+    assert "without a report" in result.message
+    assert "(OOMKilled)" in result.message
+
+
+def evaluate_job() -> Object:
+    key = EvaluationKey("ns", "hf://org/model", "d", SLICE.sku, "int4")
+    wanted = intent("hf://org/model")
+    return manifests.evaluate_job(wanted, StartEvaluation("uid-1", key, SLICE, ("p",), pin=PIN), SETTINGS)
 
 
 def inspected() -> str:

@@ -117,7 +117,7 @@ def _inspection_result(
     if end is None:
         return None
     ended_at_s, cause = end
-    if report := _last_message(pods, "inspect") or _last_message(pods, FETCH):
+    if report := _report(pods, "inspect"):
         result = parse_report(report, ended_at_s)
         if isinstance(result, InspectionFailure):
             return result
@@ -136,7 +136,7 @@ def _evaluation_result(
     if end is None:
         return None
     ended_at_s, cause = end
-    if report := _last_message(pods, "evaluate") or _last_message(pods, FETCH):
+    if report := _report(pods, "evaluate"):
         key, profile, image = subject
         return parse_evaluation(report, key, image, profile, ended_at_s)
     limits = (job["spec"]["template"]["spec"]["containers"][0].get("resources") or {}).get("limits") or {}
@@ -153,6 +153,12 @@ def _job_end(job: Object, now: float) -> tuple[float, str] | None:
             cause = condition.get("message") or condition.get("reason") or "its pod left no report"
             return epoch_or(condition.get("lastTransitionTime"), now), str(cause)
     return None
+
+
+def _report(pods: list[Object], command: str) -> str:
+    """Return the report of a command, or that of the fetch before it where the fetch failed, else nothing."""
+    fetch = _last_message(pods, FETCH)
+    return _last_message(pods, command) or ("" if parse_pin(fetch) is not None else fetch)
 
 
 def _last_message(pods: list[Object], name: str) -> str:
