@@ -254,6 +254,13 @@ def test_what_is_no_checkpoint_is_refused_by_what_it_is(hub, opened, target, fil
     assert not any(place == "store" for place, _, _ in hub.requests)
 
 
+def test_an_index_beside_a_single_file_is_not_fetched(opened, target):
+    """vLLM and SGLang would load the shards that it names, which are not fetched either, and nothing else."""
+    fetched(opened(shards(2) | {"model.safetensors": b"x" * 100}), target)
+
+    assert {path.name for path in target.iterdir()} == {"config.json", "model.safetensors"}
+
+
 def test_names_of_unfinished_files_are_those_of_the_revision(opened, target, monkeypatch):
     """Two revisions never share a directory: the name is a hash of the pinned URI."""
     checkpoint = opened(shards(1))

@@ -68,12 +68,14 @@ def checkpoint_files(
 ) -> tuple[RemoteFile, ...]:
     """Return what an engine loads: weights as safetensors, tokenizer, JSON and chat template, by name.
 
-    `index`: the parsed INDEX, None where there is none. Never code, pickles or anything in folders.
+    `index`: the parsed INDEX, None where there is none. Beside SINGLE it is left out: vLLM and SGLang load
+    the shards that an index names, and no other file. Never code, pickles or anything in folders.
     Raises SourceError where the repository is no checkpoint.
     """
     check_has_config(uri, files)
     weights = _weights(uri, files, index)
-    small = [file for name, file in files.items() if _is_small_file(name)]
+    left_out = INDEX if SINGLE in files else ""
+    small = [file for name, file in files.items() if _is_small_file(name) and name != left_out]
     for file in small:
         if file.size > SMALL_FILE_LIMIT:
             limit = f"{SMALL_FILE_LIMIT >> 20} MiB"
@@ -120,7 +122,7 @@ def parse_object(where: str, text: bytes) -> dict[str, Any]:
 def _weights(
     uri: str, files: Mapping[str, RemoteFile], index: Mapping[str, Any] | None
 ) -> tuple[RemoteFile, ...]:
-    if SINGLE in files:  # as the engine does, whatever an index says
+    if SINGLE in files:  # as the bundled engine does, whatever an index says
         return (files[SINGLE],)
     if index is None:
         raise _no_weights(uri, files)
