@@ -5,7 +5,6 @@ import yaml
 
 from tangram.fleet import EvaluationKey, FactsKey, StartEvaluation
 from tangram.shell.objects import manifests
-from tangram.shell.objects.engine_pod import ENGINE_PORT
 from tests.chart.conftest import merge
 from tests.shell.test_manifests import SETTINGS, SLICE, action, intent
 
@@ -14,6 +13,7 @@ GATEWAY = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": 
 ON = {"networkPolicy": {"enabled": True, "metricsFrom": [MONITORING]}}
 DNS = {(53, "UDP"), (53, "TCP")}
 API_SERVER = {(443, "TCP"), (6443, "TCP")}
+ENGINE = ("http", "TCP")  # the bundled engine and EngineRuntimes have numbers of their own
 OPERATOR_IN_ITS_NAMESPACE = {
     "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "tangram-system"}},
     "podSelector": {
@@ -73,7 +73,7 @@ def test_prometheus_alone_reaches_the_operator_and_only_its_metrics(helm):
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ({}, {(ENGINE_PORT, "TCP")}),
+        ({}, {ENGINE}),
         ({"scrape": {"enabled": False}}, set()),
         ({"prometheus": {"url": "http://prometheus.monitoring:9090/prefix"}}, {(9090, "TCP")}),
         ({"prometheus": {"url": "http://prometheus"}}, {(80, "TCP")}),
@@ -86,8 +86,8 @@ def test_the_operator_reaches_the_api_server_names_and_its_source_of_metrics(hel
     egress = helm.objects({**ON, **values}).one("NetworkPolicy", "tangram")["spec"]["egress"]
 
     assert ports(egress) == DNS | API_SERVER | expected
-    (engines,) = [rule for rule in egress if (ENGINE_PORT, "TCP") in ports([rule])] or [None]
-    assert (engines is None) == ((ENGINE_PORT, "TCP") not in expected)
+    (engines,) = [rule for rule in egress if ENGINE in ports([rule])] or [None]
+    assert (engines is None) == (ENGINE not in expected)
     if engines:
         assert engines["to"][0]["podSelector"]["matchLabels"].items() <= engine_pods()["engine"].items()
 

@@ -100,6 +100,12 @@ def owned(settings: Settings) -> dict[str, Object]:
             )
             for name in OTHERS
         },
+        **{
+            f"engines of {name}, of a hub": deployment(
+                owner(HUB, **secret), replace(at, runtime=name), pin=PIN, launch=runtime_launch(name)
+            )
+            for name in OTHERS
+        },
         "service": manifests.service(OWNER),
         "rule": manifests.prometheus_rule(with_objectives, settings.prometheus_rule),
         **{
@@ -483,6 +489,10 @@ RUNTIME_ATTACKS: tuple[tuple[tuple[Any, ...], Any, str], ...] = (
     ((*CONTAINER, "securityContext", "allowPrivilegeEscalation"), True, "no privileges"),
     ((*CONTAINER, "securityContext", "capabilities"), {"add": ["SYS_ADMIN"]}, "no privileges"),
     ((*POD, "volumes", 0), HOST_PATH, "no volumes but empty ones"),
+    ((*POD, "initContainers", 0, "image"), RUNTIME_IMAGE, "fetch or headers of the image"),
+    ((*POD, "initContainers", 0, "env"), [{"name": "A", "value": "b"}], "fetch or headers of the image"),
+    ((*POD, "initContainers", 0, "command"), ["sh"], "fetch or headers of the image"),
+    ((*CONTAINER, "volumeMounts", 0, "name"), "source-secret", "where a model is fetched, and nowhere else"),
 )
 
 
@@ -490,7 +500,7 @@ RUNTIME_ATTACKS: tuple[tuple[tuple[Any, ...], Any, str], ...] = (
 def test_pods_of_runtimes_have_no_other_rights_than_engine_pods(
     operator: Caller, settings: Settings, path: tuple[Any, ...], value: Any, message: str
 ) -> None:
-    obj = attacked(owned(settings)["engines of vllm"], path, value)
+    obj = attacked(owned(settings)["engines of vllm, of a hub"], path, value)
     obj["metadata"]["name"] = "attack-on-runtime"
 
     assert message in operator.call("POST", collection(obj), obj)
