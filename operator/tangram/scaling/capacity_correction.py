@@ -68,40 +68,52 @@ def corrected(
     if memory.compared_at is None:  # the window began before the first request: its rate is too low
         return replace(memory, compared_at=now)
     passed = now - memory.compared_at
-    rounds = (*memory.serving, (now, ready))
-    serving = tuple((at, count) for at, count in rounds if 0 <= now - at < every_s and count)
-    waits = (sample.waiting or 0.0) >= max(1, ready)
-    is_queued = memory.is_queued or waits
-    memory = replace(memory, serving=serving, is_queued=is_queued)
+    memory = _with_round(memory, sample, ready, now, every_s)
     predicted = outlook.capacity.rate_at(reference)
-    if 0 <= passed < every_s or not serving or rate is None or predicted <= 0:
+    if 0 <= passed < every_s or not memory.serving or rate is None or predicted <= 0:
         return memory
     if passed > _GAP * every_s:
-        memory = interrupted(memory)
-    served_by = sum(count for _, count in serving) / len(serving)
+        memory = replace(memory, loads=(), queued_load=math.inf)
+    served_by = sum(count for _, count in memory.serving) / len(memory.serving)
     loads = (*memory.loads[1 - _MINUTES :], rate / served_by / predicted)
-    is_burst = loads[-1] > _BURST * loads[0]
-    caused_by = loads[-1] if is_burst else sum(loads) / len(loads)
-    if is_queued:
+    memory = replace(memory, loads=loads, load_misses=memory.load_misses.faded(passed))
+    memory = _counted(memory, params, intent, sample, every_s)
+    memory = replace(memory, compared_at=now, is_queued=_waits(sample, ready))
+    return _fitted(memory, outlook.capacity, predicted)
+
+
+def _with_round(
+    memory: ScalingMemory, sample: Sample, ready: int, now: float, every_s: float
+) -> ScalingMemory:
+    """Return `memory` with the replicas that serve in this round, and whether requests wait."""
+    rounds = (*memory.serving, (now, ready))
+    serving = tuple((at, count) for at, count in rounds if 0 <= now - at < every_s and count)
+    return replace(memory, serving=serving, is_queued=memory.is_queued or _waits(sample, ready))
+
+
+def _waits(sample: Sample, ready: int) -> bool:
+    return (sample.waiting or 0.0) >= max(1, ready)
+
+
+def _counted(
+    memory: ScalingMemory, params: ScalingParams, intent: Intent, sample: Sample, every_s: float
+) -> ScalingMemory:
+    """Return `memory` with the requests and misses of the last `every_s` seconds, at the load that caused
+    them.
+    """
+    is_burst = memory.loads[-1] > _BURST * memory.loads[0]
+    caused_by = memory.loads[-1] if is_burst else sum(memory.loads) / len(memory.loads)
+    if memory.is_queued:
         caused_by = max(caused_by, memory.queued_load)  # the queue is that of an earlier load
-    load_misses, missed = memory.load_misses.faded(passed), memory.missed
+    load_misses, missed = memory.load_misses, memory.missed
     window = sample.windows(params.window_s)[0]
     shares = _missed_shares(limits.reachable_objectives(memory, intent), window)
     if shares and window.requests:
         requests = every_s / params.window_s * window.requests
         missed = missed.counted(requests, min(1.0, sum(shares)), every_s)
-        if math.isfinite(caused_by) and not (is_burst and is_queued):
+        if math.isfinite(caused_by) and not (is_burst and memory.is_queued):
             load_misses = load_misses.counted(caused_by, requests, max(shares))
-    memory = replace(
-        memory,
-        compared_at=now,
-        loads=loads,
-        is_queued=waits,
-        queued_load=caused_by,
-        load_misses=load_misses,
-        missed=missed,
-    )
-    return _fitted(memory, outlook.capacity, predicted)
+    return replace(memory, queued_load=caused_by, load_misses=load_misses, missed=missed)
 
 
 def interrupted(memory: ScalingMemory) -> ScalingMemory:

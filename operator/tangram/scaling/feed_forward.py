@@ -53,33 +53,41 @@ def needed(
         return None
     horizon_s = expected_start_s(memory, params, outlook) + _LOOP_S
     load = forecast(averaged(outlook.history, outlook.bins), rate, now=now, horizon_s=horizon_s)
-    capacity = outlook.capacity.corrected(memory.correction)
     backlog = (sample.waiting or 0.0) / _DRAIN_S if queued else 0.0
+    misses = ExpectedMisses(load, outlook.capacity.corrected(memory.correction), backlog)
     percentile = limits.forecast_objectives(memory, intent).strictest_percentile
-    misses = ExpectedMisses(load, capacity, backlog)
-    allowed, replica_rate = 1 - percentile / 100, capacity.rate_at(percentile)
-    predicted = outlook.capacity.rate_at(percentile)
+    allowed = 1 - percentile / 100
     is_mixed = outlook.capacity.beside is not None  # what then misses is not counted
     planned = allowed if is_mixed else planned_budget(memory, allowed)
+    return _need(misses, percentile, planned, predicted_rate=outlook.capacity.rate_at(percentile))
+
+
+def _need(
+    misses: "ExpectedMisses", percentile: float, planned: float, *, predicted_rate: float
+) -> ReplicaNeed:
+    """Return the need of a load, with the budget `planned` for its forecast, and that of `percentile` for what
+    is certain of it. `predicted_rate`: of a replica that is as predicted.
+    """
+    allowed, rate = 1 - percentile / 100, misses.capacity.rate_at(percentile)
     certain = misses.of_certain_load
-    replicas, part, bound, budget = _fewest(((misses, planned), (certain, allowed)), replica_rate)
-    more = ExpectedMisses(load.certain.times(_LASTING_LOAD), capacity, backlog)
+    replicas, part, bound, budget = _fewest(((misses, planned), (certain, allowed)), rate)
+    more = replace(certain, load=certain.load.times(_LASTING_LOAD))
     kept = ((misses, _LASTING_BUDGET * planned), (more, _LASTING_BUDGET * allowed))
-    lasting, lasting_part, *_ = _fewest(kept, replica_rate)
+    lasting, lasting_part, *_ = _fewest(kept, rate)
     return ReplicaNeed(
         replicas,
         lasting,
-        load,
-        replica_rate,
+        misses.load,
+        rate,
         bound.share(replicas),
-        backlog,
+        misses.backlog,
         budget,
         bound.limit(replicas, budget),
         RunnerUp(replicas - 1, bound.share(replicas - 1)) if replicas > 1 else None,
-        part * replica_rate,
-        lasting_part * replica_rate,
-        replica_rate / predicted if predicted else 1.0,
-        max(0, replicas - certain.replicas_within(allowed, replica_rate)),
+        part * rate,
+        lasting_part * rate,
+        rate / predicted_rate if predicted_rate else 1.0,
+        max(0, replicas - certain.replicas_within(allowed, rate)),
     )
 
 
