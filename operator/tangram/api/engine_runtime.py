@@ -328,6 +328,6 @@ def _runtime(name: str, spec: EngineRuntimeSpec) -> EngineRuntime:
 
 
 def _coefficients(spec: EngineRuntimeSpec) -> RuntimeCoefficients:
-    given = spec.coefficients
-    version = given.version or spec.version if given.engine else None
-    return RuntimeCoefficients(given.engine, version, given.source)
+    coefficients = spec.coefficients
+    version = coefficients.version or spec.version if coefficients.engine else None
+    return RuntimeCoefficients(coefficients.engine, version, coefficients.source)

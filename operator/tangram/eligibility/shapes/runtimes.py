@@ -106,12 +106,12 @@ def best_runtime(
     able = [offer for offer in offers if offer.requirements is not None]
     if not able:
         return _none_can(offers)
-    kept = [offer for offer in able if offer.name in running]
-    first = next(iter(kept or able))
-    if kept or first.name == BUNDLED or len(able) == 1:
+    running_offers = [offer for offer in able if offer.name in running]
+    first = next(iter(running_offers or able))
+    if running_offers or first.name == BUNDLED or len(able) == 1:
         why = (
             "its replicas run"
-            if kept
+            if running_offers
             else "it serves the checkpoint"
             if first.name == BUNDLED
             else "no other can"
@@ -154,8 +154,8 @@ def _bundled_offer(requirements: ServingRequirements, context: CheckpointContext
     missing = context.refused_by_engine or lacks(intent, context.architecture)
     if missing:
         return RuntimeOffer(BUNDLED, None, missing)
-    about = context.reports.get((intent.namespace, intent.model_uri, context.digest), ())
-    return RuntimeOffer(BUNDLED, on_bundled_engine(requirements, about, context.pod_needs))
+    reports = context.reports.get((intent.namespace, intent.model_uri, context.digest), ())
+    return RuntimeOffer(BUNDLED, on_bundled_engine(requirements, reports, context.pod_needs))
 
 
 def _offer(
@@ -187,8 +187,8 @@ def _missing(intent: Intent, architecture: Architecture, runtime: EngineRuntime)
     if intent.api_keys is not None:
         yield "engine.apiKeySecretRef names a file of API keys, and it reads none"
     if not degrees_of(intent, runtime):
-        asked, most = " or ".join(map(str, intent.tensor_parallel)), max(_placed(runtime))
-        yield f"placement.tensorParallel asks for {asked} GPUs per replica, and a replica gets {most} at most"
+        degrees, most = " or ".join(map(str, intent.tensor_parallel)), max(_placed(runtime))
+        yield f"placement.tensorParallel asks for {degrees} GPUs per replica, and a replica gets {most} at most"
 
 
 def _placed(runtime: EngineRuntime) -> tuple[int, ...]:
@@ -197,8 +197,8 @@ def _placed(runtime: EngineRuntime) -> tuple[int, ...]:
 
 def degrees_of(intent: Intent, runtime: EngineRuntime) -> tuple[int, ...]:
     """Return the tensor parallelism that a runtime serves, the planner places and the spec allows."""
-    asked = intent.tensor_parallel
-    return tuple(degree for degree in _placed(runtime) if not asked or degree in asked)
+    allowed = intent.tensor_parallel
+    return tuple(degree for degree in _placed(runtime) if not allowed or degree in allowed)
 
 
 def on_runtime(
@@ -257,10 +257,10 @@ def _noted(
 
 def _foundation(runtime: EngineRuntime) -> str:
     """Return what the predictions of a runtime rest on, with their error where it is known."""
-    given = runtime.coefficients
-    calibrated = coefficients_for(given.engine, given.version)
+    coefficients = runtime.coefficients
+    calibrated = coefficients_for(coefficients.engine, coefficients.version)
     error = "" if calibrated.error_p50 is None else f", median error of TPOT {calibrated.error_p50:.0%}"
-    return f"predicted by coefficients of {calibrated.key} ({given.source}{error})"
+    return f"predicted by coefficients of {calibrated.key} ({coefficients.source}{error})"
 
 
 def _none_can(offers: tuple[RuntimeOffer, ...]) -> str:
