@@ -142,6 +142,7 @@ def release(cluster: Cluster) -> Iterator[Cluster]:
     cluster.ok(
         "kubectl", "wait", "--for=condition=Established", f"crd/{PROMETHEUS_RULE_CRD['metadata']['name']}"
     )
+    cluster.ok("kubectl", "delete", "engineruntimes", "--all")  # of a release of other tests
     install = ("install", "rights", str(CHART), "--namespace", SYSTEM, "--values", "-")
     cluster.ok("helm", *install, stdin=json.dumps(VALUES))
     yield cluster

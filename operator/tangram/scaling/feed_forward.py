@@ -65,8 +65,8 @@ def needed(
 def _need(
     misses: "ExpectedMisses", percentile: float, planned: float, *, predicted_rate: float
 ) -> ReplicaNeed:
-    """Return the need of a load, with the budget `planned` for its forecast, and that of `percentile` for what
-    is certain of it. `predicted_rate`: of a replica that is as predicted.
+    """Return the need of a load. Its forecast is planned with the budget `planned`, and what is certain of it
+    with the budget of `percentile`. `predicted_rate`: of a replica that is as predicted.
     """
     allowed, rate = 1 - percentile / 100, misses.capacity.rate_at(percentile)
     certain = misses.of_certain_load

@@ -188,7 +188,8 @@ def _missing(intent: Intent, architecture: Architecture, runtime: EngineRuntime)
         yield "engine.apiKeySecretRef names a file of API keys, and it reads none"
     if not degrees_of(intent, runtime):
         degrees, most = " or ".join(map(str, intent.tensor_parallel)), max(_placed(runtime))
-        yield f"placement.tensorParallel asks for {degrees} GPUs per replica, and a replica gets {most} at most"
+        wish = f"placement.tensorParallel asks for {degrees} GPUs per replica"
+        yield f"{wish}, and a replica gets {most} at most"
 
 
 def _placed(runtime: EngineRuntime) -> tuple[int, ...]:
