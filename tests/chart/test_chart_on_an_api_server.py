@@ -239,6 +239,20 @@ DEVICE_PLUGIN = {
 }
 
 
+def test_a_release_leaves_the_runtimes_of_another_one_alone(cluster):
+    cluster.helm("upgrade", "--reuse-values")  # the release of the other tests has its own
+    registry = ("--set", "image.registry=registry.example.com/team", "--set", "crds.enabled=false")
+    second = ("--namespace", "second", "--create-namespace", *registry, "--set", "priorityClasses.create=false")
+    image = "runtimes.vllm.image=registry.example.com/vllm@sha256:" + 64 * "a"
+
+    refused = cluster.run("helm", "install", "second", str(CHART), *second, "--set", image)
+    cluster.ok("helm", "install", "second", str(CHART), *second)
+    cluster.ok("helm", "uninstall", "second", "--namespace", "second", "--no-hooks")
+
+    assert "the EngineRuntime vllm exists, and is not of this release" in refused.stderr
+    assert cluster.ok("kubectl", "get", "engineruntimes", "-o", "name").count("/") == 4
+
+
 def test_an_upgrade_that_ends_partitioning_lifts_the_holds_and_no_other_upgrade_does(cluster):
     def hooks(*values):
         """The hooks that an upgrade would run: no kubelet runs their Job here."""
