@@ -39,6 +39,14 @@ FIELDS = [
 OURS = [(path, schema) for path, schema in FIELDS if not path.endswith((".apiVersion", ".kind"))]
 
 
+def test_no_field_of_a_status_has_a_default():
+    """The API server would add it to what is stored, and each new leader would write the status again."""
+    defaults = [path for path, schema in FIELDS if ".status." in path and "default" in schema]
+
+    assert defaults == []
+
+
+
 def test_the_committed_crds_are_what_the_models_say():
     assert crd.main(["--check", "--output", str(ROOT / crd.FOLDER)]) == 0
 

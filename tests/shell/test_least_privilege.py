@@ -139,7 +139,7 @@ async def test_the_rights_of_the_chart_suffice_without_any_refusal(
             process.kill()
     assert [str(request) for request, code in proxy.trace if code in (401, 403, 422)] == []
     everywhere = {r.plural for r, _ in proxy.trace if r.verb in ("list", "watch") and not r.namespace}
-    assert everywhere == {"nodes", "pods", "priorityclasses", "gpupools", "fleetplans"}
+    assert everywhere == {"nodes", "pods", "priorityclasses", "gpupools", "fleetplans", "engineruntimes"}
 
 
 @asynccontextmanager

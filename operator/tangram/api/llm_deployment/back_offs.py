@@ -13,7 +13,7 @@ from pydantic import (
     ValidationError,
 )
 
-from tangram.api.common.base import APIModel
+from tangram.api.common.base import APIModel, optional
 from tangram.fleet import BUNDLED, BackOff, Shape
 from tangram.fleet.times import rfc3339
 
@@ -30,7 +30,7 @@ class BackOffStatus(APIModel):
     profile: _Word = Field(description="MIG profile, or gpu for a whole GPU.")
     tensor_parallel: Annotated[StrictInt, Field(ge=1, le=64)] = Field(description="GPUs of one replica.")
     precision: _Word = Field(description="Precision of the weights.")
-    runtime: _Word = Field(default=BUNDLED, description="Name of the EngineRuntime.")
+    runtime: _Word | None = optional("Name of the EngineRuntime. Absent: the bundled engine.")
     generation: Annotated[StrictInt, Field(ge=0)] = Field(
         description="Generation of the object that was tried. A later generation is tried at once."
     )
@@ -44,8 +44,8 @@ class BackOffStatus(APIModel):
     since: AwareDatetime = Field(description="When the back-off began.", json_schema_extra=_RFC3339)
     until: AwareDatetime = Field(description="When it is tried again.", json_schema_extra=_RFC3339)
     attempts: _Count = Field(description="Failed attempts in a row.")
-    started_elsewhere: StrictBool = Field(
-        default=False, description="Whether replicas of another shape have become ready since."
+    started_elsewhere: StrictBool | None = optional(
+        "Whether replicas of another shape have become ready since. Absent: none have."
     )
 
 
@@ -81,8 +81,9 @@ def back_offs_from_status(obj: Mapping[str, Any]) -> tuple[BackOff, ...]:
             entry = BackOffStatus.model_validate(block)
         except ValidationError:
             continue
-        shape = Shape(entry.sku, entry.profile, entry.tensor_parallel, entry.precision, entry.runtime)
-        times = entry.since.timestamp(), entry.until.timestamp(), entry.attempts, entry.started_elsewhere
+        runtime = entry.runtime or BUNDLED
+        shape = Shape(entry.sku, entry.profile, entry.tensor_parallel, entry.precision, runtime)
+        times = entry.since.timestamp(), entry.until.timestamp(), entry.attempts, bool(entry.started_elsewhere)
         uid = str(obj["metadata"].get("uid", ""))
         back_offs.append(
             BackOff(uid, entry.generation, shape, entry.reason, entry.message, entry.replicas, *times)

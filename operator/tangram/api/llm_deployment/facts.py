@@ -77,21 +77,17 @@ class Facts(APIModel):
     )
     qk_norm: StrictBool = Field(description="Whether queries and keys are normalised by head.")
     pin: Pin | None = optional("The revision that was inspected, of a checkpoint that pods fetch.")
-    refused_by_engine: Annotated[StrictStr, Field(max_length=_MESSAGE_LIMIT)] = Field(
-        default="",
-        description="Why the bundled engine does not serve the checkpoint: then another runtime may. "
-        "Empty: it does.",
+    refused_by_engine: Annotated[StrictStr, Field(max_length=_MESSAGE_LIMIT)] | None = optional(
+        "Why the bundled engine does not serve the checkpoint: then another runtime may. Absent: it does."
     )
-    config: Annotated[StrictStr, Field(max_length=MAX_CONFIG), AfterValidator(_readable)] = Field(
-        default="",
-        description="config.json of a checkpoint that the bundled engine does not serve, compressed "
-        "(zlib, base64).",
+    config: Annotated[StrictStr, Field(max_length=MAX_CONFIG), AfterValidator(_readable)] | None = optional(
+        "config.json of a checkpoint that the bundled engine does not serve, compressed (zlib, base64)."
     )
 
     def to_noun(self) -> CheckpointFacts:
         """Return the same facts as the planner's type."""
         pin = None if self.pin is None else PinnedRevision(self.pin.revision, self.pin.size)
-        return CheckpointFacts(**self.model_dump(exclude={"pin"}), pin=pin)
+        return CheckpointFacts(**self.model_dump(exclude={"pin"}, exclude_none=True), pin=pin)
 
 
 class _Failure(APIModel):
