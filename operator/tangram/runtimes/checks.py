@@ -119,14 +119,14 @@ def request_problems(request: RuntimeRequest, runtime: EngineRuntime) -> Iterato
 
 
 def _option_problem(
-    option: RuntimeOption, kind: str, runtime: EngineRuntime, allowed: tuple[str, ...], taken: set[str]
+    option: RuntimeOption, kind: str, runtime: EngineRuntime, allowed: tuple[str, ...], rendered: set[str]
 ) -> str:
     is_flag = kind == "arguments"
     text = _forbidden(option.name, runtime) if is_flag else forbidden_variable(option.name)
     text = text or (f"{option.name} {bad}" if (bad := forbidden_value(option.value or "")) else "")
     if text:
         return text
-    if (_spelling(runtime, option.name) if is_flag else option.name) in taken:
+    if (_spelling(runtime, option.name) if is_flag else option.name) in rendered:
         return f"EngineRuntime {runtime.name} sets {option.name} already: leave it out"
     if option.name not in allowed:
         listed = ", ".join(allowed) if allowed else "none"
@@ -170,14 +170,17 @@ def _missing_flags(runtime: EngineRuntime) -> Iterator[RuntimeProblem]:
     words = runtime.arguments
     names = [_spelling(runtime, word) for word in words]
     for name, value, reason in _REQUIRED.get(runtime.kind, ()):
-        wanted = _spelling(runtime, name)
-        found = [index for index, present in enumerate(names) if present == wanted]
-        if not found:
+        spelling = _spelling(runtime, name)
+        positions = [index for index, present in enumerate(names) if present == spelling]
+        if not positions:
             yield RuntimeProblem(_ARGUMENTS, f"must set {name}{value and f' {value}'}: {reason}")
-        elif len(found) > 1:
-            yield RuntimeProblem((*_ARGUMENTS, found[1]), f"sets {name} a second time")
-        elif value and value not in (words[found[0]].partition("=")[2], *words[found[0] + 1 : found[0] + 2]):
-            yield RuntimeProblem((*_ARGUMENTS, found[0]), f"{name} must have the value {value}: {reason}")
+        elif len(positions) > 1:
+            yield RuntimeProblem((*_ARGUMENTS, positions[1]), f"sets {name} a second time")
+        elif value and value not in (
+            words[positions[0]].partition("=")[2],
+            *words[positions[0] + 1 : positions[0] + 2],
+        ):
+            yield RuntimeProblem((*_ARGUMENTS, positions[0]), f"{name} must have the value {value}: {reason}")
 
 
 def _unknown_flags(runtime: EngineRuntime, table: FlagTable) -> Iterator[RuntimeProblem]:

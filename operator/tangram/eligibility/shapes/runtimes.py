@@ -106,12 +106,12 @@ def best_runtime(
     able = [offer for offer in offers if offer.requirements is not None]
     if not able:
         return _none_can(offers)
-    running_offers = [offer for offer in able if offer.name in running]
-    first = next(iter(running_offers or able))
-    if running_offers or first.name == BUNDLED or len(able) == 1:
+    staying = [offer for offer in able if offer.name in running]
+    first = next(iter(staying or able))
+    if staying or first.name == BUNDLED or len(able) == 1:
         why = (
             "its replicas run"
-            if running_offers
+            if staying
             else "it serves the checkpoint"
             if first.name == BUNDLED
             else "no other can"
