@@ -1,28 +1,40 @@
 """vLLM, SGLang and NIM with models that their pods fetch: rendered, planned and reached."""
 
 import copy
+import json
 from dataclasses import replace
 
 import pytest
 
-from tangram.fleet import ApplyDeployment, FactsKey, PinnedRevision, RuntimeRequest
+from tangram.fleet import (
+    ApplyDeployment,
+    EngineRuntime,
+    FactsKey,
+    PinnedRevision,
+    RuntimeOption,
+    RuntimeRequest,
+)
+from tangram.runtimes.checks import MOST_ADDED_CHARACTERS, RuntimeProblem, request_problems
 from tangram.shell.objects import manifests
 from tangram.shell.objects.fetch_reports import fetch_state
 from tangram.shell.objects.manifest_match import up_to_date
+from tangram.shell.watch import kept_fields
 from tests.runtimes.test_runtime_choice import OLMO_FACTS, VLLM, decided, fleet
 from tests.runtimes.test_runtime_pods import INTENT, launch
 from tests.shell.test_fetched_models import PIN, SETTINGS
 from tests.support.fleet import IMAGE, intent, shape
-from tests.support.runtimes import OTHERS
+from tests.support.runtimes import OTHERS, parsed, refusal, shipped, shipped_spec
 
 HUB = "hf://org/model"
 
 
-def deployment(name, pin=PIN, uri=HUB):
-    wanted = replace(INTENT, model_uri=uri, model_secret="hub" if pin else "")
-    at = replace(shape(), runtime=name)
-    action = ApplyDeployment("uid-1", at, 1, ("p",), 4096, pin=pin, launch=launch(name))
-    return manifests.deployment(wanted, action, SETTINGS)
+def deployment(started, pin=PIN, uri=HUB, wanted=INTENT):
+    """Return the Deployment of a runtime of the chart, by its name, or of a Launch."""
+    started = launch(started) if isinstance(started, str) else started
+    at = replace(shape(), runtime=started.runtime.name)
+    action = ApplyDeployment("uid-1", at, 1, ("p",), 4096, pin=pin, launch=started)
+    secret = "hub" if pin else ""
+    return manifests.deployment(replace(wanted, model_uri=uri, model_secret=secret), action, SETTINGS)
 
 
 def pod_of(rendered):
@@ -74,6 +86,29 @@ def test_another_commit_replaces_the_pods_of_a_runtime():
     state = fetch_state(rendered, [], 0.0)
     assert state is not None
     assert state.size == PIN.size
+
+
+def test_the_longest_words_are_kept_whole_and_longer_ones_refused():
+    """A Deployment that mirrors cut down is written again in each round."""
+    base = shipped_spec("vllm")["arguments"]
+    longer = [[*base, *(["--chat-template={modelPath}/" + "x" * 990] * n)] for n in range(1, 40)]
+    accepted = [words for words in longer if isinstance(parsed("vllm", arguments=words), EngineRuntime)]
+    runtime = shipped("vllm", arguments=accepted[-1])
+    option = RuntimeOption("--tool-call-parser", "x" * 1024)
+    most = MOST_ADDED_CHARACTERS // (len(option.name) + 1024)
+    wanted = replace(INTENT, runtime=RuntimeRequest("vllm", (option,) * most))
+
+    assert 10 < len(accepted) < len(longer)
+    assert "shorten it to 40960" in refusal("vllm", arguments=longer[len(accepted)])
+    too_many = replace(wanted.runtime, arguments=(option,) * (most + 1))
+    assert "shorten it to 8192" in next(request_problems(too_many, runtime)).text
+    assert "shorten" not in next(request_problems(wanted.runtime, runtime), RuntimeProblem((), "")).text
+    started, uri = replace(launch("vllm"), runtime=runtime), "pvc://w/" + "x" * 504
+    rendered = deployment(started, None, uri, wanted)
+    assert len(json.dumps(rendered)) > 30_000
+    kept = kept_fields.owned_object(copy.deepcopy(rendered))
+    assert kept is not None
+    assert up_to_date(kept, rendered)
 
 
 @pytest.mark.parametrize("named", ["", "vllm"])

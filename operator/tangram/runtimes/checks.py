@@ -11,9 +11,12 @@ from tangram.catalog.reading.field_path import FieldPath
 from tangram.runtimes.flag_names import flag_name
 from tangram.runtimes.flag_tables import FlagTable, flag_table, known_flags, known_versions
 from tangram.runtimes.forbidden import forbidden_flag, forbidden_value, forbidden_variable
-from tangram.runtimes.holes import unknown_hole
+from tangram.runtimes.holes import longest, unknown_hole
 from tangram.runtimes.runtime import EngineKind, EngineRuntime, MetricsDialect, RuntimeOption, RuntimeRequest
 
+# Characters of words and variables of one pod, with filled holes: mirrors keep a Deployment of 64 KiB whole,
+# and Linux a variable of 128 KiB.
+MOST_CHARACTERS, MOST_ADDED_CHARACTERS = 40 << 10, 8 << 10
 _ARGUMENTS, _COMMAND = ("spec", "arguments"), ("spec", "command")
 _VARIABLES = ("spec", "variables")
 
@@ -76,6 +79,11 @@ _REQUIRED = {
 
 def runtime_problems(runtime: EngineRuntime) -> Iterator[RuntimeProblem]:
     """Yield what is wrong with the spec of a runtime, the first field first."""
+    variables = [text for pair in runtime.variables for text in pair]
+    length = sum(map(longest, (*runtime.command, *runtime.arguments, *variables)))
+    if length > MOST_CHARACTERS:
+        text = f"has {length} characters with command, variables and filled holes"
+        yield RuntimeProblem(_ARGUMENTS, f"{text}: shorten it to {MOST_CHARACTERS}")
     for field, words in ((_COMMAND, runtime.command), (_ARGUMENTS, runtime.arguments)):
         for index, word in enumerate(words):
             if text := unknown_hole(word) or _forbidden(word, runtime):
@@ -107,6 +115,11 @@ def runtime_warnings(runtime: EngineRuntime) -> tuple[str, ...]:
 
 def request_problems(request: RuntimeRequest, runtime: EngineRuntime) -> Iterator[RuntimeProblem]:
     """Yield what is wrong with arguments and variables that an LLMDeployment adds to a runtime."""
+    added = (*request.arguments, *request.variables)
+    length = sum(len(option.name) + len(option.value or "") for option in added)
+    if length > MOST_ADDED_CHARACTERS:
+        text = f"has {length} characters with the variables: shorten it to {MOST_ADDED_CHARACTERS}"
+        yield RuntimeProblem(("spec", "runtime", "arguments"), text)
     rendered = {_spelling(runtime, word) for word in runtime.arguments}
     fixed = {name for name, _ in runtime.variables}
     for kind, options, allowed in (

@@ -30,6 +30,7 @@ class Hole(StrEnum):
 
 
 _HOLE = re.compile(r"\{([A-Za-z]+)\}")
+LONGEST_VALUE = 600  # characters that fill a hole: a URI has 512 at most, and edges are some 20 numbers
 _WORD_LISTS = (Hole.TTFT_EDGE_WORDS, Hole.TPOT_EDGE_WORDS)
 # The pod's own variable, which Kubernetes expands in arguments and values.
 POD_UID_VARIABLE = "TANGRAM_POD_UID"
@@ -44,6 +45,11 @@ def unknown_hole(word: str) -> str:
         if name in _WORD_LISTS and word != f"{{{name}}}":
             return f"{{{name}}} stands for several words, so it must be a word of its own"
     return ""
+
+
+def longest(word: str) -> int:
+    """Return the characters that a word may have once its holes are filled."""
+    return len(word) + LONGEST_VALUE * len(_HOLE.findall(word))
 
 
 def filled(word: str, values: HoleValues) -> tuple[str, ...]:

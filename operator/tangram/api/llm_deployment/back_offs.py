@@ -83,7 +83,8 @@ def back_offs_from_status(obj: Mapping[str, Any]) -> tuple[BackOff, ...]:
             continue
         runtime = entry.runtime or BUNDLED
         shape = Shape(entry.sku, entry.profile, entry.tensor_parallel, entry.precision, runtime)
-        times = entry.since.timestamp(), entry.until.timestamp(), entry.attempts, bool(entry.started_elsewhere)
+        started = bool(entry.started_elsewhere)
+        times = entry.since.timestamp(), entry.until.timestamp(), entry.attempts, started
         uid = str(obj["metadata"].get("uid", ""))
         back_offs.append(
             BackOff(uid, entry.generation, shape, entry.reason, entry.message, entry.replicas, *times)
