@@ -18,9 +18,10 @@ from tangram.runtimes.checks import MOST_ADDED_CHARACTERS, RuntimeProblem, reque
 from tangram.shell.objects import manifests
 from tangram.shell.objects.fetch_reports import fetch_state
 from tangram.shell.objects.manifest_match import up_to_date
+from tangram.shell.snapshot.workloads import workload
 from tangram.shell.watch import kept_fields
 from tests.runtimes.test_runtime_choice import OLMO_FACTS, VLLM, decided, fleet
-from tests.runtimes.test_runtime_pods import INTENT, launch
+from tests.runtimes.test_runtime_pods import INTENT, WEIGHTS, launch
 from tests.shell.test_fetched_models import PIN, SETTINGS
 from tests.support.fleet import IMAGE, intent, shape
 from tests.support.runtimes import OTHERS, parsed, refusal, shipped, shipped_spec
@@ -75,6 +76,18 @@ def test_a_rollout_of_a_runtime_has_the_time_of_its_fetch_and_of_its_start(name)
     on_a_claim = deployment(name, pin=None, uri="pvc://weights/olmo")["spec"]["progressDeadlineSeconds"]
 
     assert deployment(name)["spec"]["progressDeadlineSeconds"] == on_a_claim + 1610
+
+
+def test_the_start_budget_is_read_back_from_a_deployment_of_a_runtime_alone():
+    rendered = deployment("nim")
+    live = rendered | {"metadata": rendered["metadata"] | {"uid": "u", "generation": 1}}
+
+    assert workload(live, [], 0.0).start_budget_s >= 1200 + (WEIGHTS >> 20) / 100
+    live["spec"]["template"]["spec"]["containers"][0]["startupProbe"] = {"failureThreshold": "many"}
+    assert workload(live, [], 0.0).start_budget_s == 0
+    bundled = manifests.deployment(INTENT, ApplyDeployment("uid-1", shape(), 1, (), 4096), SETTINGS)
+    bundled["metadata"] |= {"uid": "u", "generation": 1}
+    assert workload(bundled, [], 0.0).start_budget_s == 0
 
 
 def test_another_commit_replaces_the_pods_of_a_runtime():

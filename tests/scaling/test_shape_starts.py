@@ -53,6 +53,17 @@ def test_a_shape_whose_pods_fetch_their_checkpoint_is_not_late_until_one_has_it(
     assert starts.see(crashing(fetch=replace(fetch, fetched=1))) == {SLICE: True}
 
 
+def test_a_runtime_that_may_start_for_longer_is_not_late_unless_it_crashes():
+    slow = {"start_budget_s": 1300}
+
+    assert Starts().see(crashing(message="CrashLoopBackOff", **slow), seconds=DEADLINE_S + 15) == {
+        SLICE: True
+    }
+    starts = Starts()
+    assert starts.see(crashing(**slow), seconds=1300) == {}
+    assert starts.see(crashing(**slow), seconds=30) == {SLICE: True}
+
+
 def test_a_shape_with_a_ready_replica_is_not_late_however_many_others_are():
     assert Starts().see(crashing(available=1), seconds=9000) == {SLICE: False}
 

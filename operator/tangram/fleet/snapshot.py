@@ -122,6 +122,7 @@ class Workload:
     refused: str = ""  # why pods cannot be created (quota, admission, ...), in the API server's words
     priority_class_name: str = ""  # of the pods that it makes; empty: they name none
     fetch: FetchState | None = None  # None: its pods fetch no checkpoint
+    start_budget_s: int = 0  # that its startup probe gives another runtime than the bundled engine
 
     @property
     def is_rolling(self) -> bool:

@@ -191,6 +191,8 @@ def _start_on_shape(
     if not _has_node(workload) or (not workload.ready and fetching(workload) >= workload.replicas):
         return ShapeStart(shape, generation, now)
     if not workload.ready:
+        if not workload.message:  # it starts: pods that crash do not get the whole budget
+            deadline_s = max(deadline_s, workload.start_budget_s)
         return ShapeStart(shape, generation, unready_since, is_late=now - unready_since >= deadline_s or None)
     if not workload.settled or workload.is_rolling:  # those that are ready may be of another revision
         return ShapeStart(shape, generation, now)

@@ -74,7 +74,21 @@ def workload(deployment: Object, pods: list[Object], now: float) -> Workload:
         declared=declared,
         priority_class_name=priority_class_of(deployment),
         fetch=fetch_state(deployment, pods, now),
+        start_budget_s=_start_budget_s(deployment),
     )
+
+
+def _start_budget_s(deployment: Object) -> int:
+    """Return how long an EngineRuntime lets a replica start; 0: the bundled engine runs."""
+    if shape_of(deployment).runtime == BUNDLED:
+        return 0
+    pod = (deployment["spec"].get("template") or {}).get("spec") or {}
+    budgets = (
+        integer_or_zero(probe.get("failureThreshold")) * integer_or_zero(probe.get("periodSeconds"))
+        for container in pod.get("containers") or ()
+        if (probe := container.get("startupProbe"))
+    )
+    return max(budgets, default=0)
 
 
 def engine_pod_names(view: MirrorView) -> dict[str, tuple[str, ...]]:
