@@ -11,7 +11,7 @@ from tangram.catalog.reading.field_path import FieldPath
 from tangram.runtimes.flag_names import flag_name
 from tangram.runtimes.flag_tables import FlagTable, flag_table, known_flags, known_versions
 from tangram.runtimes.forbidden import forbidden_flag, forbidden_value, forbidden_variable
-from tangram.runtimes.holes import longest, unknown_hole
+from tangram.runtimes.holes import filled_length, unknown_hole
 from tangram.runtimes.runtime import EngineKind, EngineRuntime, MetricsDialect, RuntimeOption, RuntimeRequest
 
 # Characters of words and variables of one pod, with filled holes: mirrors keep a Deployment of 64 KiB whole,
@@ -80,7 +80,7 @@ _REQUIRED = {
 def runtime_problems(runtime: EngineRuntime) -> Iterator[RuntimeProblem]:
     """Yield what is wrong with the spec of a runtime, the first field first."""
     variables = [text for pair in runtime.variables for text in pair]
-    length = sum(map(longest, (*runtime.command, *runtime.arguments, *variables)))
+    length = sum(map(filled_length, (*runtime.command, *runtime.arguments, *variables)))
     if length > MOST_CHARACTERS:
         text = f"has {length} characters with command, variables and filled holes"
         yield RuntimeProblem(_ARGUMENTS, f"{text}: shorten it to {MOST_CHARACTERS}")

@@ -47,8 +47,8 @@ def unknown_hole(word: str) -> str:
     return ""
 
 
-def longest(word: str) -> int:
-    """Return the characters that a word may have once its holes are filled."""
+def filled_length(word: str) -> int:
+    """Return how many characters a word has at most once its holes are filled."""
     return len(word) + LONGEST_VALUE * len(_HOLE.findall(word))
 
 
