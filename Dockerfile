@@ -109,6 +109,7 @@ COPY operator/tangram/api /opt/tangram/tangram/api
 COPY operator/tangram/catalog /opt/tangram/tangram/catalog
 COPY operator/tangram/kube /opt/tangram/tangram/kube
 COPY operator/tangram/fleet /opt/tangram/tangram/fleet
+COPY operator/tangram/runtimes /opt/tangram/tangram/runtimes
 COPY operator/tangram/packing /opt/tangram/tangram/packing
 COPY operator/tangram/partition /opt/tangram/tangram/partition
 COPY operator/tangram/runtimes /opt/tangram/tangram/runtimes
