@@ -112,7 +112,6 @@ COPY operator/tangram/fleet /opt/tangram/tangram/fleet
 COPY operator/tangram/runtimes /opt/tangram/tangram/runtimes
 COPY operator/tangram/packing /opt/tangram/tangram/packing
 COPY operator/tangram/partition /opt/tangram/tangram/partition
-COPY operator/tangram/runtimes /opt/tangram/tangram/runtimes
 COPY engine/tangram_http /opt/tangram/tangram_http
 RUN ["/opt/venv/bin/python", "-c", "import compileall as c, pathlib, py_compile; [p.chmod(p.stat().st_mode & 0o755 | (0o555 if p.is_dir() else 0o444)) for p in pathlib.Path('/opt/tangram').rglob('*')]; assert c.compile_dir('/opt/tangram', quiet=1, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)"]
 WORKDIR /opt/empty
