@@ -46,7 +46,6 @@ def test_no_field_of_a_status_has_a_default():
     assert defaults == []
 
 
-
 def test_the_committed_crds_are_what_the_models_say():
     assert crd.main(["--check", "--output", str(ROOT / crd.FOLDER)]) == 0
 

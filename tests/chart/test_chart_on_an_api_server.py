@@ -241,7 +241,11 @@ DEVICE_PLUGIN = {
 
 def test_a_release_leaves_the_runtimes_of_another_one_alone(cluster):
     cluster.helm("upgrade", "--reuse-values")  # the release of the other tests has its own
-    values = ("image.registry=registry.example.com/team", "crds.enabled=false", "priorityClasses.create=false")
+    values = (
+        "image.registry=registry.example.com/team",
+        "crds.enabled=false",
+        "priorityClasses.create=false",
+    )
     sets = (part for value in values for part in ("--set", value))
     second = ("--namespace", "second", "--create-namespace", *sets)
     image = "runtimes.vllm.image=registry.example.com/vllm@sha256:" + 64 * "a"
