@@ -73,7 +73,7 @@ def test_engines_whose_metrics_are_silent_are_not_idle_and_nothing_changes(
         wait_until(lambda: scaling_active(chat)["status"] != "True", 60, "ScalingActive to say so", every=1)
         says, before = scaling_active(chat), (chat.replicas(), chat.changes())
         assert says["reason"] == "MetricsMissing"
-        assert f"metrics of 0 of {MOST} pods were read" in says["message"]
+        assert f"metrics were read from 0 of {MOST} pods" in says["message"]
         chat.allow(MOST + 1)  # by the last reading, the load needs one more
         with pytest.raises(TimeoutError):
             wait_until(

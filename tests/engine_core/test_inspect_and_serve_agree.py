@@ -191,6 +191,17 @@ def inspected(directory, capsys):
     return status, document.get("facts") or document["error"]["message"]
 
 
+def refused(directory, capsys):
+    """The reason of the refusal. The status is 0 where another runtime may serve the checkpoint."""
+    status = main(["inspect", "--model", str(directory)])
+    document = json.loads(capsys.readouterr().out)
+    assert "facts" not in document
+    assert status == (0 if "other" in document else 3)
+    message = document["error"]["message"].removesuffix("…")
+    assert message
+    return message
+
+
 def served(directory):
     """All that `serve` reads of a checkpoint, by the same calls. Raises CheckpointError."""
     load_tokenizer(directory)
@@ -233,21 +244,19 @@ def test_what_is_accepted_with_other_values_is_loaded(mutate, model, capsys, run
 @pytest.mark.parametrize("mutate", REFUSED.values(), ids=REFUSED)
 def test_what_is_refused_is_not_loaded_for_the_same_reason(mutate, model, capsys):
     mutate(model)
-    status, message = inspected(model, capsys)
-    assert status == 3
+    message = refused(model, capsys)
     with pytest.raises(CheckpointError) as caught:
         served(model)
-    assert caught.value.message == message
+    assert caught.value.message.startswith(message)
 
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
 def test_every_bad_checkpoint_is_refused_by_both(bad, model, capsys):
     bad.spoil(model)
-    status, message = inspected(model, capsys)
-    assert status == 3
+    message = refused(model, capsys)
     with pytest.raises(CheckpointError) as caught:
         LLMEngine(EngineConfig(model, device="cpu"))
-    assert caught.value.message[:900] == message[:900]
+    assert caught.value.message.startswith(message)
 
 
 def test_more_shards_than_a_process_may_open_are_loaded(model, capsys):

@@ -184,7 +184,7 @@ async def test_pods_that_answer_no_more_are_blind_and_not_idle(engines):
 
     signal = engines.signal(3)
     assert signal.state is SignalState.BLIND
-    assert "metrics of 0 of 3 pods were read" in signal.message
+    assert "metrics were read from 0 of 3 pods" in signal.message
     assert "pod a does not answer (ConnectTimeout)" in signal.message
     assert engines.reading().sample.running is None
 

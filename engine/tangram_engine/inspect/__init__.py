@@ -45,7 +45,8 @@ TEXT_MEMORY = 192 << 20
 def inspect(model: Path, termination_log: Path | None) -> int:
     """Print the document (and write it to `termination_log`); return the exit status.
 
-    0: accepted; 1: a defect of this program; 2: `termination_log` cannot be written; 3: refused.
+    0: accepted, or refused with what another runtime may serve of it; 1: a defect of this program;
+    2: `termination_log` cannot be written; 3: refused.
     """
     return publish(*_report(model), {"--termination-log": termination_log})
 

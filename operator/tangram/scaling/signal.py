@@ -80,7 +80,7 @@ def _blind(
         return SignalState.BLIND, "MetricsMissing", text
     if not sample.targets or None in (sample.age_s, sample.waiting, sample.running):
         source = (
-            f"metrics of {pods_read} were read"
+            f"metrics were read from {pods_read}"
             if pods_read
             else "Prometheus holds no metrics of these replicas"
         )
