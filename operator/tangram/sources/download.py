@@ -28,6 +28,7 @@ ATTEMPTS = 6  # of a file in a row that bring no byte
 _PIECE = 1 << 20  # bytes that are read at once from the disk
 _PART = ".part"
 _REPORT_S = 10.0  # between two lines about the progress
+_END_S = 2.0  # for which a file that another one's fault ends is waited for
 _LONGEST_PAUSE_S = 30.0
 
 
@@ -136,7 +137,8 @@ class _Transfer:
                 report(str(self.progress))
         finally:
             self.stopped.set()
-            # A read that hangs is left behind: the process ends.
+            # The others end before another fetch begins. A read that hangs is left behind: the process ends.
+            wait(unfinished, _END_S)
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _standstill(self) -> SourceError:
