@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tangram.cli.diagnose import command
 from tangram.cli.main import main
 from tests.support.engine_process import ROOT, EngineProcess, engine_process, eventually
 
@@ -73,9 +74,7 @@ def test_an_engine_with_too_few_places_is_told_so(tmp_path: Path, capsys: pytest
 def test_an_engine_without_traffic_is_not_judged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "tangram.cli.diagnose.command.sleep", lambda _: None
-    )  # nothing will change in the meantime
+    monkeypatch.setattr(command, "sleep", lambda _: None)  # nothing will change in the meantime
     with engine_process(TINY, tmp_path / "log", "--kv-cache-bytes", str(64 << 20)) as engine:
         assert main(["diagnose", "--url", f"{engine.url}/metrics"]) == 0
     out = capsys.readouterr().out

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tangram.cli.diagnose import metrics_page
+from tangram.cli.diagnose import command, metrics_page
 from tangram.cli.main import main
 from tests.support.vllm_page import Page, steady
 
@@ -35,8 +35,8 @@ class Clock:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr("tangram.cli.diagnose.metrics_page.monotonic", found.monotonic)
-    monkeypatch.setattr("tangram.cli.diagnose.command.sleep", found.sleep)
+    monkeypatch.setattr(metrics_page, "monotonic", found.monotonic)
+    monkeypatch.setattr(command, "sleep", found.sleep)
     return found
 
 
