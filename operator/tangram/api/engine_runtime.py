@@ -18,7 +18,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from tangram.api.common.accepted_spec import AcceptedSpecStatus, recorded_spec
+from tangram.api.common.accepted_spec import AcceptedSpecStatus, parsed_in_force
 from tangram.api.common.base import APIModel, list_field, optional
 from tangram.api.common.labels import LABEL_VALUE, LONGEST_LABEL
 from tangram.api.common.values import rule, validations
@@ -26,7 +26,6 @@ from tangram.api.llm_deployment.parse import explain, fields_of
 from tangram.api.llm_deployment.status import Condition, Generation
 from tangram.catalog.models.precision import PRECISIONS
 from tangram.catalog.reading.field_path import dotted
-from tangram.fleet.priority import spec_in_force
 from tangram.runtimes.checks import missing_options, runtime_problems, runtime_warnings
 from tangram.runtimes.runtime import (
     BUNDLED,
@@ -266,15 +265,7 @@ class EngineRuntimeStatus(APIModel):
 
 def runtime_in_force(obj: Mapping[str, Any]) -> EngineRuntime | InvalidEngineRuntime:
     """Return an EngineRuntime; in place of an invalid spec, the last accepted one that the status has."""
-    runtime = parse_engine_runtime(obj)
-    record = recorded_spec(obj, AcceptedSpecStatus) if isinstance(runtime, InvalidEngineRuntime) else None
-    if record is None or not isinstance(runtime, InvalidEngineRuntime):
-        return runtime
-    recorded, spec = record
-    last = parse_engine_runtime({**obj, "spec": spec})
-    if isinstance(last, InvalidEngineRuntime):
-        return runtime
-    return replace(last, refused_edit=f"{runtime.message}; {spec_in_force(recorded.generation)}")
+    return parsed_in_force(obj, parse_engine_runtime, InvalidEngineRuntime)
 
 
 def parse_engine_runtime(obj: Mapping[str, Any]) -> EngineRuntime | InvalidEngineRuntime:

@@ -1,12 +1,11 @@
 """`GPUPool`: a group of GPU nodes, their GPU model and price, and what plans may do to them."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, JsonValue, StrictBool, StrictInt, StrictStr, ValidationError
 
-from tangram.api.common.accepted_spec import AcceptedSpecStatus, recorded_spec
+from tangram.api.common.accepted_spec import AcceptedSpecStatus, parsed_in_force
 from tangram.api.common.base import APIModel, optional
 from tangram.api.common.labels import (
     LABEL_KEY,
@@ -22,7 +21,6 @@ from tangram.api.llm_deployment.status import Condition, Count, Decimal, Generat
 from tangram.catalog import find_gpu, gpu
 from tangram.catalog.lookup import unknown_gpu
 from tangram.fleet import InvalidPool, Pool, PoolPolicy
-from tangram.fleet.priority import spec_in_force
 
 LABELS_HELP = (
     "nodeSelector must map label keys (an optional DNS prefix and '/', then letters, digits and - _ .) to "
@@ -178,15 +176,7 @@ class GPUPoolStatus(APIModel):
 
 def pool_in_force(obj: Mapping[str, Any]) -> Pool | InvalidPool:
     """Return a GPUPool; in place of an invalid spec, the last accepted one, where the status has it."""
-    pool = parse_pool(obj)
-    record = recorded_spec(obj, AcceptedSpecStatus) if isinstance(pool, InvalidPool) else None
-    if record is None or not isinstance(pool, InvalidPool):
-        return pool
-    recorded, spec = record
-    last = parse_pool({**obj, "spec": spec})
-    if isinstance(last, InvalidPool):
-        return pool
-    return replace(last, refused_edit=f"{pool.message}; {spec_in_force(recorded.generation)}")
+    return parsed_in_force(obj, parse_pool, InvalidPool)
 
 
 def parse_pool(obj: Mapping[str, Any]) -> Pool | InvalidPool:

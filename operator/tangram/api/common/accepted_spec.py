@@ -4,12 +4,14 @@ The status keeps it across restarts of the operator.
 """
 
 import json
-from collections.abc import Collection, Mapping
-from typing import Annotated, Any, TypeVar
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Annotated, Any, Protocol, TypeVar
 
 from pydantic import Field, StrictInt, StringConstraints, ValidationError
 
 from tangram.api.common.base import APIModel
+from tangram.fleet.priority import spec_in_force
 
 MOST_CHARACTERS = 32_768
 
@@ -44,3 +46,30 @@ def recorded_spec(obj: Mapping[str, Any], model: type[Recorded]) -> tuple[Record
     except (ValidationError, ValueError):
         return None
     return (recorded, spec) if isinstance(spec, dict) else None
+
+
+class _Refused(Protocol):
+    @property
+    def message(self) -> str: ...
+
+
+Valid = TypeVar("Valid")  # a dataclass with the field `refused_edit`
+Invalid = TypeVar("Invalid", bound=_Refused)
+
+
+def parsed_in_force(
+    obj: Mapping[str, Any], parse: Callable[[Mapping[str, Any]], Valid | Invalid], invalid: type[Invalid]
+) -> Valid | Invalid:
+    """Return `obj` parsed; in place of an invalid spec, the last accepted one, where the status has it."""
+    present = parse(obj)
+    if not isinstance(present, invalid):
+        return present
+    record = recorded_spec(obj, AcceptedSpecStatus)
+    if record is None:
+        return present
+    recorded, spec = record
+    last: Any = parse({**obj, "spec": spec})
+    if isinstance(last, invalid):
+        return present
+    in_force: Valid = replace(last, refused_edit=f"{present.message}; {spec_in_force(recorded.generation)}")
+    return in_force
