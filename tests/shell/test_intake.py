@@ -227,6 +227,14 @@ async def test_marks_of_kopf_that_a_tenant_sets_change_nothing() -> None:
         await this.shows("a", "b")
 
 
+async def test_a_login_that_kopf_does_not_take_over_leaves_no_session_open() -> None:
+    async with handlers.logins(PlainCredentials("http://127.0.0.1:9"), WatchBacklog()) as log_in:
+        first, second = (await log_in()).aiohttp_session, (await log_in()).aiohttp_session
+        assert not first.closed
+    assert first.closed
+    assert second.closed
+
+
 async def test_kopf_may_not_write_and_follows_no_redirect() -> None:
     async def elsewhere(request: web.Request) -> web.Response:
         raise web.HTTPFound("http://example.invalid/")

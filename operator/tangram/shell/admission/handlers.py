@@ -15,7 +15,8 @@ from tangram.kube.credentials import Credentials
 from tangram.kube.kinds import Kind
 from tangram.shell.admission.review_server import ReviewServer
 from tangram.shell.admission.reviewer import Reviewer
-from tangram.shell.intake.handlers import kopf_settings, log_in
+from tangram.shell.intake.handlers import LogIn, kopf_settings, logins
+from tangram.shell.intake.session import WatchBacklog
 
 UNPROCESSABLE = 422
 
@@ -32,7 +33,7 @@ class NoMemories:
         return iter(())
 
 
-def registry(credentials: Credentials, kinds: Collection[Kind], reviewer: Reviewer) -> kopf.OperatorRegistry:
+def registry(log_in: LogIn, kinds: Collection[Kind], reviewer: Reviewer) -> kopf.OperatorRegistry:
     """Return the handler of reviews of these kinds."""
     handlers = kopf.OperatorRegistry()
 
@@ -57,7 +58,7 @@ def registry(credentials: Credentials, kinds: Collection[Kind], reviewer: Review
             message = f"{answer.refused.field_path}: {answer.refused.message}"
             raise kopf.AdmissionError(message, code=UNPROCESSABLE)
 
-    kopf.on.login(registry=handlers)(log_in(credentials))
+    kopf.on.login(registry=handlers)(log_in)
     for kind in kinds:
         kopf.on.validate(kind.group, kind.version, kind.plural, registry=handlers)(reviewed)
     return handlers
@@ -70,10 +71,11 @@ async def run_kopf(
     settings = kopf_settings()
     settings.admission.server = server
     settings.admission.managed = None
-    await kopf.operator(
-        registry=registry(credentials, kinds, reviewer),
-        settings=settings,
-        memories=cast("Any", NoMemories()),
-        standalone=True,
-        clusterwide=True,
-    )
+    async with logins(credentials, WatchBacklog()) as log_in:
+        await kopf.operator(
+            registry=registry(log_in, kinds, reviewer),
+            settings=settings,
+            memories=cast("Any", NoMemories()),
+            standalone=True,
+            clusterwide=True,
+        )

@@ -6,9 +6,11 @@ Lease), and no posting of Events (the operator deduplicates its own).
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
+import aiohttp
 import kopf
 
 from tangram.kube.credentials import Credentials
@@ -16,6 +18,9 @@ from tangram.kube.kinds import Kind
 from tangram.kube.retry_delays import RetryDelays
 from tangram.shell.intake.mirror import IntakeMirror
 from tangram.shell.intake.session import WatchBacklog, kopf_session
+
+LogIn = Callable[..., Awaitable[kopf.AiohttpSession]]
+"""kopf's handler of a login."""
 
 WATCH_S = 300  # until the API server ends a watch, which kopf then resumes
 LIST_CHUNK = 25  # objects in a page of a LIST of kopf, which does not size pages by bytes
@@ -65,31 +70,40 @@ def kopf_settings() -> kopf.OperatorSettings:
     return settings
 
 
-def log_in(
-    credentials: Credentials, backlog: WatchBacklog | None = None
-) -> Callable[..., Awaitable[kopf.AiohttpSession]]:
-    """Return the handler that gives kopf a session which only reads."""
-    delays, backlog = RetryDelays(max_s=30.0), backlog or WatchBacklog()
+@asynccontextmanager
+async def logins(credentials: Credentials, backlog: WatchBacklog) -> AsyncIterator[LogIn]:
+    """Yield the handler that gives kopf a session which only reads, and close its sessions afterwards.
 
-    async def login(**_: Any) -> kopf.AiohttpSession:
+    kopf closes those that it has taken over. One that a login returns while kopf ends stays open.
+    """
+    delays = RetryDelays(max_s=30.0)
+    opened: list[aiohttp.ClientSession] = []
+
+    async def log_in(**_: Any) -> kopf.AiohttpSession:
         if delays.failures:  # kopf logs in again at once after each 401
             await asyncio.sleep(delays.next_s())
         delays.failures += 1
         credentials.token(fresh=True)
         session = kopf_session(credentials, backlog)
+        opened[:] = [*(earlier for earlier in opened if not earlier.closed), session]
         return kopf.AiohttpSession(server=credentials.server, aiohttp_session=session)
 
-    return login
+    try:
+        yield log_in
+    finally:
+        for session in opened:
+            await session.close()
 
 
 def registry(
-    credentials: Credentials,
+    log_in: LogIn,
+    backlog: WatchBacklog,
     kinds: Collection[Kind],
     mirrors: Collection[IntakeMirror],
     mirrors_loop: asyncio.AbstractEventLoop,
 ) -> kopf.OperatorRegistry:
     """Return the handlers of these kinds; `mirrors_loop` is the event loop that the mirrors belong to."""
-    handlers, backlog = kopf.OperatorRegistry(), WatchBacklog()
+    handlers = kopf.OperatorRegistry()
 
     async def changed(resource: kopf.Resource, namespace: str | None, event: kopf.RawEvent, **_: Any) -> None:
         try:
@@ -112,7 +126,7 @@ def registry(
         if watches:
             await asyncio.wait(watches)
 
-    kopf.on.login(registry=handlers)(log_in(credentials, backlog))
+    kopf.on.login(registry=handlers)(log_in)
     kopf.on.cleanup(registry=handlers)(end_watches)
     for kind in kinds:
         kopf.on.event(kind.group, kind.version, kind.plural, registry=handlers)(changed)
@@ -128,9 +142,11 @@ async def run_kopf(
     """Run kopf until it fails or is cancelled."""
     namespaces = {mirror.source.namespace for mirror in mirrors if mirror.source.namespace}
     scope: dict[str, Any] = {"namespaces": sorted(namespaces)} if namespaces else {"clusterwide": True}
-    await kopf.operator(
-        registry=registry(credentials, kinds, mirrors, mirrors_loop),
-        settings=kopf_settings(),
-        standalone=True,
-        **scope,
-    )
+    backlog = WatchBacklog()
+    async with logins(credentials, backlog) as log_in:
+        await kopf.operator(
+            registry=registry(log_in, backlog, kinds, mirrors, mirrors_loop),
+            settings=kopf_settings(),
+            standalone=True,
+            **scope,
+        )
