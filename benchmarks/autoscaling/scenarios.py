@@ -86,17 +86,20 @@ _LONG_REQUESTS = {
     "two-classes": ("Llama-3.1-8B", 5000, 200),
     "answers-and-prompts": ("Qwen3-14B", 5000, 80),
     "bursty-classes": ("Llama-3.1-8B", 5000, 200),
+    "short-answers": ("Llama-3.1-8B", 10_000, 100),
 }
+_USUAL_SHAPE, _SHAPES = (A100, "3g.40gb", 32_768), {"short-answers": (H100, WHOLE_GPU, 131_072)}
 
 
 def of_kind(name: str) -> Scenario:
     """Return the scenario of a kind of traffic."""
+    sku, profile, max_model_len = _SHAPES.get(name, _USUAL_SHAPE)
     model, ttft_ms, tpot_ms = _LONG_REQUESTS.get(name.partition("@")[0], _CHAT)
     return Scenario(
         name,
         Path(traffic_kinds.__file__),
         1,
-        *(model, A100, "3g.40gb", ttft_ms, tpot_ms, 32_768, 60),
+        *(model, sku, profile, ttft_ms, tpot_ms, max_model_len, 60),
         seeds=2,
         is_bisected=True,
         kind=name,

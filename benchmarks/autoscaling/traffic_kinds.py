@@ -21,6 +21,7 @@ CHAT = (Lengths(800.0, 1700.0), Lengths(200.0, 450.0))  # tokens of prompts and 
 SHORT = (Lengths(500.0, 900.0), Lengths(120.0, 240.0))
 LONG_ANSWERS = (Lengths(700.0, 1500.0), Lengths(2500.0, 5000.0))
 LONG_PROMPTS = (Lengths(18_000.0, 27_000.0), Lengths(60.0, 120.0))
+LABELS = (Lengths(38_000.0, 45_000.0), Lengths(5.0, 9.0))  # of long documents: an answer takes no time
 CODE = (Lengths(3000.0, 6000.0), Lengths(40.0, 90.0))
 
 
@@ -110,6 +111,7 @@ KINDS = {
             _class(CODE, *_pulses(0.2, 1.8, minutes=8, every=30, end=120), cv=2.0),
         )
     ),
+    "short-answers": TrafficKind((_class(LABELS, (0, 1.0), (17, 1.0)),)),
 }
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tangram.api.llm_deployment.status import ScalingStatus
 from tangram.scaling import ScalingMemory, recalled, record
 from tangram.scaling.outlook.load_misses import MissedRequests
+from tangram.scaling.outlook.miss_curve import MOST_SPREAD
 from tangram.scaling.outlook.replica_capacity import CapacityCorrection
 
 LEARNED = ScalingMemory(
@@ -55,6 +56,10 @@ def test_small_changes_of_a_number_are_no_writes():
     other = LEARNED.correction._replace(trusted_share=0.53)
 
     assert record(replace(LEARNED, correction=other)) == record(LEARNED)
+
+
+def test_a_spread_that_former_versions_recorded_is_the_most_of_this_one():
+    assert recalled({"learnedUnder": "x", "loadSpread": "1.5"}).correction.load_spread == MOST_SPREAD
 
 
 @pytest.mark.parametrize(("text", "share"), [("1e-320", 1e-4), ("0.3", 0.3), ("2.1", 1.0), ("1e300", 1.0)])

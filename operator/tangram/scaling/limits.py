@@ -20,9 +20,6 @@ _MIN_CHANGE = 0.1
 # The rate by which a replica is removed comes from a window with this many times min_samples, or the widest.
 _STEADY_SAMPLES = 5
 _DEVIATIONS = 3  # of a Poisson count, beyond which a load has changed
-# At so few running requests per replica the time per token is that of a request alone: a step reads the
-# weights once for one sequence or for two.
-_ALONE = 1.0
 # A single request can meet an objective if it is met over so many requests that this many may miss it: a few
 # good minutes must not undo what hours show.
 _ALLOWED_MISSES = 5.0
@@ -205,9 +202,11 @@ def _learn_tpot(
         return memory
     if evidence.tpot_reachable(intent.tpot, windows, _ALLOWED_MISSES):
         return replace(memory, tpot_reachable=True)
-    is_alone = window.running_mean is not None and window.running_mean / ready <= _ALONE
-    is_missed = "tpot" in evidence.proven_violations(intent, windows, params.min_samples)
-    if memory.tpot_reachable is False or not is_alone or not is_missed:
+    if (
+        memory.tpot_reachable is False
+        or "tpot" not in evidence.proven_violations(intent, windows, params.min_samples)
+        or not evidence.tpot_missed_alone(intent.tpot, windows, params.min_samples, ready)
+    ):
         return memory
     # The learned load was too much for an objective that does not count any more.
     memory = _ended(memory)

@@ -6,7 +6,7 @@ only for a miss over a wider window that chance does not explain.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from tangram.fleet import Intent, Objective
 from tangram.scaling.sample import Sample, Window
@@ -149,11 +149,38 @@ def ttft_missed_alone(
     probability (Poisson arrivals see time averages; Markov's inequality). Even if all of those miss, the
     others do so more often than the objective allows.
     """
-    for window in windows[1:] or windows:
-        requests, attainment = math.floor(window.requests or 0.0), window.ttft_attainment
+    shares = ((window, window.ttft_attainment) for window in windows)
+    return _missed_alone(objective, shares, min_samples, lambda running: 1 - running / replicas)
+
+
+def tpot_missed_alone(
+    objective: Objective, windows: Sequence[Window], min_samples: int, replicas: int
+) -> bool:
+    """Return whether requests that are alone on one of the `replicas` until they end miss the TPOT objective,
+    not by chance: a long prompt of another one may stop a short answer for longer than it takes.
+
+    With Poisson arrivals the requests that an arrival finds, and those that come while it runs, are each as
+    many as run there in the mean. None do for at least exp(-2 mean) of all (Jensen's inequality).
+    """
+    shares = ((window, window.tpot_attainment) for window in windows)
+    return _missed_alone(objective, shares, min_samples, lambda running: math.exp(-2 * running / replicas))
+
+
+def _missed_alone(
+    objective: Objective,
+    windows: Iterable[tuple[Window, float | None]],
+    min_samples: int,
+    alone: Callable[[float], float],
+) -> bool:
+    """Return whether a window but the first, or else that one, proves it: with its attainment, where `alone`
+    is the least share of the requests that are alone, of the mean number that run.
+    """
+    first, *wider = windows
+    for window, attainment in wider or [first]:
+        requests = math.floor(window.requests or 0.0)
         if requests < min_samples or attainment is None or window.running_mean is None:
             continue
-        expected = objective.percentile / 100 * (1 - window.running_mean / replicas)
+        expected = objective.percentile / 100 * alone(window.running_mean)
         if attainment < expected and requests * divergence(attainment, expected) >= math.log(1 / CHANCE):
             return True
     return False

@@ -23,6 +23,7 @@ PREDICTED_TPOT = "predictedTPOTMilliseconds"
 _MOST_REPLICAS = 2**31 - 1
 _MOST_SECONDS = 86_400.0
 _MOST_LOAD = 1e7
+_MOST_RECORDED_SPREAD = 10.0  # former versions allowed more than MOST_SPREAD
 _DIGITS = 3
 # What a recorded share of misses counts as. The requests are the fewest that it is recorded of.
 _RECORDED_REQUESTS, _RECORDED_S = 1000.0, 3600.0
@@ -78,7 +79,7 @@ def recalled(block: Mapping[str, Any]) -> ScalingMemory:
         return memory
     correction = CapacityCorrection(
         max(_positive(block.get("trustedShare"), MOST_SHARE) or 1.0, LEAST_SHARE),
-        round(_positive(block.get("loadSpread"), MOST_SPREAD) or 0.0, 1),
+        round(min(_positive(block.get("loadSpread"), _MOST_RECORDED_SPREAD) or 0.0, MOST_SPREAD), 1),
         _positive(block.get("unavoidableShare"), 1.0) or 0.0,
     )
     missed = _positive(block.get("missedShare"), 1.0)
