@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from random import Random
 
-from tangram.scaling import Sample, ScalingMemory, ScalingParams, classify, decide
+from tangram.scaling import EvidenceMemory, Sample, ScalingMemory, ScalingParams, classify, decide
 from tangram.scaling.outlook.load_history import LoadHistory, extended
 from tangram.scaling.outlook.load_outlook import LoadOutlook
 from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
@@ -49,7 +49,7 @@ class Plant:
             window_s=60, scrape_interval_s=15, up_after_s=30, down_after_s=300
         )
         self.tick_s = self.params.scrape_interval_s
-        self.memory = ScalingMemory(**known)
+        self.memory = ScalingMemory(evidence=EvidenceMemory(**known))
         self.rng, self.now, self.ends, self.order = Random(seed), 0.0, [], 0
         self.fleet = [Replica() for _ in range(replicas)]
         self.wanted, self.starting = replicas, []

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tangram.fleet import Objectives
-from tangram.scaling import ScalingMemory, capacity_correction
+from tangram.scaling import CapacityMemory, capacity_correction
 from tangram.scaling.outlook.load_misses import LoadMisses
 from tangram.scaling.outlook.load_outlook import LoadOutlook
 from tangram.scaling.outlook.replica_capacity import CapacityCorrection, ReplicaCapacity
@@ -17,13 +17,23 @@ from tests.scaling.test_feed_forward import CHAT, PARAMS, outlook, sample, sharp
 SMOOTH = ReplicaCapacity(((99, 10.0), (95, 17.74), (90, 21.07), (50, 28.81)))
 LOADS = (5.0, 8.0, 11.0, 14.0, 18.0)
 
+OBJECTIVES, TPOT_ALONE = CHAT.objectives, Objectives(None, CHAT.tpot)
 
-def after(minutes, reading, memory=None, *, ready=3, known=None, every_s=60.0):
-    memory = memory or ScalingMemory(compared_at=0.0)
+
+def after(minutes, reading, memory=None, *, ready=3, known=None, every_s=60.0, objectives=OBJECTIVES):
+    memory = memory or CapacityMemory(compared_at=0.0)
     for minute in range(minutes):
         rate = None if reading.arrived is None else reading.arrived / 60
         memory = capacity_correction.corrected(
-            memory, PARAMS, CHAT, known or outlook(), reading, rate, ready=ready, now=every_s * (minute + 1)
+            memory,
+            PARAMS,
+            known or outlook(),
+            reading,
+            rate,
+            objectives=objectives,
+            reachable=objectives,
+            ready=ready,
+            now=every_s * (minute + 1),
         )
     return memory
 
@@ -31,14 +41,22 @@ def after(minutes, reading, memory=None, *, ready=3, known=None, every_s=60.0):
 def lived(missed_share, *, hours=6, known=None, loads=LOADS):
     """Return the memory after minutes at these loads of one replica, which miss as `missed_share` says."""
     known = known or replace(outlook(), capacity=SMOOTH)
-    memory = ScalingMemory()
+    memory = CapacityMemory()
     for minute in range(60 * hours):
         load = loads[minute // 10 % len(loads)]
         if minute % 10 < 2:  # misses count at the mean load of two minutes: skip that of the change
             memory = replace(memory, loads=())
         reading = sample(load, attainment=1 - missed_share(load))
         memory = capacity_correction.corrected(
-            memory, PARAMS, CHAT, known, reading, load, ready=1, now=60.0 * minute
+            memory,
+            PARAMS,
+            known,
+            reading,
+            load,
+            objectives=OBJECTIVES,
+            reachable=OBJECTIVES,
+            ready=1,
+            now=60.0 * minute,
         )
     return memory
 
@@ -96,11 +114,19 @@ def test_misses_between_two_minutes_count_where_windows_are_shorter():
         replace(outlook(), capacity=sharp(50.0)),
         replace(PARAMS, window_s=20.0, scrape_interval_s=5.0),
     )
-    memory = ScalingMemory()
+    memory = CapacityMemory()
     for now in range(-20, 65, 5):
         reading = sample(6.0, attainment=0.2 if 10 <= now <= 50 else 0.99)
         memory = capacity_correction.corrected(
-            memory, params, CHAT, known, reading, 6.0, ready=1, now=float(now)
+            memory,
+            params,
+            known,
+            reading,
+            6.0,
+            objectives=OBJECTIVES,
+            reachable=OBJECTIVES,
+            ready=1,
+            now=float(now),
         )
 
     assert known.capacity.corrected(memory.correction).missed_share(6.0) > 0.3
@@ -135,7 +161,7 @@ def test_misses_behind_a_queue_count_at_the_load_that_made_it():
 
 
 def test_misses_behind_a_queue_that_is_over_count_at_the_load_that_made_it():
-    memory = after(1, sample(12.0, attainment=0.2, waiting=50.0), ScalingMemory(compared_at=0.0))
+    memory = after(1, sample(12.0, attainment=0.2, waiting=50.0), CapacityMemory(compared_at=0.0))
     memory = corrected(memory, sample(1.0, attainment=0.2, waiting=50.0), now=90.0)
 
     memory = corrected(memory, sample(1.0, attainment=0.4), now=120.0)
@@ -171,7 +197,7 @@ def test_a_minute_in_which_a_burst_and_a_queue_begin_teaches_nothing():
 
 
 def test_replicas_of_a_clock_that_was_set_back_are_forgotten():
-    memory = corrected(ScalingMemory(compared_at=990.0), sample(9.0), now=1000.0, ready=9)
+    memory = corrected(CapacityMemory(compared_at=990.0), sample(9.0), now=1000.0, ready=9)
 
     memory = corrected(memory, sample(9.0), now=100.0, ready=2)
 
@@ -179,7 +205,7 @@ def test_replicas_of_a_clock_that_was_set_back_are_forgotten():
 
 
 def test_the_first_reading_counts_nothing_because_its_window_began_before_the_requests():
-    memory = corrected(ScalingMemory(), sample(9.0, attainment=0.2), now=30.0)
+    memory = corrected(CapacityMemory(), sample(9.0, attainment=0.2), now=30.0)
 
     assert memory.load_misses == LoadMisses()
     assert corrected(memory, sample(9.0, attainment=0.2), now=89.0).load_misses == LoadMisses()
@@ -187,7 +213,7 @@ def test_the_first_reading_counts_nothing_because_its_window_began_before_the_re
 
 
 def test_misses_count_at_the_load_of_the_replicas_that_served_and_not_of_those_just_ready():
-    memory = ScalingMemory(compared_at=0.0)
+    memory = CapacityMemory(compared_at=0.0)
     for now, ready in ((15.0, 1), (30.0, 1), (45.0, 1), (60.0, 5)):
         memory = corrected(memory, sample(12.0, attainment=0.2), now=now, ready=ready)
 
@@ -196,7 +222,17 @@ def test_misses_count_at_the_load_of_the_replicas_that_served_and_not_of_those_j
 
 def corrected(memory, reading, *, now, ready=3):
     rate = reading.arrived / 60
-    return capacity_correction.corrected(memory, PARAMS, CHAT, outlook(), reading, rate, ready=ready, now=now)
+    return capacity_correction.corrected(
+        memory,
+        PARAMS,
+        outlook(),
+        reading,
+        rate,
+        objectives=OBJECTIVES,
+        reachable=OBJECTIVES,
+        ready=ready,
+        now=now,
+    )
 
 
 def test_readings_within_a_minute_count_once():
@@ -205,7 +241,7 @@ def test_readings_within_a_minute_count_once():
 
 def test_what_was_recorded_stays_until_requests_say_otherwise():
     recorded = CapacityCorrection(0.5, 0.6)
-    memory = ScalingMemory(correction=recorded, prior=recorded)
+    memory = CapacityMemory(correction=recorded, prior=recorded)
 
     idle = after(60, replace(sample(0.0), arrived=0.0, requests=0.0), memory)
 
@@ -219,7 +255,7 @@ def test_what_was_recorded_stays_until_requests_say_otherwise():
 )
 def test_whatever_is_read_both_numbers_stay_within_their_bounds(readings, predicted):
     known = LoadOutlook(outlook().history, ReplicaCapacity(((99, predicted), (50, 2 * predicted))))
-    memory = ScalingMemory()
+    memory = CapacityMemory()
     for rate, attainment, waiting in readings:
         memory = after(
             1,
@@ -263,10 +299,10 @@ def test_misses_of_a_ttft_out_of_reach_do_not_correct_what_a_replica_carries():
     before = after(60, missed, known=known)
     good = replace(sample(30.0, attainment=0.3), tpot_attainment=1.0)
 
-    memory = after(1, good, replace(before, compared_at=0.0, ttft_reachable=False), known=known)
+    memory = after(1, good, replace(before, compared_at=0.0), known=known, objectives=TPOT_ALONE)
 
     assert before.correction.trusted_share < 0.5
-    assert memory.corrected_for == Objectives(None, CHAT.tpot)
+    assert memory.corrected_for == TPOT_ALONE
     assert memory.correction.trusted_share >= 1.0
 
 
@@ -314,7 +350,7 @@ def test_misses_that_are_rarer_than_400_requests_show_are_found_among_more_of_th
     for load, requests, share in ((0.1, 400.0, 0.008), (0.3, 8000.0, 0.008), (0.8, 2000.0, 0.01)):
         counts = counts.counted(load, requests, share)
 
-    memory = after(1, sample(), ScalingMemory(load_misses=counts, compared_at=0.0))
+    memory = after(1, sample(), CapacityMemory(load_misses=counts, compared_at=0.0))
 
     assert 0.004 < memory.correction.unavoidable_share <= 0.01
 
@@ -322,19 +358,18 @@ def test_misses_that_are_rarer_than_400_requests_show_are_found_among_more_of_th
 def test_misses_at_low_load_that_chance_explains_are_not_unavoidable():
     counts = LoadMisses().counted(0.1, 150.0, 0.02).counted(0.8, 500.0, 0.0)
 
-    memory = after(1, sample(), ScalingMemory(load_misses=counts, compared_at=0.0))
+    memory = after(1, sample(), CapacityMemory(load_misses=counts, compared_at=0.0))
 
     assert memory.correction.unavoidable_share == 0.0
 
 
 def test_other_objectives_have_other_unavoidable_misses():
     memory = lived(with_unavoidable, loads=(LOW, 2.0, HALF, FULL))
-    memory = replace(memory, ttft_reachable=False, compared_at=0.0)
+    known = replace(outlook(), capacity=SMOOTH)
 
-    assert (
-        after(1, sample(5.0), memory, known=replace(outlook(), capacity=SMOOTH)).correction.unavoidable_share
-        == 0.0
-    )
+    other = after(1, sample(5.0), replace(memory, compared_at=0.0), known=known, objectives=TPOT_ALONE)
+
+    assert memory.correction.unavoidable_share > 0.0 == other.correction.unavoidable_share
 
 
 def test_misses_of_a_burst_that_begins_count_at_its_load_and_those_after_it_at_the_mean():

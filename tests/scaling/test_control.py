@@ -7,10 +7,12 @@ from hypothesis import strategies as st
 
 from tangram.fleet import Intent, MIGPolicy, Objective
 from tangram.scaling import (
+    EvidenceMemory,
     Sample,
     ScalingMemory,
     ScalingParams,
     SignalState,
+    SupplyMemory,
     Window,
     classify,
     decide,
@@ -324,13 +326,18 @@ def test_a_number_that_is_set_holds_at_once_whatever_is_measured(count, signal):
 
 
 def test_what_was_learned_survives_a_number_that_is_set():
-    learned = ScalingMemory(replicas=4, violated_rate=2.0, violated_load=8.0, start_s=90.0)
+    learned = ScalingMemory(
+        replicas=4,
+        evidence=EvidenceMemory(violated_rate=2.0, violated_load=8.0),
+        supply=SupplyMemory(start_s=90.0),
+    )
     memory = replace(learned, subject=decide_held(learned, INTENT).memory.subject)
     while_set = decide_held(memory, set_to(0)).memory
     after = decide_held(while_set, INTENT)
 
-    kept = ("violated_rate", "violated_load", "start_s", "subject", "failed_orders")
-    assert [getattr(after.memory, name) for name in kept] == [getattr(memory, name) for name in kept]
+    assert (after.memory.subject, after.memory.evidence) == (memory.subject, memory.evidence)
+    for name in ("start_s", "failed_orders"):
+        assert getattr(after.memory.supply, name) == getattr(memory.supply, name)
     assert (after.replicas, after.reason) == (1, "OutOfBounds")  # from 0, as far as the bounds ask
 
 
@@ -347,11 +354,11 @@ def test_after_a_restart_a_number_that_is_set_to_none_stays_none():
 
 
 def test_a_number_that_is_set_counts_as_no_failed_order():
-    memory, now = ScalingMemory(replicas=1, ready=1, settled_ready=1), 0.0
+    memory, now = ScalingMemory(replicas=1, supply=SupplyMemory(ready=1, settled_ready=1)), 0.0
     for step in range(400):
         now += 15
         wanted = set_to(3 if step < 200 else 8)
         decision = decide(memory, params=PARAMS, intent=wanted, current=1, ready=1, signal=None, now=now)
         memory = decision.memory
 
-    assert memory.failed_orders == 0
+    assert memory.supply.failed_orders == 0

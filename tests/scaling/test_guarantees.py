@@ -129,10 +129,10 @@ def test_one_order_at_most_doubles_or_adds_four(history, known):
 @given(HISTORIES, OUTLOOKS)
 def test_an_order_on_its_way_is_added_to_only_for_more_than_one_replica(history, known):
     for _, ready, decision in play(history, known):
-        missing = decision.previous - decision.memory.written_off - ready
-        if decision.reason == "LoadForecast" and missing > 0 and decision.memory.failed_orders == 0:
+        missing = decision.previous - decision.memory.supply.written_off - ready
+        if decision.reason == "LoadForecast" and missing > 0 and decision.memory.supply.failed_orders == 0:
             assert decision.need is not None
-            assert decision.need.replicas + decision.memory.written_off > decision.previous
+            assert decision.need.replicas + decision.memory.supply.written_off > decision.previous
 
 
 @examples(30)
@@ -171,12 +171,12 @@ def test_a_number_that_is_set_from_outside_is_kept_and_the_recommendation_told(h
 def test_every_number_that_is_remembered_is_finite(history, known):
     for _, _, decision in play(history, known):
         memory = decision.memory
-        counts = (*memory.load_misses.requests, *memory.load_misses.misses)
-        numbers = (*memory.correction, *memory.loads, *counts)
+        counts = (*memory.capacity.load_misses.requests, *memory.capacity.load_misses.misses)
+        numbers = (*memory.capacity.correction, *memory.capacity.loads, *counts)
         assert all(math.isfinite(number) and number >= 0 for number in numbers)
-        assert 1e-4 <= memory.correction.trusted_share <= 2.0
-        assert 0.0 <= memory.correction.load_spread <= 1.5
-        assert 0.0 <= memory.correction.unavoidable_share <= 1.0
+        assert 1e-4 <= memory.capacity.correction.trusted_share <= 2.0
+        assert 0.0 <= memory.capacity.correction.load_spread <= 1.5
+        assert 0.0 <= memory.capacity.correction.unavoidable_share <= 1.0
         assert len(memory.recommendations) <= 49
 
 

@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 
 from tangram.fleet import Objective, Objectives
 from tangram.scaling import (
+    EvidenceMemory,
     Sample,
     ScalingMemory,
     ScalingParams,
+    SupplyMemory,
     classify,
     decide,
     forget_learned,
@@ -21,7 +23,8 @@ from tests.support.fleet import intent
 
 PARAMS = ScalingParams(window_s=60, scrape_interval_s=15, up_after_s=30, down_after_s=300)
 CHAT = intent(ttft=Objective(90, 1000), tpot=Objective(90, 60), max_replicas=9)
-LONG = ScalingMemory(ready=2, stable_since=0.0, settled_ready=2)
+LONG = EvidenceMemory()  # of replicas that have been ready for long
+LONG_S = 9000.0
 CALM = Sample(
     at=9000.0,
     targets=2.0,
@@ -41,11 +44,11 @@ def carries(replicas=1, memory=LONG, *, light=False, **changes):
     return limits.would_carry(memory, PARAMS, CHAT, replace(CALM, **changes), replicas, light=light)
 
 
-def learned(*samples, memory=LONG, queued=False):
+def learned(*samples, memory=LONG, queued=False, stable_s=LONG_S):
     """What is known after `samples`, and after the violation, if there was one, has ended."""
     for sample in samples:
-        memory = limits.learn(memory, PARAMS, CHAT, sample=sample, ready=2, queued=queued, now=9000.0)
-    return limits.learn(memory, PARAMS, CHAT, sample=UNKNOWN, ready=3, queued=False, now=9000.0)
+        memory = limits.learn(memory, PARAMS, CHAT, sample=sample, ready=2, queued=queued, stable_s=stable_s)
+    return limits.learn(memory, PARAMS, CHAT, sample=UNKNOWN, ready=3, queued=False, stable_s=LONG_S)
 
 
 @pytest.mark.parametrize(("kv_usage", "down"), [(0.69, True), (0.71, False), (None, True)])
@@ -105,9 +108,7 @@ def test_the_most_of_a_violation_counts_since_a_window_lags_behind_load_that_ris
 
 
 def test_nothing_is_learned_of_a_window_in_which_replicas_came_or_went():
-    fresh = replace(LONG, stable_since=8990.0)
-
-    assert learned(replace(CALM, ttft_attainment=0.1), memory=fresh) == fresh
+    assert learned(replace(CALM, ttft_attainment=0.1), stable_s=10.0) == LONG
 
 
 def test_an_idle_prediction_above_the_bucket_edge_is_out_of_reach():
@@ -213,14 +214,16 @@ def test_the_load_that_was_too_much_for_a_ttft_out_of_reach_is_forgotten():
 
 
 def test_what_was_learned_of_ttft_ends_with_the_shape_and_with_the_objectives():
-    memory = replace(LONG, replicas=2, ttft_reachable=False, idle_ttft_ms=1500.0, subject="other objectives")
+    supply = SupplyMemory(ready=2, stable_since=0.0, settled_ready=2)
+    evidence = EvidenceMemory(ttft_reachable=False, idle_ttft_ms=1500.0)
+    memory = ScalingMemory(2, "other objectives", supply, evidence)
     signal = classify(CALM, "", ready=2, params=PARAMS, now=9000.0)
 
     decision = decide(memory, params=PARAMS, intent=CHAT, current=2, ready=2, signal=signal, now=9000.0)
 
     for forgotten in (forget_learned(memory), decision.memory):
-        assert forgotten.ttft_reachable is not False
-        assert forgotten.idle_ttft_ms is None
+        assert forgotten.evidence.ttft_reachable is not False
+        assert forgotten.evidence.idle_ttft_ms is None
 
 
 @given(st.floats(0, 1), st.floats(0, 3), st.integers(1, 100_000))

@@ -6,6 +6,7 @@ from tangram.scaling import (
     Sample,
     ScalingMemory,
     ScalingParams,
+    SupplyMemory,
     classify,
     decide,
 )
@@ -23,7 +24,7 @@ class Fleet:
 
     def __init__(self, starts, replicas=2, start_s=45.0, room=99, **memory):
         self.starts, self.start_s, self.room = starts, start_s, room
-        self.memory, self.now = ScalingMemory(**memory), 1000.0
+        self.memory, self.now = ScalingMemory(supply=SupplyMemory(**memory)), 1000.0
         self.wanted, self.ready, self.ordered, self.coming = replicas, replicas, 0, []
         self.flapping = 0  # ready in every fourth tick
 
@@ -104,26 +105,26 @@ def test_replicas_that_wait_for_room_are_not_late():
     decisions = fleet.run(80)
 
     assert decisions[-1].replicas == 3
-    assert fleet.memory.written_off == 0
+    assert fleet.memory.supply.written_off == 0
 
 
 def test_what_came_back_counts_again():
     fleet = Fleet(lambda number: number != 1)
     fleet.run(30)
-    assert fleet.memory.written_off == 1
+    assert fleet.memory.supply.written_off == 1
 
     fleet.ready = fleet.wanted
     for _ in range(6):
         fleet.tick(ttft_attainment=0.99)
 
-    assert fleet.memory.written_off == 0
+    assert fleet.memory.supply.written_off == 0
 
 
 @pytest.mark.parametrize(
     ("measured", "deadline_s"), [(None, 180.0), (10.0, 120.0), (100.0, 300.0), (5000.0, 3600.0)]
 )
 def test_the_deadline_follows_the_starts_that_were_measured(measured, deadline_s):
-    assert supply.deadline_s(ScalingMemory(start_s=measured), PARAMS) == deadline_s
+    assert supply.deadline_s(SupplyMemory(start_s=measured), PARAMS) == deadline_s
 
 
 def test_starts_are_measured():
@@ -131,7 +132,7 @@ def test_starts_are_measured():
 
     fleet.run(40)
 
-    assert fleet.memory.start_s == pytest.approx(90.0, abs=15.0)
+    assert fleet.memory.supply.start_s == pytest.approx(90.0, abs=15.0)
 
 
 def test_a_clock_that_is_set_back_makes_nothing_late():
@@ -139,15 +140,17 @@ def test_a_clock_that_is_set_back_makes_nothing_late():
     fleet.run(3)
     fleet.now -= 3600.0
 
-    assert fleet.run(3)[-1].memory.written_off == 0
+    assert fleet.run(3)[-1].memory.supply.written_off == 0
 
 
 def test_a_restart_remembers_what_is_late():
     fleet = Fleet(lambda _number: False)
     fleet.run(60)
-    kept = fleet.memory
+    kept = fleet.memory.supply
 
-    fleet.memory = ScalingMemory(written_off=kept.written_off, failed_orders=kept.failed_orders)
+    fleet.memory = ScalingMemory(
+        supply=SupplyMemory(written_off=kept.written_off, failed_orders=kept.failed_orders)
+    )
 
     assert {d.reason for d in fleet.run(20)} == {"ReplicasNotStarting"}
 
@@ -155,7 +158,7 @@ def test_a_restart_remembers_what_is_late():
 @pytest.mark.parametrize(("held", "written_off"), [(12, 3), (11, 2), (10, 1), (9, 0)])
 def test_a_smaller_order_ends_late_replicas_before_others(held, written_off):
     """Else they would be ordered beside the smaller number again, as often as the load allows it."""
-    memory = ScalingMemory(ready=9, settled_ready=9, stable_since=0.0, written_off=3)
+    memory = SupplyMemory(ready=9, settled_ready=9, stable_since=0.0, written_off=3)
 
     seen = supply.observe(memory, PARAMS, held=held, existing=held, ready=9, now=1000.0)
 

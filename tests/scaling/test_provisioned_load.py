@@ -7,7 +7,16 @@ from random import Random
 import pytest
 
 from tangram.fleet import Objective, ProvisionedLoad
-from tangram.scaling import Sample, ScalingMemory, ScalingParams, classify, decide, recalled, record
+from tangram.scaling import (
+    CapacityMemory,
+    Sample,
+    ScalingMemory,
+    ScalingParams,
+    classify,
+    decide,
+    recalled,
+    record,
+)
 from tangram.scaling.feed_forward import ExpectedMisses
 from tangram.scaling.outlook.forecast import Forecast
 from tangram.scaling.outlook.load_history import LoadHistory, extended
@@ -203,7 +212,9 @@ def test_a_steady_noisy_load_is_recorded_a_few_times_in_twelve_hours():
 
 def test_it_goes_through_a_status():
     load = provisioned_load(None, 23, Mixture(1234.0, 99.0), 0.5)
-    memory = ScalingMemory(subject="x", correction=CapacityCorrection(load.trusted_share), provisioned=load)
+    memory = ScalingMemory(
+        subject="x", capacity=CapacityMemory(CapacityCorrection(load.trusted_share)), provisioned=load
+    )
     block = record(memory)
 
     again = recalled(block).provisioned

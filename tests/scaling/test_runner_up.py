@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tangram.scaling import ScalingMemory
+from tangram.scaling import CapacityMemory, ScalingMemory
 from tangram.scaling import feed_forward as law
 from tangram.scaling.feed_forward import ExpectedMisses
 from tangram.scaling.outlook.forecast import DISTRIBUTION, Forecast
@@ -79,11 +79,11 @@ def test_one_replica_fewer_would_exceed_the_error_budget():
 def test_what_few_misses_leave_of_the_error_budget_is_planned_with(requests, missed_share, planned):
     missed = MissedRequests().counted(requests, missed_share, 1e6)
 
-    assert law.planned_budget(ScalingMemory(missed=missed), 0.1) == pytest.approx(planned, rel=0.01)
+    assert law.planned_budget(missed, 0.1) == pytest.approx(planned, rel=0.01)
 
 
 def test_the_expected_load_is_planned_with_the_error_budget_of_the_objective():
-    memory = ScalingMemory(missed=MissedRequests(9e6, 0.0, 1e6))
+    memory = ScalingMemory(capacity=CapacityMemory(missed=MissedRequests(9e6, 0.0, 1e6)))
 
     for rate in (1.0, 2.0, 5.0, 8.0, 13.0):
         found = law.needed(memory, PARAMS, CHAT, outlook(), sample(rate), queued=False, now=0.0)

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from tangram.fleet import FetchState, Shape, StartOutcome, Unscheduled
-from tangram.scaling import ScalingMemory, ScalingParams
+from tangram.scaling import ScalingParams, SupplyMemory
 from tangram.scaling import ordered_replicas as supply
 from tests.support.fleet import NOW, intent, shape, workload
 
@@ -20,7 +20,7 @@ class Starts:
     """The starts of one LLMDeployment over time, observed every 15 seconds."""
 
     def __init__(self, start_s=None):
-        self.starts, self.now, self.memory = (), NOW, ScalingMemory(start_s=start_s)
+        self.starts, self.now, self.memory = (), NOW, SupplyMemory(start_s=start_s)
 
     def see(self, *workloads, seconds=15.0):
         end = self.now + seconds

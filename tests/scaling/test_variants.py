@@ -139,9 +139,14 @@ def test_where_the_ttft_of_the_other_shape_is_out_of_reach_its_tpot_counts():
     assert decision.need == decided(scaled(0.5)).need
 
 
+def trusting(correction, prior):
+    capacity = replace(COUNTED.memory.capacity, correction=correction, prior=prior)
+    return replace(COUNTED.memory, capacity=capacity)
+
+
 @pytest.mark.parametrize(("share", "weakest"), [(0.5, 0.5), (2.0, 1.0)])
 def test_the_correction_counts_for_the_other_shape_as_far_as_it_warns(share, weakest):
-    memory = replace(COUNTED.memory, correction=CapacityCorrection(share), prior=CapacityCorrection(share))
+    memory = trusting(CapacityCorrection(share), CapacityCorrection(share))
     decision = decided(scaled(1.0), state=replace(COUNTED, memory=memory))
 
     assert decision.need.replica_rate == pytest.approx(4.86 * weakest, abs=0.01)
@@ -174,13 +179,13 @@ def learned(*others, rounds=60, attainment=0.3, state=COUNTED):
 
 def of_replicas(memory):
     return (
-        memory.correction,
-        memory.load_misses,
-        memory.violated_rate,
-        memory.violated_load,
-        memory.tpot_reachable,
-        memory.ttft_reachable,
-        memory.episode_rate,
+        memory.capacity.correction,
+        memory.capacity.load_misses,
+        memory.evidence.violated_rate,
+        memory.evidence.violated_load,
+        memory.evidence.tpot_reachable,
+        memory.evidence.ttft_reachable,
+        memory.evidence.episode_rate,
     )
 
 
@@ -211,7 +216,7 @@ def test_after_two_shapes_evidence_begins_anew():
     state, _ = LAW.step(mixed, seen(missed(at)))
 
     assert of_replicas(state.memory) == of_replicas(COUNTED.memory)
-    assert state.memory.stable_since == at
+    assert state.memory.supply.stable_since == at
     for step in range(1, 12):
         state, _ = LAW.step(state, seen(missed(at + 15.0 * step)))
     assert of_replicas(state.memory) != of_replicas(COUNTED.memory)
@@ -219,7 +224,7 @@ def test_after_two_shapes_evidence_begins_anew():
 
 def test_a_violation_of_the_old_shape_is_forgotten_with_it():
     violated = learned()
-    assert violated.memory.episode_rate > 0
+    assert violated.memory.evidence.episode_rate > 0
     moved = Decision(
         "uid",
         True,
@@ -238,7 +243,7 @@ def test_a_violation_of_the_old_shape_is_forgotten_with_it():
     state = after_plan(violated, moved, frozenset({NEW}))
     state, _ = LAW.step(state, observation(missed(9000.0, 1.0), shapes=frozenset({NEW})))
 
-    assert state.memory.violated_rate is None
+    assert state.memory.evidence.violated_rate is None
 
 
 CAPACITIES = st.lists(st.floats(0.05, 3.0), min_size=4, max_size=4).map(
@@ -258,9 +263,7 @@ CAPACITIES = st.lists(st.floats(0.05, 3.0), min_size=4, max_size=4).map(
 def test_no_more_requests_miss_behind_a_random_router_than_the_law_predicts(
     counted, other, share_of_counted, arrived, share, spread
 ):
-    memory = replace(
-        COUNTED.memory, correction=CapacityCorrection(share, spread), prior=CapacityCorrection(share)
-    )
+    memory = trusting(CapacityCorrection(share, spread), CapacityCorrection(share))
     need = decided(
         lambda *_: other,
         state=replace(COUNTED, memory=memory),

@@ -31,7 +31,7 @@ def test_the_law_gets_onto_another_shape_by_itself_and_expects_its_replicas(capl
             for w in cluster.observed.workloads
         )
         scaled = scaler.decide((M,), workloads, {}, now)
-        written_off.append(scaled[M.uid].decision.memory.written_off)
+        written_off.append(scaled[M.uid].decision.memory.supply.written_off)
         observed = replace(
             cluster.observed,
             workloads=workloads,

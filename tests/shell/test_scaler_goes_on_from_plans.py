@@ -45,7 +45,9 @@ def test_a_restarted_operator_continues_from_the_recorded_status():
     cluster = Cluster(snapshot(node("b", mig_1g_10gb=7)), (m,))
     first = Scaler(PARAMS, None)
     rounds(cluster, first, 2)
-    learned = replace(first._states[m.uid].memory, violated_rate=1.5, written_off=1)
+    memory = first._states[m.uid].memory
+    violated, late = replace(memory.evidence, violated_rate=1.5), replace(memory.supply, written_off=1)
+    learned = replace(memory, evidence=violated, supply=late)
     recorded = record(learned)
     new_plan = plan(cluster.observed, cluster.intents, NOW)
     predicted = new_plan.decisions[0].predicted_tpot_ms
@@ -56,8 +58,8 @@ def test_a_restarted_operator_continues_from_the_recorded_status():
         m.uid
     ]
 
-    assert decision.decision.memory.violated_rate == 1.5
-    assert decision.decision.memory.idle_tpot_ms == predicted
+    assert decision.decision.memory.evidence.violated_rate == 1.5
+    assert decision.decision.memory.evidence.idle_tpot_ms == predicted
 
 
 def test_the_learned_load_of_one_shape_is_not_used_for_another():
@@ -66,10 +68,11 @@ def test_the_learned_load_of_one_shape_is_not_used_for_another():
     scaler = Scaler(PARAMS, None)
     rounds(cluster, scaler, 2)
     state = scaler._states[m.uid]
-    scaler._states[m.uid] = replace(state, memory=replace(state.memory, violated_rate=1.5))
+    violated = replace(state.memory.evidence, violated_rate=1.5)
+    scaler._states[m.uid] = replace(state, memory=replace(state.memory, evidence=violated))
     other = replace(cluster.observed.workloads[0], shape=shape())
     moved = replace(plan(cluster.observed, cluster.intents, NOW).decisions[0], shape=other.shape)
 
     scaler.adopt((moved,), (other,))
 
-    assert scaler._states[m.uid].memory.violated_rate is None
+    assert scaler._states[m.uid].memory.evidence.violated_rate is None

@@ -157,7 +157,7 @@ def test_replicas_of_a_lost_pool_move_to_another_one_and_are_counted_there() -> 
     assert law.state.shape == H100
     assert attained(result, LOST_AT + 300.0) > 0.99
     # The queue of the lost replicas teaches nothing about the new ones.
-    assert law.state.memory.correction.trusted_share > 0.9
+    assert law.state.memory.capacity.correction.trusted_share > 0.9
     assert ready(result) == {H100: math.ceil(20.0 / rate_of(H100))}
 
 

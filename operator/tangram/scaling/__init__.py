@@ -7,9 +7,18 @@ from tangram.scaling.fleet_queries import FleetQuery, MetricsSubject, for_fleet,
 from tangram.scaling.record import recalled, record
 from tangram.scaling.sample import RejectedSample, Sample, Window, sample_from
 from tangram.scaling.signal import Signal, SignalState, classify
-from tangram.scaling.state import ScalingDecision, ScalingMemory, ScalingParams
+from tangram.scaling.state import (
+    CapacityMemory,
+    EvidenceMemory,
+    ScalingDecision,
+    ScalingMemory,
+    ScalingParams,
+    SupplyMemory,
+)
 
 __all__ = [
+    "CapacityMemory",
+    "EvidenceMemory",
     "FleetAnswers",
     "FleetQuery",
     "MetricsSubject",
@@ -20,6 +29,7 @@ __all__ = [
     "ScalingParams",
     "Signal",
     "SignalState",
+    "SupplyMemory",
     "Window",
     "classify",
     "decide",

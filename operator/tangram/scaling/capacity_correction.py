@@ -17,14 +17,13 @@ import math
 from dataclasses import replace
 from itertools import product
 
-from tangram.fleet import Intent, Objectives
-from tangram.scaling import limits
+from tangram.fleet import Objectives
 from tangram.scaling.outlook.load_misses import LoadMisses, MissedRequests
 from tangram.scaling.outlook.load_outlook import LoadOutlook
 from tangram.scaling.outlook.miss_curve import MOST_SPREAD
 from tangram.scaling.outlook.replica_capacity import AS_PREDICTED, CapacityCorrection, ReplicaCapacity
 from tangram.scaling.sample import Sample, Window
-from tangram.scaling.state import ScalingMemory, ScalingParams
+from tangram.scaling.state import CapacityMemory, ScalingParams
 
 LEAST_SHARE, MOST_SHARE = 1e-4, 2.0
 _EVERY_S = 60.0
@@ -50,18 +49,21 @@ _HIGHER, _MOST_UNAVOIDABLE, _MORE = 1.5, 0.1, 4.0
 
 
 def corrected(
-    memory: ScalingMemory,
+    memory: CapacityMemory,
     params: ScalingParams,
-    intent: Intent,
     outlook: LoadOutlook,
     sample: Sample,
     rate: float | None,
     *,
+    objectives: Objectives,
+    reachable: Objectives,
     ready: int,
     now: float,
-) -> ScalingMemory:
-    """Return `memory` after one FRESH reading, of `ready` replicas at which `rate` requests/s arrive."""
-    objectives = limits.forecast_objectives(memory, intent)
+) -> CapacityMemory:
+    """Return `memory` after one FRESH reading, of `ready` replicas at which `rate` requests/s arrive.
+
+    The prediction is of `objectives`. Misses of those that are `reachable` count.
+    """
     reference = outlook.capacity.reference_percentile(objectives.strictest_percentile)
     memory = _comparable(memory, objectives, reference)
     every_s = min(_EVERY_S, params.window_s)  # a shorter window shows no requests of the time before it
@@ -77,14 +79,14 @@ def corrected(
     served_by = sum(count for _, count in memory.serving) / len(memory.serving)
     loads = (*memory.loads[1 - _MINUTES :], rate / served_by / predicted)
     memory = replace(memory, loads=loads, load_misses=memory.load_misses.faded(passed))
-    memory = _counted(memory, params, intent, sample, every_s)
+    memory = _counted(memory, params, reachable, sample, every_s)
     memory = replace(memory, compared_at=now, is_queued=_waits(sample, ready))
     return _fitted(memory, outlook.capacity, predicted)
 
 
 def _with_round(
-    memory: ScalingMemory, sample: Sample, ready: int, now: float, every_s: float
-) -> ScalingMemory:
+    memory: CapacityMemory, sample: Sample, ready: int, now: float, every_s: float
+) -> CapacityMemory:
     """Return `memory` with the replicas that serve in this round, and whether requests wait."""
     rounds = (*memory.serving, (now, ready))
     serving = tuple((at, count) for at, count in rounds if 0 <= now - at < every_s and count)
@@ -96,8 +98,8 @@ def _waits(sample: Sample, ready: int) -> bool:
 
 
 def _counted(
-    memory: ScalingMemory, params: ScalingParams, intent: Intent, sample: Sample, every_s: float
-) -> ScalingMemory:
+    memory: CapacityMemory, params: ScalingParams, reachable: Objectives, sample: Sample, every_s: float
+) -> CapacityMemory:
     """Return `memory` with the requests and misses of the last `every_s` seconds, at the load that caused
     them.
     """
@@ -107,7 +109,7 @@ def _counted(
         caused_by = max(caused_by, memory.queued_load)  # the queue is that of an earlier load
     load_misses, missed = memory.load_misses, memory.missed
     window = sample.windows(params.window_s)[0]
-    shares = _missed_shares(limits.reachable_objectives(memory, intent), window)
+    shares = _missed_shares(reachable, window)
     if shares and window.requests:
         requests = every_s / params.window_s * window.requests
         missed = missed.counted(requests, min(1.0, sum(shares)), every_s)
@@ -116,14 +118,14 @@ def _counted(
     return replace(memory, queued_load=caused_by, load_misses=load_misses, missed=missed)
 
 
-def interrupted(memory: ScalingMemory) -> ScalingMemory:
+def interrupted(memory: CapacityMemory) -> CapacityMemory:
     """Return `memory` without the loads before: requests that wait have waited for a load that is not known,
     or for other replicas.
     """
     return replace(memory, loads=(), queued_load=math.inf, serving=(), is_queued=False)
 
 
-def _comparable(memory: ScalingMemory, objectives: Objectives, reference: float) -> ScalingMemory:
+def _comparable(memory: CapacityMemory, objectives: Objectives, reference: float) -> CapacityMemory:
     """Return `memory` without counts that are not to be compared with the present prediction: misses of other
     objectives, after which the correction begins anew, or loads in other units.
     """
@@ -142,18 +144,18 @@ def _comparable(memory: ScalingMemory, objectives: Objectives, reference: float)
     return replace(memory, corrected_for=objectives, corrected_at=reference)
 
 
-def _missed_shares(intent: Intent, window: Window) -> list[float]:
+def _missed_shares(objectives: Objectives, window: Window) -> list[float]:
     """Return the share of requests that missed each objective; none if one is unknown."""
     shares = []
-    if intent.ttft:
+    if objectives.ttft:
         shares.append(window.ttft_attainment)
-    if intent.tpot:
+    if objectives.tpot:
         shares.append(window.tpot_attainment)
     missed = [1 - share for share in shares if share is not None]
     return missed if len(missed) == len(shares) else []
 
 
-def _fitted(memory: ScalingMemory, capacity: ReplicaCapacity, predicted: float) -> ScalingMemory:
+def _fitted(memory: CapacityMemory, capacity: ReplicaCapacity, predicted: float) -> CapacityMemory:
     """Return `memory` with the most plausible of the corrections that are tried: one step of a search.
 
     Loads are counted in units of `predicted`, requests per second.

@@ -15,13 +15,18 @@ from tangram.scaling import capacity_correction, feed_forward, limits
 from tangram.scaling import objective_evidence as evidence
 from tangram.scaling import ordered_replicas as supply
 from tangram.scaling.outlook import recommendations
-from tangram.scaling.outlook.load_misses import LoadMisses, MissedRequests
 from tangram.scaling.outlook.load_outlook import LoadOutlook, ReplicaNeed
 from tangram.scaling.outlook.load_steps import provisioned_load, rate_step
-from tangram.scaling.outlook.replica_capacity import AS_PREDICTED
 from tangram.scaling.sample import Sample
 from tangram.scaling.signal import Signal, SignalState
-from tangram.scaling.state import ScalingDecision, ScalingMemory, ScalingParams
+from tangram.scaling.state import (
+    CapacityMemory,
+    EvidenceMemory,
+    ScalingDecision,
+    ScalingMemory,
+    ScalingParams,
+    SupplyMemory,
+)
 
 # An order at most doubles the replicas, or adds four if that is more.
 _FACTOR, _STEP = 2, 4
@@ -59,10 +64,10 @@ def decide(
     held = memory.replicas if memory.replicas is not None else (current or intent.min_replicas)
     memory = _for_subject(memory, intent)
     if idle_ttft_ms is not None:
-        memory = replace(memory, idle_ttft_ms=idle_ttft_ms)
-    memory = supply.observe(
-        memory, params, held=held, existing=held if existing is None else existing, ready=ready, now=now
-    )
+        memory = replace(memory, evidence=replace(memory.evidence, idle_ttft_ms=idle_ttft_ms))
+    existing = held if existing is None else existing
+    supplied = supply.observe(memory.supply, params, held=held, existing=existing, ready=ready, now=now)
+    memory = replace(memory, supply=supplied)
     memory = _remember(memory, params, intent, held, ready, signal, now, outlook, is_mixed=is_mixed)
     need = _need(memory, params, intent, signal, now, outlook)
     if need is not None:
@@ -108,7 +113,8 @@ class ScalingInputs:
         if replicas > self.held or (replicas < self.held and self.need is None):
             memory = replace(memory, spare_since=None)
         if replicas > self.held and reason not in _NOT_FOR_LOAD:
-            memory = supply.after_order(memory, self.now)
+            ordered = supply.after_order(memory.supply, self.now)
+            memory = replace(memory, supply=ordered, queued_since=None)
         return ScalingDecision(
             self.now,
             replicas,
@@ -116,8 +122,8 @@ class ScalingInputs:
             reason,
             message,
             memory,
-            limits.ttft_unreachable(memory, self.intent),
-            limits.tpot_unreachable(memory, self.intent),
+            limits.ttft_unreachable(memory.evidence, self.intent),
+            limits.tpot_unreachable(memory.evidence, self.intent),
             warning or self._late(),
             self.need,
             self.recommended,
@@ -176,7 +182,7 @@ class ScalingInputs:
         return since is not None and self.now - since >= self.down_window_s
 
     def _late(self) -> str:
-        missing = min(self.memory.written_off, self.held - self.ready)
+        missing = min(self.memory.supply.written_off, self.held - self.ready)
         if missing <= 0:
             return ""
         return f"{missing} of {self.held} replicas did not become ready in time and are not expected any more"
@@ -199,25 +205,11 @@ def forget_learned(memory: ScalingMemory) -> ScalingMemory:
     """Return `memory` without what was learned about single replicas: they are of another kind now."""
     return replace(
         memory,
-        violated_rate=None,
-        violated_load=None,
-        ttft_reachable=None,
-        idle_ttft_ms=None,
-        tpot_reachable=None,
-        idle_tpot_ms=None,
-        start_s=None,
-        correction=AS_PREDICTED,
-        prior=AS_PREDICTED,
-        missed=MissedRequests(),
-        corrected_for=None,
-        corrected_at=None,
-        load_misses=LoadMisses(),
-        loads=(),
+        supply=replace(memory.supply, start_s=None),
+        evidence=EvidenceMemory(),
+        capacity=CapacityMemory(),
         recommendations=(),
         rate_steps=(),
-        episode_ready=0,
-        episode_rate=0.0,
-        episode_load=0.0,
     )
 
 
@@ -236,39 +228,44 @@ def _remember(
     """Update the timers. Any gap in the evidence restarts them."""
     sample = signal.recent_sample if signal else None
     if signal is None or sample is None:
-        return replace(memory, queued_since=None, spare_since=None, stable_since=now)
+        return replace(
+            memory, queued_since=None, spare_since=None, supply=replace(memory.supply, stable_since=now)
+        )
     if sample.requests is None:  # Prometheus has just started: wider windows are incomplete
-        memory = replace(memory, stable_since=now)
+        memory = replace(memory, supply=replace(memory.supply, stable_since=now))
     queued = _queue_is_long(sample, intent, ready)
     memory = replace(memory, queued_since=supply.since(memory.queued_since, now) if queued else None)
     # A window of several shapes shows which share of all requests missed, not on which shape: it would teach
     # that the stronger shape carries less than it does, and that the weaker one carries more.
     if not is_mixed:
-        memory = limits.learn(
-            memory,
+        learned = limits.learn(
+            memory.evidence,
             params,
             intent,
             sample=sample,
             ready=ready,
             queued=_queue_lasts(memory, params, now),
-            now=now,
+            stable_s=supply.stable_s(memory.supply, now),
         )
+        memory = replace(memory, evidence=learned)
     fresh = signal.state is SignalState.FRESH
     if outlook is not None:
         if fresh and not is_mixed:
-            memory = capacity_correction.corrected(
-                memory,
+            corrected = capacity_correction.corrected(
+                memory.capacity,
                 params,
-                intent,
                 outlook,
                 sample,
                 feed_forward.lasting_rate(sample, params, outlook),
+                objectives=limits.forecast_objectives(memory.evidence, intent),
+                reachable=limits.reachable_objectives(memory.evidence, intent).objectives,
                 ready=ready,
                 now=now,
             )
+            memory = replace(memory, capacity=corrected)
         return replace(memory, spare_since=supply.since(memory.spare_since, now) if fresh else None)
     spare = fresh and limits.would_carry(
-        memory, params, intent, sample, min(held - 1, max(1, ready)), light=signal.light
+        memory.evidence, params, intent, sample, min(held - 1, max(1, ready)), light=signal.light
     )
     return replace(memory, spare_since=supply.since(memory.spare_since, now) if spare else None)
 
@@ -312,12 +309,12 @@ def _set_from_outside(inputs: ScalingInputs, replicas: int, signal: Signal | Non
 def _grow(inputs: ScalingInputs, sample: Sample) -> ScalingDecision | None:
     """Order more replicas, or return None."""
     memory, params, intent, held = inputs.memory, inputs.params, inputs.intent, inputs.held
-    windows = evidence.usable(sample, params.window_s, limits.stable_s(memory, inputs.now))
-    reachable = limits.reachable_objectives(memory, intent)
+    windows = evidence.usable(sample, params.window_s, supply.stable_s(memory.supply, inputs.now))
+    reachable = limits.reachable_objectives(memory.evidence, intent)
     chance = evidence.CHANCE if inputs.need is None else _CHANCE_BESIDE_FORECAST
     missed = evidence.proven_violations(reachable, windows, params.min_samples, chance)
     queued = _queue_lasts(memory, params, inputs.now)
-    forecast = 0 if inputs.need is None else inputs.need.replicas + memory.written_off
+    forecast = 0 if inputs.need is None else inputs.need.replicas + memory.supply.written_off
     if not missed and not queued and forecast <= held:
         return None
     if missed or queued:  # also where the forecast sees no need: a removal waits for the window after it
@@ -329,18 +326,18 @@ def _grow(inputs: ScalingInputs, sample: Sample) -> ScalingDecision | None:
     if held >= intent.max_replicas:
         text = f"{cause}, but spec.scaling.maxReplicas is {intent.max_replicas}"
         return inputs.order(held, AT_MAXIMUM, text, text)
-    if supply.nothing_starts(memory):
+    if supply.nothing_starts(memory.supply):
         text = f"{cause}, but no replica of the last orders became ready: none is added before one does"
         return inputs.order(held, NOT_STARTING, text, text)
     # An order by a forecast is to serve the queue within a minute of its replicas.
     queue_shows = queued and inputs.need is None
-    if not _last_order_shows(memory, params, inputs.now, queued=queue_shows):
+    if not _last_order_shows(memory.supply, params, inputs.now, queued=queue_shows):
         # An order is on its way: only a forecast that has risen by more than one replica adds to it.
         if forecast <= held + 1:
             return inputs.order(held, "WaitingForReplicas", f"{cause}; the last step has yet to take effect")
         least = forecast
     elif missed or queued:
-        needed = _needed(sample, inputs.ready) if queued and not memory.failed_orders else 0
+        needed = _needed(sample, inputs.ready) if queued and not memory.supply.failed_orders else 0
         least = max(held + 1, needed, forecast)
     else:
         least = forecast
@@ -350,7 +347,7 @@ def _grow(inputs: ScalingInputs, sample: Sample) -> ScalingDecision | None:
     return inputs.order(replicas, reason, f"{cause}: {held} -> {replicas}")
 
 
-def _last_order_shows(memory: ScalingMemory, params: ScalingParams, now: float, *, queued: bool) -> bool:
+def _last_order_shows(memory: SupplyMemory, params: ScalingParams, now: float, *, queued: bool) -> bool:
     """Whether the metrics show the effect of the last order: all expected replicas are ready, for long
     enough.
 

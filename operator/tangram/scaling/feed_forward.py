@@ -12,6 +12,7 @@ from tangram.fleet import Intent
 from tangram.scaling import limits
 from tangram.scaling.outlook.forecast import Forecast, forecast
 from tangram.scaling.outlook.load_history import STEP_S, averaged
+from tangram.scaling.outlook.load_misses import MissedRequests
 from tangram.scaling.outlook.load_outlook import LoadOutlook, NeedLimit, ReplicaNeed, RunnerUp
 from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
 from tangram.scaling.sample import Sample
@@ -33,7 +34,7 @@ _LOOP_S = 30.0  # from a change of the load to an order: half a window of rates 
 
 def expected_start_s(memory: ScalingMemory, params: ScalingParams, outlook: LoadOutlook) -> float:
     """Return the seconds from an order to a ready replica: as pods record it, as measured, or as assumed."""
-    start_s = outlook.start_s if outlook.start_s is not None else memory.start_s
+    start_s = outlook.start_s if outlook.start_s is not None else memory.supply.start_s
     return params.start_s if start_s is None else start_s
 
 
@@ -54,11 +55,11 @@ def needed(
     horizon_s = expected_start_s(memory, params, outlook) + _LOOP_S
     load = forecast(averaged(outlook.history, outlook.bins), rate, now=now, horizon_s=horizon_s)
     backlog = (sample.waiting or 0.0) / _DRAIN_S if queued else 0.0
-    misses = ExpectedMisses(load, outlook.capacity.corrected(memory.correction), backlog)
-    percentile = limits.forecast_objectives(memory, intent).strictest_percentile
+    misses = ExpectedMisses(load, outlook.capacity.corrected(memory.capacity.correction), backlog)
+    percentile = limits.forecast_objectives(memory.evidence, intent).strictest_percentile
     allowed = 1 - percentile / 100
     is_mixed = outlook.capacity.beside is not None  # what then misses is not counted
-    planned = allowed if is_mixed else planned_budget(memory, allowed)
+    planned = allowed if is_mixed else planned_budget(memory.capacity.missed, allowed)
     return _need(misses, percentile, planned, predicted_rate=outlook.capacity.rate_at(percentile))
 
 
@@ -103,14 +104,14 @@ def _fewest(
     return replicas, part, *bounds[counts.index(replicas)]
 
 
-def planned_budget(memory: ScalingMemory, allowed: float) -> float:
+def planned_budget(requests: MissedRequests, allowed: float) -> float:
     """Return the share of requests that the forecast may miss, where the objective allows `allowed`.
 
     The forecast errs on the side of more replicas, and replicas are kept for a while. Where fewer requests
     miss than are allowed, more are planned to, at most four times `allowed`. The load that is certain is
     planned with `allowed` alone.
     """
-    missed = memory.missed.share(_ASSUMED_SHARE * allowed, _ASSUMED_S, _ASSUMED_SHARE * _ASSUMED_MISSES)
+    missed = requests.share(_ASSUMED_SHARE * allowed, _ASSUMED_S, _ASSUMED_SHARE * _ASSUMED_MISSES)
     return allowed * (1 + _GIVEN_BACK * max(0.0, 1 - missed / allowed))
 
 

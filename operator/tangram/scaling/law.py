@@ -23,7 +23,7 @@ from tangram.scaling.outlook.mixture import STATED_S, Mixture
 from tangram.scaling.outlook.replica_capacity import CapacityCorrection, ReplicaCapacity
 from tangram.scaling.sample import Sample
 from tangram.scaling.signal import Signal
-from tangram.scaling.state import ScalingDecision, ScalingMemory, ScalingParams
+from tangram.scaling.state import EvidenceMemory, ScalingDecision, ScalingMemory, ScalingParams
 
 CapacityOf = Callable[[float, float], ReplicaCapacity | None]
 """Takes mean tokens of prompts and of answers; returns what one replica carries of them, None: unknown."""
@@ -94,7 +94,7 @@ class Law:
             is_mixed=state.is_mixed,
         )
         starts = supply.observe_shapes(
-            state.starts, observation.workloads, decision.memory, self.params, observation.at
+            state.starts, observation.workloads, decision.memory.supply, self.params, observation.at
         )
         return replace(state, memory=decision.memory, starts=starts), decision
 
@@ -167,8 +167,10 @@ def _with_variants(state: LawState, observation: LawObservation) -> LawState:
     is_mixed = bool(observation.beside)
     if state.is_mixed and not is_mixed:
         at = observation.at
-        memory = replace(state.memory, stable_since=at, compared_at=at)
-        state = replace(state, memory=interrupted(memory))
+        memory = state.memory
+        capacity = interrupted(replace(memory.capacity, compared_at=at))
+        memory = replace(memory, supply=replace(memory.supply, stable_since=at), capacity=capacity)
+        state = replace(state, memory=memory)
     return replace(state, is_mixed=is_mixed)
 
 
@@ -195,10 +197,10 @@ def _outlook(
     """Return what is known beside the reading; None where no load is predicted to meet the objectives that
     the forecast is about.
     """
-    intent, memory = observation.intent, state.memory
+    intent, evidence = observation.intent, state.memory.evidence
     if idle_ttft_ms is not None:
-        memory = replace(memory, idle_ttft_ms=idle_ttft_ms)
-    objectives = forecast_objectives(memory, intent)
+        evidence = replace(evidence, idle_ttft_ms=idle_ttft_ms)
+    objectives = forecast_objectives(evidence, intent)
     if capacity is not None and objectives.ttft != intent.ttft:
         capacity = capacity.without_ttft
     percentile = objectives.strictest_percentile
@@ -208,7 +210,9 @@ def _outlook(
         other = _capacity(state, observation, capacity_of)
         if other is None:
             return None
-        capacity = _beside(capacity, _of_reachable(other, intent), percentile, memory.correction)
+        capacity = _beside(
+            capacity, _of_reachable(other, intent), percentile, state.memory.capacity.correction
+        )
     mixture = _present_mixture(state, intent)
     return LoadOutlook(state.history, capacity, observation.start_s, state.bins, mixture)
 
@@ -216,7 +220,7 @@ def _outlook(
 def _of_reachable(capacity: ReplicaCapacity, intent: Intent) -> ReplicaCapacity | None:
     """Return the capacity by the objectives that an idle replica of a shape is predicted to meet."""
     idle_ttft_ms = _idle_ttft_ms(capacity, intent)
-    unreachable = ttft_unreachable(ScalingMemory(idle_ttft_ms=idle_ttft_ms), intent)
+    unreachable = ttft_unreachable(EvidenceMemory(idle_ttft_ms=idle_ttft_ms), intent)
     return capacity.without_ttft if unreachable else capacity
 
 
@@ -264,8 +268,10 @@ def after_plan(state: LawState, decision: Decision, shapes: frozenset[Shape]) ->
     if not moved and state.shape != shape:
         return state
     if state.shape not in (None, shape):
-        memory = supply.forget_orders(forget_learned(memory))
-    memory = replace(memory, idle_tpot_ms=decision.predicted_tpot_ms)
+        memory = forget_learned(memory)
+        memory = replace(memory, supply=supply.forget_orders(memory.supply))
+    evidence = replace(memory.evidence, idle_tpot_ms=decision.predicted_tpot_ms)
+    memory = replace(memory, evidence=evidence)
     if memory.replicas != decision.desired:
         memory = replace(memory, replicas=decision.desired, spare_since=None)
     return replace(state, shape=shape, memory=memory)

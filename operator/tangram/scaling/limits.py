@@ -13,7 +13,7 @@ from tangram.fleet import Intent, Objectives
 from tangram.scaling import objective_evidence as evidence
 from tangram.scaling import queries
 from tangram.scaling.sample import Sample, Window
-from tangram.scaling.state import ScalingMemory, ScalingParams
+from tangram.scaling.state import EvidenceMemory, ScalingParams
 
 # Smaller relative changes are ignored: what is learned is recorded in the status.
 _MIN_CHANGE = 0.1
@@ -25,28 +25,24 @@ _DEVIATIONS = 3  # of a Poisson count, beyond which a load has changed
 _ALLOWED_MISSES = 5.0
 
 
-def stable_s(memory: ScalingMemory, now: float) -> float:
-    """Return for how long the number of ready replicas has been what it is, in seconds."""
-    return 0.0 if memory.stable_since is None else now - memory.stable_since
-
-
 def learn(
-    memory: ScalingMemory,
+    memory: EvidenceMemory,
     params: ScalingParams,
     intent: Intent,
     *,
     sample: Sample,
     ready: int,
     queued: bool,
-    now: float,
-) -> ScalingMemory:
-    """Return `memory` with what `sample` shows about one replica. `queued`: requests have waited for long."""
-    lasted = stable_s(memory, now)
+    stable_s: float,
+) -> EvidenceMemory:
+    """Return `memory` with what `sample` shows about one replica. `queued`: requests have waited for long.
+    `stable_s`: seconds for which as many replicas have been ready.
+    """
     if ready != memory.episode_ready:
         memory = _ended(memory)
-    if ready < 1 or lasted < params.window_s:
+    if ready < 1 or stable_s < params.window_s:
         return memory  # the window covers another number of replicas
-    windows = evidence.usable(sample, params.window_s, lasted)
+    windows = evidence.usable(sample, params.window_s, stable_s)
     window = evidence.narrowest(windows, params.min_samples)
     if window is None:
         return memory
@@ -66,7 +62,7 @@ def learn(
             episode_load=max([memory.episode_load, *loads]),
         )
     memory = _ended(memory)
-    carried = carried_window(sample, params, lasted)
+    carried = carried_window(sample, params, stable_s)
     if carried is None or sample.waiting or not evidence.met(reachable, carried):
         return memory
     return replace(
@@ -76,7 +72,7 @@ def learn(
     )
 
 
-def _ended(memory: ScalingMemory) -> ScalingMemory:
+def _ended(memory: EvidenceMemory) -> EvidenceMemory:
     """Keep the load of a violation that ended, or that goes on with another number of replicas."""
     if not memory.episode_ready:
         return memory
@@ -91,7 +87,7 @@ def _ended(memory: ScalingMemory) -> ScalingMemory:
 
 
 def would_carry(
-    memory: ScalingMemory,
+    memory: EvidenceMemory,
     params: ScalingParams,
     intent: Intent,
     sample: Sample,
@@ -123,21 +119,21 @@ def would_carry(
     return sample.running_mean / replicas <= params.down_load * limit
 
 
-def reachable_objectives(memory: ScalingMemory, intent: Intent) -> Intent:
+def reachable_objectives(memory: EvidenceMemory, intent: Intent) -> Intent:
     """Return `intent` without the objectives that no number of replicas meets."""
     if ttft_unreachable(memory, intent):
         intent = replace(intent, ttft=None)
     return replace(intent, tpot=None) if tpot_unreachable(memory, intent) else intent
 
 
-def forecast_objectives(memory: ScalingMemory, intent: Intent) -> Objectives:
+def forecast_objectives(memory: EvidenceMemory, intent: Intent) -> Objectives:
     """Return the objectives that the forecast of misses is about: without a TTFT objective that no number of
     replicas meets. TPOT stays: replicas keep it from becoming worse.
     """
     return Objectives(None if ttft_unreachable(memory, intent) else intent.ttft, intent.tpot)
 
 
-def ttft_unreachable(memory: ScalingMemory, intent: Intent) -> str:
+def ttft_unreachable(memory: EvidenceMemory, intent: Intent) -> str:
     """Return why more replicas do not meet the TTFT objective, "" if they may.
 
     No request has its first token sooner than on an idle replica. A measurement wins over a prediction.
@@ -158,7 +154,7 @@ def ttft_unreachable(memory: ScalingMemory, intent: Intent) -> str:
     return ""
 
 
-def tpot_unreachable(memory: ScalingMemory, intent: Intent) -> str:
+def tpot_unreachable(memory: EvidenceMemory, intent: Intent) -> str:
     """Return why more replicas do not meet the TPOT objective, "" if they may.
 
     No request is faster than one alone on a replica. A measurement wins over a prediction.
@@ -178,8 +174,8 @@ def tpot_unreachable(memory: ScalingMemory, intent: Intent) -> str:
 
 
 def _learn_ttft(
-    memory: ScalingMemory, params: ScalingParams, intent: Intent, windows: Sequence[Window], ready: int
-) -> ScalingMemory:
+    memory: EvidenceMemory, params: ScalingParams, intent: Intent, windows: Sequence[Window], ready: int
+) -> EvidenceMemory:
     if intent.ttft is None:
         return memory
     if evidence.ttft_reachable(intent.ttft, windows, _ALLOWED_MISSES):
@@ -195,8 +191,8 @@ def _learn_ttft(
 
 
 def _learn_tpot(
-    memory: ScalingMemory, params: ScalingParams, intent: Intent, windows: Sequence[Window], ready: int
-) -> ScalingMemory:
+    memory: EvidenceMemory, params: ScalingParams, intent: Intent, windows: Sequence[Window], ready: int
+) -> EvidenceMemory:
     window = evidence.narrowest(windows, params.min_samples)
     if intent.tpot is None or window is None or (window.requests or 0) < params.min_samples:
         return memory
@@ -213,12 +209,12 @@ def _learn_tpot(
     return replace(memory, tpot_reachable=False, violated_rate=None, violated_load=None)
 
 
-def carried_window(sample: Sample, params: ScalingParams, lasted: float) -> Window | None:
+def carried_window(sample: Sample, params: ScalingParams, stable_s: float) -> Window | None:
     """Return the widest window with enough requests since the number of ready replicas changed. Not the
     narrowest one, unless it is the only one: a short time proves nothing.
     """
     first, *wider = sample.windows(params.window_s)
-    stable = [w for w in wider if w.seconds <= lasted] if wider else [first]
+    stable = [w for w in wider if w.seconds <= stable_s] if wider else [first]
     enough = [w for w in stable if (w.requests or 0) >= params.min_samples]
     return enough[-1] if enough else None
 

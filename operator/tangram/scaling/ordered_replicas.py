@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tangram.fleet import Shape, StartOutcome, Workload
-from tangram.scaling.state import ScalingMemory, ScalingParams
+from tangram.scaling.state import ScalingParams, SupplyMemory
 
 _LATE_AFTER_STARTS = 3  # deadline, in measured start times
 _LATEST_S = 3600.0
@@ -34,8 +34,8 @@ class ShapeStart:
 
 
 def observe(
-    memory: ScalingMemory, params: ScalingParams, *, held: int, existing: int, ready: int, now: float
-) -> ScalingMemory:
+    memory: SupplyMemory, params: ScalingParams, *, held: int, existing: int, ready: int, now: float
+) -> SupplyMemory:
     """Return `memory` after `ready` of the `held` ordered replicas were observed.
 
     `existing` is how many replicas the Deployments have: those that wait for devices, or fetch their
@@ -58,36 +58,40 @@ def observe(
     return memory
 
 
-def deadline_s(memory: ScalingMemory, params: ScalingParams) -> float:
+def deadline_s(memory: SupplyMemory, params: ScalingParams) -> float:
     """Return how long after an order its replicas are expected, in seconds."""
     expected = memory.start_s if memory.start_s is not None else params.start_s
     return min(max(_LATE_AFTER_STARTS * expected, 2 * params.window_s), _LATEST_S)
 
 
-def is_late(memory: ScalingMemory, params: ScalingParams, now: float) -> bool:
+def stable_s(memory: SupplyMemory, now: float) -> float:
+    """Return for how long the number of ready replicas has been what it is, in seconds."""
+    return 0.0 if memory.stable_since is None else now - memory.stable_since
+
+
+def is_late(memory: SupplyMemory, params: ScalingParams, now: float) -> bool:
     """Return whether replicas are missing for longer than the deadline."""
     since = memory.incomplete_since
     return since is not None and now - since >= deadline_s(memory, params)
 
 
-def nothing_starts(memory: ScalingMemory) -> bool:
+def nothing_starts(memory: SupplyMemory) -> bool:
     """Return whether so many orders in a row failed that another one would fail too."""
     return memory.failed_orders >= _MOST_FAILED_ORDERS
 
 
-def after_order(memory: ScalingMemory, now: float) -> ScalingMemory:
+def after_order(memory: SupplyMemory, now: float) -> SupplyMemory:
     """Return `memory` after an order upwards."""
     return replace(
         memory,
         grown_at=now,
         complete_since=None,
         incomplete_since=now,
-        queued_since=None,
         ordered_from=memory.settled_ready,
     )
 
 
-def forget_orders(memory: ScalingMemory) -> ScalingMemory:
+def forget_orders(memory: SupplyMemory) -> SupplyMemory:
     """Return `memory` without orders and late replicas: the replicas are of another shape now."""
     return replace(
         memory,
@@ -103,7 +107,7 @@ def forget_orders(memory: ScalingMemory) -> ScalingMemory:
 def observe_shapes(
     starts: Iterable[ShapeStart],
     workloads: Iterable[Workload],
-    memory: ScalingMemory,
+    memory: SupplyMemory,
     params: ScalingParams,
     now: float,
 ) -> tuple[ShapeStart, ...]:
@@ -112,7 +116,7 @@ def observe_shapes(
     Timers begin with the process, and anew where the clock was set back.
     """
     before = {(start.shape, start.generation): start for start in starts}
-    longest_s = max(deadline_s(memory, params), deadline_s(ScalingMemory(), params))
+    longest_s = max(deadline_s(memory, params), deadline_s(SupplyMemory(), params))
 
     def after(workload: Workload) -> ShapeStart:
         previous = before.get((workload.shape, workload.owner_generation))
@@ -135,7 +139,7 @@ def since(started: float | None, now: float) -> float:
     return now if started is None or started > now else started
 
 
-def _stability(memory: ScalingMemory, params: ScalingParams, ready: int, now: float) -> ScalingMemory:
+def _stability(memory: SupplyMemory, params: ScalingParams, ready: int, now: float) -> SupplyMemory:
     if memory.ready is None:  # assume that it was so for a window
         return replace(memory, ready=ready, stable_since=now - params.window_s, settled_ready=ready)
     if memory.ready != ready:
@@ -146,8 +150,8 @@ def _stability(memory: ScalingMemory, params: ScalingParams, ready: int, now: fl
 
 
 def _completeness(
-    memory: ScalingMemory, params: ScalingParams, held: int, existing: int, ready: int, now: float
-) -> ScalingMemory:
+    memory: SupplyMemory, params: ScalingParams, held: int, existing: int, ready: int, now: float
+) -> SupplyMemory:
     """Update the timers. A pod that is ready for a moment between two crashes does not end the wait."""
     if ready + memory.written_off < held:
         waiting = since(memory.incomplete_since, now) if existing >= held else now
@@ -161,7 +165,7 @@ def _completeness(
     )
 
 
-def _succeeded(memory: ScalingMemory) -> ScalingMemory:
+def _succeeded(memory: SupplyMemory) -> SupplyMemory:
     start_s = memory.start_s
     if memory.grown_at is not None and memory.complete_since is not None:
         measured = max(0.0, memory.complete_since - memory.grown_at)
@@ -169,7 +173,7 @@ def _succeeded(memory: ScalingMemory) -> ScalingMemory:
     return replace(memory, ordered_from=None, failed_orders=0, start_s=start_s)
 
 
-def _failed(memory: ScalingMemory, missing: int, now: float) -> ScalingMemory:
+def _failed(memory: SupplyMemory, missing: int, now: float) -> SupplyMemory:
     """Write off the missing replicas. An order of which some replicas became ready did not fail."""
     failed = memory.failed_orders
     if memory.ordered_from is not None:

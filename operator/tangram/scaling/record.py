@@ -16,7 +16,7 @@ from tangram.scaling.outlook.load_misses import MissedRequests
 from tangram.scaling.outlook.miss_curve import MOST_SPREAD
 from tangram.scaling.outlook.replica_capacity import CapacityCorrection
 from tangram.scaling.outlook.tenth_steps import nearest_step
-from tangram.scaling.state import ScalingMemory
+from tangram.scaling.state import CapacityMemory, EvidenceMemory, ScalingMemory, SupplyMemory
 
 # Field of `status.placement`, in milliseconds: not repeated in `status.scaling`.
 PREDICTED_TPOT = "predictedTPOTMilliseconds"
@@ -34,70 +34,76 @@ def record(memory: ScalingMemory) -> dict[str, Any]:
     """Return the block `status.scaling`; {} where nothing was learned. Decimals are strings, as in CRDs."""
     block: dict[str, Any] = {}
     for name, value in (
-        ("violatedRequestsPerSecond", memory.violated_rate),
-        ("violatedRunningRequests", memory.violated_load),
-        ("startSeconds", memory.start_s),
+        ("violatedRequestsPerSecond", memory.evidence.violated_rate),
+        ("violatedRunningRequests", memory.evidence.violated_load),
+        ("startSeconds", memory.supply.start_s),
     ):
         if value is not None:
             block[name] = _decimal(value)
-    step = nearest_step(memory.correction.trusted_share)
+    correction, missed = memory.capacity.correction, memory.capacity.missed
+    step = nearest_step(correction.trusted_share)
     if step != 1:  # coarse, because it moves a little each minute, and each change is a write
         block["trustedShare"] = _decimal(step, 2)
-    if memory.correction.load_spread:
-        block["loadSpread"] = f"{memory.correction.load_spread:.1f}"
+    if correction.load_spread:
+        block["loadSpread"] = f"{correction.load_spread:.1f}"
     if memory.provisioned is not None:  # in steps that last: see `outlook.load_steps`
         block["provisionedRequestsPerSecond"] = _decimal(memory.provisioned.requests_per_second)
         block["provisionedPromptTokens"] = _decimal(memory.provisioned.prompt_tokens)
         block["provisionedAnswerTokens"] = _decimal(memory.provisioned.answer_tokens)
         block["provisionedTrustedShare"] = _decimal(memory.provisioned.trusted_share)
-    unavoidable = memory.correction.unavoidable_share
+    unavoidable = correction.unavoidable_share
     if unavoidable >= _LEAST_UNAVOIDABLE:
         block["unavoidableShare"] = _decimal(nearest_step(unavoidable), 2)
-    if memory.missed.requests >= _RECORDED_REQUESTS:
-        missed = memory.missed.misses / memory.missed.requests
-        block["missedShare"] = _decimal(nearest_step(max(missed, _LEAST_MISSED)), 2)
-    if memory.ttft_reachable is not None:
-        block["ttftReachable"] = memory.ttft_reachable
-    if memory.tpot_reachable is not None:
-        block["tpotReachable"] = memory.tpot_reachable
-    if memory.written_off:
-        block["lateReplicas"] = memory.written_off
-    if memory.failed_orders:
-        block["failedOrders"] = memory.failed_orders
+    if missed.requests >= _RECORDED_REQUESTS:
+        share = missed.misses / missed.requests
+        block["missedShare"] = _decimal(nearest_step(max(share, _LEAST_MISSED)), 2)
+    if memory.evidence.ttft_reachable is not None:
+        block["ttftReachable"] = memory.evidence.ttft_reachable
+    if memory.evidence.tpot_reachable is not None:
+        block["tpotReachable"] = memory.evidence.tpot_reachable
+    if memory.supply.written_off:
+        block["lateReplicas"] = memory.supply.written_off
+    if memory.supply.failed_orders:
+        block["failedOrders"] = memory.supply.failed_orders
     return block | {"learnedUnder": memory.subject} if block else {}
 
 
 def recalled(block: Mapping[str, Any]) -> ScalingMemory:
     """Return the memory that `block` records. Never raises, whatever the block holds."""
-    memory = ScalingMemory(
+    supply = SupplyMemory(
         written_off=_count(block.get("lateReplicas")),
         failed_orders=_count(block.get("failedOrders")),
-        idle_tpot_ms=_positive(block.get(PREDICTED_TPOT), _MOST_SECONDS),
     )
+    evidence = EvidenceMemory(idle_tpot_ms=_positive(block.get(PREDICTED_TPOT), _MOST_SECONDS))
     subject = block.get("learnedUnder")
     if not isinstance(subject, str):  # it may have been learned under anything
-        return memory
+        return ScalingMemory(supply=supply, evidence=evidence)
+    return ScalingMemory(
+        subject=subject,
+        supply=replace(supply, start_s=_positive(block.get("startSeconds"), _MOST_SECONDS)),
+        evidence=replace(
+            evidence,
+            violated_rate=_positive(block.get("violatedRequestsPerSecond"), _MOST_LOAD),
+            violated_load=_positive(block.get("violatedRunningRequests"), _MOST_LOAD),
+            ttft_reachable=_flag(block.get("ttftReachable")),
+            tpot_reachable=_flag(block.get("tpotReachable")),
+        ),
+        capacity=_capacity(block),
+        provisioned=_provisioned(block),
+    )
+
+
+def _capacity(block: Mapping[str, Any]) -> CapacityMemory:
     correction = CapacityCorrection(
         max(_positive(block.get("trustedShare"), MOST_SHARE) or 1.0, LEAST_SHARE),
         round(min(_positive(block.get("loadSpread"), _MOST_RECORDED_SPREAD) or 0.0, MOST_SPREAD), 1),
         _positive(block.get("unavoidableShare"), 1.0) or 0.0,
     )
-    missed = _positive(block.get("missedShare"), 1.0)
-    return replace(
-        memory,
-        subject=subject,
-        violated_rate=_positive(block.get("violatedRequestsPerSecond"), _MOST_LOAD),
-        violated_load=_positive(block.get("violatedRunningRequests"), _MOST_LOAD),
-        start_s=_positive(block.get("startSeconds"), _MOST_SECONDS),
-        ttft_reachable=_flag(block.get("ttftReachable")),
-        tpot_reachable=_flag(block.get("tpotReachable")),
-        correction=correction,
-        prior=correction,
-        missed=MissedRequests()
-        if missed is None
-        else MissedRequests().counted(_RECORDED_REQUESTS, missed, _RECORDED_S),
-        provisioned=_provisioned(block),
-    )
+    share = _positive(block.get("missedShare"), 1.0)
+    missed = MissedRequests()
+    if share is not None:
+        missed = missed.counted(_RECORDED_REQUESTS, share, _RECORDED_S)
+    return CapacityMemory(correction, prior=correction, missed=missed)
 
 
 def _provisioned(block: Mapping[str, Any]) -> ProvisionedLoad | None:

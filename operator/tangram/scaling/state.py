@@ -44,16 +44,9 @@ class ScalingParams:
 
 
 @dataclass(frozen=True, slots=True)
-class ScalingMemory:
-    """What the law remembers of one LLMDeployment. Timers restart with the operator, so no replica is removed
-    for a window. What a violation or a late replica taught is recorded in the status (`record`).
-    """
+class SupplyMemory:
+    """Which of the ordered replicas became ready (`ordered_replicas`)."""
 
-    replicas: int | None = None  # last ordered
-    queued_since: float | None = None  # requests wait without a break since
-    spare_since: float | None = None  # fresh evidence without a break, that one replica less would do, since
-
-    # Supply: which of the ordered replicas became ready.
     grown_at: float | None = None  # last order of more replicas
     complete_since: float | None = None  # all expected replicas are ready since
     incomplete_since: float | None = None  # some are missing since, or were for less than a window
@@ -65,8 +58,11 @@ class ScalingMemory:
     failed_orders: int = 0  # orders in a row of which no replica became ready
     start_s: float | None = None  # measured time from an order to ready replicas, smoothed
 
-    # Load of one replica of the present shape under the present objectives.
-    subject: str = ""  # model and objectives of the following
+
+@dataclass(frozen=True, slots=True)
+class EvidenceMemory:
+    """What one replica of the present shape was seen to carry within the present objectives (`limits`)."""
+
     violated_rate: float | None = None  # requests per second per replica at which objectives were missed
     violated_load: float | None = None  # running requests per replica at which objectives were missed
     episode_ready: int = 0  # ready replicas during the present violation; 0: there is none
@@ -74,11 +70,15 @@ class ScalingMemory:
     episode_load: float = 0.0  # the most running requests per replica while it lasts
     ttft_reachable: bool | None = None  # measured: requests alone on a replica meet the TTFT objective
     idle_ttft_ms: float | None = None  # predicted at its percentile, for the present lengths
-    tpot_reachable: bool | None = None  # measured: a replica at low load meets the TPOT objective
+    tpot_reachable: bool | None = None  # measured: requests alone on a replica meet the TPOT objective
     idle_tpot_ms: float | None = None  # predicted by the capacity model for a nearly idle replica
 
-    # Feed-forward (`feed_forward`).
-    correction: CapacityCorrection = AS_PREDICTED  # of the predicted capacity
+
+@dataclass(frozen=True, slots=True)
+class CapacityMemory:
+    """The correction of the predicted capacity, and the misses behind it (`capacity_correction`)."""
+
+    correction: CapacityCorrection = AS_PREDICTED
     prior: CapacityCorrection = AS_PREDICTED  # as recorded, before any request of `load_misses`
     corrected_for: Objectives | None = None  # whose misses it explains
     corrected_at: float | None = None  # percentile in whose highest load `load_misses` has its loads
@@ -90,6 +90,22 @@ class ScalingMemory:
     serving: tuple[tuple[float, int], ...] = ()  # time and ready replicas of each round of the last minute
     is_queued: bool = False  # requests waited in a round since the last comparison
     compared_at: float | None = None  # when they were last compared with a reading
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingMemory:
+    """What the law remembers of one LLMDeployment. Timers restart with the operator, so no replica is removed
+    for a window. What a violation or a late replica taught is recorded in the status (`record`).
+    """
+
+    replicas: int | None = None  # last ordered
+    subject: str = ""  # model and objectives of `evidence` and `capacity`
+    supply: SupplyMemory = field(default_factory=SupplyMemory)
+    evidence: EvidenceMemory = field(default_factory=EvidenceMemory)
+    capacity: CapacityMemory = field(default_factory=CapacityMemory)
+
+    queued_since: float | None = None  # requests wait without a break since
+    spare_since: float | None = None  # fresh evidence without a break, that one replica less would do, since
     recommendations: Recommendations = ()
     # The load that the replicas are ordered for; None: not known. It holds for any shape.
     provisioned: ProvisionedLoad | None = None

@@ -24,7 +24,7 @@ from tangram.fleet import (
     WriteProblem,
 )
 from tangram.plan import plan, render_status
-from tangram.scaling import Sample, ScalingDecision, ScalingMemory, ScalingParams, classify
+from tangram.scaling import EvidenceMemory, Sample, ScalingDecision, ScalingMemory, ScalingParams, classify
 from tangram.scaling.outlook.forecast import Forecast
 from tangram.scaling.outlook.load_outlook import NeedLimit, ReplicaNeed, RunnerUp
 from tests.support.fleet import (
@@ -574,7 +574,7 @@ def test_why_no_replica_helps_is_shown_with_the_objective_that_is_missed(missed,
 
 def test_the_status_keeps_what_the_scaling_law_learned():
     m = intent(max_replicas=9)
-    learned = replace(scaled(), memory=ScalingMemory(subject="m", violated_rate=1.5))
+    learned = replace(scaled(), memory=ScalingMemory(subject="m", evidence=EvidenceMemory(violated_rate=1.5)))
 
     first = status_of(serving(m), m, scale=learned)
 

@@ -226,9 +226,9 @@ def _log_record(intent: Intent, signal: Signal | None, decision: ScalingDecision
             "expectedMissedShare": round(need.missed_share, 5),
             "errorBudget": round(need.error_budget, 5),
             "limit": need.limit,
-            "trustedShare": round(decision.memory.correction.trusted_share, 3),
-            "loadSpread": decision.memory.correction.load_spread,
-            "unavoidableShare": round(decision.memory.correction.unavoidable_share, 5),
+            "trustedShare": round(decision.memory.capacity.correction.trusted_share, 3),
+            "loadSpread": decision.memory.capacity.correction.load_spread,
+            "unavoidableShare": round(decision.memory.capacity.correction.unavoidable_share, 5),
         }
         if need.runner_up is not None:
             record |= {

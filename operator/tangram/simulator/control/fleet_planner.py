@@ -17,7 +17,7 @@ from tangram.fleet import (
     Workload,
 )
 from tangram.plan import plan
-from tangram.scaling import ScalingMemory, ScalingParams
+from tangram.scaling import ScalingParams, SupplyMemory
 from tangram.scaling.ordered_replicas import ShapeStart, observe_shapes, start_outcomes
 from tangram.simulator.cluster.cluster import SimulatedCluster
 from tangram.simulator.cluster.observed_fleet import START_OF_TRACE, DesiredReplicas, observed_fleet
@@ -89,7 +89,7 @@ class FleetPlanner:
             self.starts[uid] = (
                 observed[uid]
                 if uid in observed
-                else observe_shapes(before, own, ScalingMemory(), _PARAMS, now)
+                else observe_shapes(before, own, SupplyMemory(), _PARAMS, now)
             )
 
     def _with_start_outcomes(self, snapshot: FleetSnapshot) -> FleetSnapshot:
