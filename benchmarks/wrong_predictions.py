@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tangram.fleet import Objective
-from tangram.scaling import Sample, ScalingMemory, ScalingParams, classify
+from tangram.scaling import Sample, ScalingMemory, ScalingObservation, ScalingParams, classify
 from tangram.scaling.control import decide
 from tangram.scaling.outlook.load_history import LoadHistory
 from tangram.scaling.outlook.load_outlook import LoadOutlook
@@ -111,16 +111,17 @@ def served(service: Service, hours: int, seed: int) -> Outcome:
         reading = _reading(now, rate, 1 - min(max(chance.gauss(share, deviation), 0.0), 1.0))
         decision = decide(
             memory,
-            params=PARAMS,
-            intent=of,
-            current=ready,
-            ready=ready,
-            signal=classify(reading, "", ready=ready, params=PARAMS, now=float(now)),
-            now=float(now),
-            outlook=LoadOutlook(
-                LoadHistory(float(now - now % MINUTE_S), tuple(rates[-240:])),
-                service.predicted,
-                float(START_S),
+            PARAMS,
+            of,
+            ScalingObservation(
+                float(now),
+                ready,
+                classify(reading, "", ready=ready, params=PARAMS, now=float(now)),
+                outlook=LoadOutlook(
+                    LoadHistory(float(now - now % MINUTE_S), tuple(rates[-240:])),
+                    service.predicted,
+                    float(START_S),
+                ),
             ),
         )
         memory = decision.memory

@@ -7,10 +7,18 @@ the others wait; a token takes longer the more run beside it. `Prometheus` sees 
 import heapq
 import math
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
-from tangram.scaling import EvidenceMemory, Sample, ScalingMemory, ScalingParams, classify, decide
+from tangram.scaling import (
+    EvidenceMemory,
+    Sample,
+    ScalingMemory,
+    ScalingObservation,
+    ScalingParams,
+    classify,
+    decide,
+)
 from tangram.scaling.outlook.load_history import LoadHistory, extended
 from tangram.scaling.outlook.load_outlook import LoadOutlook
 from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
@@ -145,14 +153,10 @@ class Plant:
         sample = self.scrape()
         signal = classify(sample, "", ready=ready, params=self.params, now=self.now)
         decision = decide(
-            self.memory,
-            params=self.params,
-            intent=self.intent,
-            current=self.wanted,
-            ready=ready,
-            signal=signal,
-            now=self.now,
-            outlook=self.outlook(sample),
+            replace(self.memory, replicas=self.wanted),
+            self.params,
+            self.intent,
+            ScalingObservation(self.now, ready, signal, outlook=self.outlook(sample)),
         )
         self.memory = decision.memory
         self.carry_out(decision.replicas)

@@ -10,6 +10,7 @@ from tangram.scaling import (
     EvidenceMemory,
     Sample,
     ScalingMemory,
+    ScalingObservation,
     ScalingParams,
     SignalState,
     SupplyMemory,
@@ -75,13 +76,10 @@ class World:
         seen = None if blind else sample(self.now, self.ready, **load)
         signal = classify(seen, "", ready=self.ready, params=self.params, now=self.now)
         decision = decide(
-            self.memory,
-            params=self.params,
-            intent=self.intent,
-            current=self.replicas,
-            ready=self.ready,
-            signal=signal,
-            now=self.now,
+            replace(self.memory, replicas=self.replicas),
+            self.params,
+            self.intent,
+            ScalingObservation(self.now, self.ready, signal),
         )
         self.memory = decision.memory
         if decision.replicas > self.replicas:
@@ -185,7 +183,7 @@ def test_a_few_requests_that_miss_prove_nothing():
 
 
 def test_without_prometheus_the_number_is_held():
-    decision = decide(ScalingMemory(), params=PARAMS, intent=INTENT, current=3, ready=3, signal=None, now=5.0)
+    decision = decide(ScalingMemory(3), PARAMS, INTENT, ScalingObservation(5.0, 3))
 
     assert (decision.replicas, decision.reason) == (3, "NoMetrics")
 
@@ -314,12 +312,9 @@ def test_a_number_that_is_set_holds_at_once_whatever_is_measured(count, signal):
     seen["violated"] = lambda: classify(sample(900, 4, attainment=0.1), "", ready=4, params=PARAMS, now=900)
     decision = decide(
         ScalingMemory(replicas=4),
-        params=PARAMS,
-        intent=set_to(count),
-        current=4,
-        ready=4,
-        signal=seen[signal]() if signal else None,
-        now=900,
+        PARAMS,
+        set_to(count),
+        ScalingObservation(900, 4, seen[signal]() if signal else None),
     )
 
     assert (decision.replicas, decision.previous, decision.reason) == (count, 4, "ReplicasSet")
@@ -342,13 +337,11 @@ def test_what_was_learned_survives_a_number_that_is_set():
 
 
 def decide_held(memory, wanted):
-    return decide(memory, params=PARAMS, intent=wanted, current=4, ready=0, signal=None, now=900)
+    return decide(memory, PARAMS, wanted, ScalingObservation(900, 0))
 
 
 def test_after_a_restart_a_number_that_is_set_to_none_stays_none():
-    decision = decide(
-        ScalingMemory(), params=PARAMS, intent=set_to(0), current=0, ready=0, signal=None, now=0
-    )
+    decision = decide(ScalingMemory(), PARAMS, set_to(0), ScalingObservation(0, 0))
 
     assert (decision.replicas, decision.previous) == (0, 0)
 
@@ -358,7 +351,7 @@ def test_a_number_that_is_set_counts_as_no_failed_order():
     for step in range(400):
         now += 15
         wanted = set_to(3 if step < 200 else 8)
-        decision = decide(memory, params=PARAMS, intent=wanted, current=1, ready=1, signal=None, now=now)
+        decision = decide(memory, PARAMS, wanted, ScalingObservation(now, 1))
         memory = decision.memory
 
     assert memory.supply.failed_orders == 0

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tangram.fleet import Objective
-from tangram.scaling import Sample, ScalingMemory, ScalingParams, classify, decide
+from tangram.scaling import Sample, ScalingMemory, ScalingObservation, ScalingParams, classify, decide
 from tangram.scaling import feed_forward as law
 from tangram.scaling.outlook.forecast import Forecast
 from tangram.scaling.outlook.load_history import LoadHistory
@@ -59,9 +59,8 @@ def sample(per_second=5.0, attainment=0.99, waiting=0.0, before=None, **fields):
 def decided(memory, reading, *, ready, now=0.0, known=None, params=PARAMS, of=CHAT):
     signal = classify(replace(reading, at=now), "", ready=ready, params=params, now=now)
     known = known or outlook()
-    return decide(
-        memory, params=params, intent=of, current=ready, ready=ready, signal=signal, now=now, outlook=known
-    )
+    memory = memory if memory.replicas is not None else replace(memory, replicas=ready)
+    return decide(memory, params, of, ScalingObservation(now, ready, signal, outlook=known))
 
 
 def test_the_load_at_the_horizon_is_divided_by_what_one_replica_carries():

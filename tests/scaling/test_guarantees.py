@@ -12,6 +12,7 @@ from tangram.fleet import Objective
 from tangram.scaling import (
     Sample,
     ScalingMemory,
+    ScalingObservation,
     ScalingParams,
     SignalState,
     classify,
@@ -91,17 +92,8 @@ def play(history, known, of=CHAT, memory=None):
         held = memory.replicas if memory.replicas is not None else of.min_replicas
         ready = math.floor(share * held)
         signal = classify(last, "" if reading else "down", ready=ready, params=PARAMS, now=now)
-        decision = decide(
-            memory,
-            params=PARAMS,
-            intent=of,
-            current=held,
-            ready=ready,
-            signal=signal,
-            now=now,
-            existing=held,
-            outlook=known,
-        )
+        memory = memory if memory.replicas is not None else replace(memory, replicas=held)
+        decision = decide(memory, PARAMS, of, ScalingObservation(now, ready, signal, held, known))
         played.append((signal, ready, decision))
         memory = decision.memory
     return played

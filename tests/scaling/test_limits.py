@@ -11,6 +11,7 @@ from tangram.scaling import (
     EvidenceMemory,
     Sample,
     ScalingMemory,
+    ScalingObservation,
     ScalingParams,
     SupplyMemory,
     classify,
@@ -219,7 +220,7 @@ def test_what_was_learned_of_ttft_ends_with_the_shape_and_with_the_objectives():
     memory = ScalingMemory(2, "other objectives", supply, evidence)
     signal = classify(CALM, "", ready=2, params=PARAMS, now=9000.0)
 
-    decision = decide(memory, params=PARAMS, intent=CHAT, current=2, ready=2, signal=signal, now=9000.0)
+    decision = decide(memory, PARAMS, CHAT, ScalingObservation(9000.0, 2, signal))
 
     for forgotten in (forget_learned(memory), decision.memory):
         assert forgotten.evidence.ttft_reachable is not False

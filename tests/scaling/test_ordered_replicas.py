@@ -1,10 +1,13 @@
 """Replicas that do not come: one must not freeze growth, and many must not be ordered for nothing."""
 
+from dataclasses import replace
+
 import pytest
 
 from tangram.scaling import (
     Sample,
     ScalingMemory,
+    ScalingObservation,
     ScalingParams,
     SupplyMemory,
     classify,
@@ -35,14 +38,15 @@ class Fleet:
         ready = self.ready + (self.flapping if round(self.now / 15) % 4 == 0 else 0)
         seen = Sample(self.now, float(ready), 3.0, 0.0, **(MISSED | load))
         decision = decide(
-            self.memory,
-            params=PARAMS,
-            intent=INTENT,
-            current=self.wanted,
-            ready=ready,
-            signal=classify(seen, "", ready=ready, params=PARAMS, now=self.now),
-            now=self.now,
-            existing=min(self.wanted, self.room),
+            replace(self.memory, replicas=self.wanted),
+            PARAMS,
+            INTENT,
+            ScalingObservation(
+                self.now,
+                ready,
+                classify(seen, "", ready=ready, params=PARAMS, now=self.now),
+                existing=min(self.wanted, self.room),
+            ),
         )
         self.memory = decision.memory
         for _ in range(max(0, min(decision.replicas, self.room) - self.wanted)):

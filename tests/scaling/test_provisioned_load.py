@@ -11,6 +11,7 @@ from tangram.scaling import (
     CapacityMemory,
     Sample,
     ScalingMemory,
+    ScalingObservation,
     ScalingParams,
     classify,
     decide,
@@ -63,9 +64,8 @@ def decided(
     if replica_rate:
         past = LoadHistory(at, (rate,) * 240) if history is None else history
         known = LoadOutlook(past, knee(replica_rate), 60.0, mixture=mixture)
-    return decide(
-        memory, params=PARAMS, intent=of, current=ready, ready=ready, signal=signal, now=at, outlook=known
-    )
+    memory = memory if memory.replicas is not None else replace(memory, replicas=ready)
+    return decide(memory, PARAMS, of, ScalingObservation(at, ready, signal, outlook=known))
 
 
 def held(replicas, rate, **changes):
@@ -188,7 +188,7 @@ def test_bounds_and_a_number_from_outside_do_not_change_the_load(of):
 def test_without_fresh_metrics_the_load_is_the_last_one():
     memory = held(2, 3.0)
     signal = classify(None, "", ready=2, params=PARAMS, now=0.0)
-    decision = decide(memory, params=PARAMS, intent=CHAT, current=2, ready=2, signal=signal, now=0.0)
+    decision = decide(memory, PARAMS, CHAT, ScalingObservation(0.0, 2, signal))
 
     assert decision.provisioned == memory.provisioned
 

@@ -4,6 +4,7 @@ from tangram.scaling import queries
 from tangram.scaling.control import decide, forget_learned
 from tangram.scaling.fleet_answers import FleetAnswers
 from tangram.scaling.fleet_queries import FleetQuery, MetricsSubject, for_fleet, metrics_subject
+from tangram.scaling.params import ScalingParams
 from tangram.scaling.record import recalled, record
 from tangram.scaling.sample import RejectedSample, Sample, Window, sample_from
 from tangram.scaling.signal import Signal, SignalState, classify
@@ -12,7 +13,7 @@ from tangram.scaling.state import (
     EvidenceMemory,
     ScalingDecision,
     ScalingMemory,
-    ScalingParams,
+    ScalingObservation,
     SupplyMemory,
 )
 
@@ -26,6 +27,7 @@ __all__ = [
     "Sample",
     "ScalingDecision",
     "ScalingMemory",
+    "ScalingObservation",
     "ScalingParams",
     "Signal",
     "SignalState",

@@ -17,14 +17,15 @@ from tangram.scaling import ordered_replicas as supply
 from tangram.scaling.outlook import recommendations
 from tangram.scaling.outlook.load_outlook import LoadOutlook, ReplicaNeed
 from tangram.scaling.outlook.load_steps import provisioned_load, rate_step
+from tangram.scaling.params import ScalingParams
 from tangram.scaling.sample import Sample
-from tangram.scaling.signal import Signal, SignalState
+from tangram.scaling.signal import SignalState
 from tangram.scaling.state import (
     CapacityMemory,
     EvidenceMemory,
     ScalingDecision,
     ScalingMemory,
-    ScalingParams,
+    ScalingObservation,
     SupplyMemory,
 )
 
@@ -39,58 +40,35 @@ _NOT_FOR_LOAD = (OUT_OF_BOUNDS, REPLICAS_SET)  # orders that do not follow from 
 
 
 def decide(
-    memory: ScalingMemory,
-    *,
-    params: ScalingParams,
-    intent: Intent,
-    current: int,
-    ready: int,
-    signal: Signal | None,
-    now: float,
-    existing: int | None = None,
-    outlook: LoadOutlook | None = None,
-    idle_ttft_ms: float | None = None,
-    is_mixed: bool = False,
+    memory: ScalingMemory, params: ScalingParams, intent: Intent, seen: ScalingObservation
 ) -> ScalingDecision:
-    """Return the desired replicas of `intent` at `now`.
+    """Return the desired replicas of `intent`, beginning with its minimum while `memory` has no number.
 
-    `current` replicas exist; they count only while `memory` is empty. `ready` replicas serve. The Deployments
-    have `existing` replicas (None: all that were ordered); the others wait for devices. Without any metrics
-    `signal` is None and the number is held. While spec.replicas is set it is the number; the load that one
-    replica carries is learned meanwhile, too. Without an `outlook` replicas follow violations and queues.
-    `idle_ttft_ms` is predicted for the present lengths; None: as remembered. `is_mixed`: replicas of several
-    shapes are ready.
+    While spec.replicas is set it is the number; the load that one replica carries is learned meanwhile, too.
     """
-    held = memory.replicas if memory.replicas is not None else (current or intent.min_replicas)
-    memory = _for_subject(memory, intent)
-    if idle_ttft_ms is not None:
-        memory = replace(memory, evidence=replace(memory.evidence, idle_ttft_ms=idle_ttft_ms))
-    existing = held if existing is None else existing
-    supplied = supply.observe(memory.supply, params, held=held, existing=existing, ready=ready, now=now)
-    memory = replace(memory, supply=supplied)
-    memory = _remember(memory, params, intent, held, ready, signal, now, outlook, is_mixed=is_mixed)
-    need = _need(memory, params, intent, signal, now, outlook)
+    held = intent.min_replicas if memory.replicas is None else memory.replicas
+    memory = _remember(for_subject(memory, intent), params, intent, seen, held)
+    need = _need(memory, params, intent, seen)
     if need is not None:
         memory = replace(
             memory,
-            recommendations=recommendations.added(memory.recommendations, need.lasting, now),
-            rate_steps=recommendations.added(memory.rate_steps, rate_step(need.lasting_rate), now),
+            recommendations=recommendations.added(memory.recommendations, need.lasting, seen.at),
+            rate_steps=recommendations.added(memory.rate_steps, rate_step(need.lasting_rate), seen.at),
         )
-    inputs = ScalingInputs(memory, params, intent, held, ready, now, outlook, need)
+    inputs = ScalingInputs(memory, params, intent, held, seen, need)
     if intent.paused:
         return inputs.order(held, "Paused", "spec.paused is true")
     if intent.replicas is not None:
-        return _set_from_outside(inputs, intent.replicas, signal)
+        return _set_from_outside(inputs, intent.replicas)
     replicas = min(max(held, intent.min_replicas), intent.max_replicas)
     if replicas != held:
         bounds = f"{intent.min_replicas} to {intent.max_replicas}"
         return inputs.order(replicas, OUT_OF_BOUNDS, f"spec.scaling allows {bounds}")
-    if signal is None:
+    if seen.signal is None:
         return inputs.order(held, "NoMetrics", "no source of metrics is configured")
-    sample = signal.recent_sample
-    if sample is None:
-        return inputs.order(held, "Blind", f"held at {held}: {signal.message}")
-    return _grow(inputs, sample) or (_shrink(inputs) if need is None else _fall(inputs, need))
+    if seen.sample is None:
+        return inputs.order(held, "Blind", f"held at {held}: {seen.signal.message}")
+    return _grow(inputs, seen.sample) or (_shrink(inputs) if need is None else _fall(inputs, need))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +79,7 @@ class ScalingInputs:
     params: ScalingParams
     intent: Intent
     held: int  # desired replicas so far
-    ready: int
-    now: float
-    outlook: LoadOutlook | None = None
+    seen: ScalingObservation
     need: ReplicaNeed | None = None
     proven_step: int | None = None  # of the rate that misses or a queue prove; None: there are none
 
@@ -113,10 +89,10 @@ class ScalingInputs:
         if replicas > self.held or (replicas < self.held and self.need is None):
             memory = replace(memory, spare_since=None)
         if replicas > self.held and reason not in _NOT_FOR_LOAD:
-            ordered = supply.after_order(memory.supply, self.now)
+            ordered = supply.after_order(memory.supply, self.seen.at)
             memory = replace(memory, supply=ordered, queued_since=None)
         return ScalingDecision(
-            self.now,
+            self.seen.at,
             replicas,
             self.held,
             reason,
@@ -132,26 +108,26 @@ class ScalingInputs:
     @property
     def down_window_s(self) -> float:
         """Seconds of recommendations whose maximum bounds a removal."""
-        if self.outlook is None:
+        if self.seen.outlook is None:
             return self.params.down_after_s
-        return feed_forward.down_window_s(self.memory, self.params, self.outlook)
+        return feed_forward.down_window_s(self.memory, self.params, self.seen.outlook)
 
     @property
     def recommended(self) -> int | None:
         """What would be ordered if bounds and spec.replicas were not set; None without a forecast."""
         if self.need is None:
             return None
-        recent = recommendations.highest(self.memory.recommendations, self.now, self.down_window_s)
+        recent = recommendations.highest(self.memory.recommendations, self.seen.at, self.down_window_s)
         return max(self.need.replicas, min(self.held, self.need.replicas if recent is None else recent))
 
     def with_recommended(self, replicas: int) -> "ScalingInputs":
         """Return the inputs with `replicas` among the recommendations: a miss or a queue needs as many."""
-        recent = recommendations.added(self.memory.recommendations, replicas, self.now)
+        recent = recommendations.added(self.memory.recommendations, replicas, self.seen.at)
         memory = replace(self.memory, recommendations=recent)
         if self.need is None:
             return replace(self, memory=memory)
         step = rate_step(replicas * self.need.replica_rate)
-        memory = replace(memory, rate_steps=recommendations.added(memory.rate_steps, step, self.now))
+        memory = replace(memory, rate_steps=recommendations.added(memory.rate_steps, step, self.seen.at))
         return replace(self, memory=memory, proven_step=step)
 
     def _provisioned(self, replicas: int, reason: str) -> ProvisionedLoad | None:
@@ -159,16 +135,16 @@ class ScalingInputs:
         highest of the recent recommendations. Without a forecast it is known as long as the number stays.
         """
         before, need = self.memory.provisioned, self.need
-        if need is None or self.outlook is None or self.outlook.mixture is None:
+        if need is None or self.seen.outlook is None or self.seen.outlook.mixture is None:
             return before if replicas == self.held or reason in _NOT_FOR_LOAD else None
         step = rate_step(need.rate)
         step = step if self.proven_step is None else max(step, self.proven_step)
-        recent = recommendations.highest(self.memory.rate_steps, self.now, self.down_window_s)
+        recent = recommendations.highest(self.memory.rate_steps, self.seen.at, self.down_window_s)
         held = step if before is None else rate_step(before.requests_per_second)
         if step < held:
             step = min(held, max(step, held if recent is None else recent)) if self.may_fall else held
         step = min(step, rate_step(self.most_at_once * need.replica_rate))
-        return provisioned_load(before, step, self.outlook.mixture, need.trusted_share)
+        return provisioned_load(before, step, self.seen.outlook.mixture, need.trusted_share)
 
     @property
     def most_at_once(self) -> int:
@@ -179,16 +155,16 @@ class ScalingInputs:
     def may_fall(self) -> bool:
         """Whether readings have been FRESH without a break for the time that bounds a removal."""
         since = self.memory.spare_since
-        return since is not None and self.now - since >= self.down_window_s
+        return since is not None and self.seen.at - since >= self.down_window_s
 
     def _late(self) -> str:
-        missing = min(self.memory.supply.written_off, self.held - self.ready)
+        missing = min(self.memory.supply.written_off, self.held - self.seen.ready)
         if missing <= 0:
             return ""
         return f"{missing} of {self.held} replicas did not become ready in time and are not expected any more"
 
 
-def _for_subject(memory: ScalingMemory, intent: Intent) -> ScalingMemory:
+def for_subject(memory: ScalingMemory, intent: Intent) -> ScalingMemory:
     """Return `memory` without what was learned about another model or under other objectives."""
     subject = f"{intent.model_uri} {intent.max_running_requests} {_objectives(intent)}"
     if memory.subject in ("", subject):
@@ -214,60 +190,79 @@ def forget_learned(memory: ScalingMemory) -> ScalingMemory:
 
 
 def _remember(
-    memory: ScalingMemory,
-    params: ScalingParams,
-    intent: Intent,
-    held: int,
-    ready: int,
-    signal: Signal | None,
-    now: float,
-    outlook: LoadOutlook | None,
-    *,
-    is_mixed: bool,
+    memory: ScalingMemory, params: ScalingParams, intent: Intent, seen: ScalingObservation, held: int
 ) -> ScalingMemory:
-    """Update the timers. Any gap in the evidence restarts them."""
-    sample = signal.recent_sample if signal else None
-    if signal is None or sample is None:
-        return replace(
-            memory, queued_since=None, spare_since=None, supply=replace(memory.supply, stable_since=now)
-        )
-    if sample.requests is None:  # Prometheus has just started: wider windows are incomplete
-        memory = replace(memory, supply=replace(memory.supply, stable_since=now))
-    queued = _queue_is_long(sample, intent, ready)
-    memory = replace(memory, queued_since=supply.since(memory.queued_since, now) if queued else None)
+    """Return `memory` after an observation: supply, then evidence and capacity where the metrics show them.
+    Any gap in the evidence restarts the timers.
+    """
+    existing = held if seen.existing is None else seen.existing
+    supplied = supply.observe(
+        memory.supply, params, held=held, existing=existing, ready=seen.ready, now=seen.at
+    )
+    sample = seen.sample
+    if sample is None or sample.requests is None:  # None: Prometheus has just started: windows are incomplete
+        supplied = replace(supplied, stable_since=seen.at)
+    memory = replace(memory, supply=supplied)
+    if seen.signal is None or sample is None:
+        return replace(memory, queued_since=None, spare_since=None)
+    queued = _queue_is_long(sample, intent, seen.ready)
+    memory = replace(memory, queued_since=supply.since(memory.queued_since, seen.at) if queued else None)
+    is_fresh = seen.signal.state is SignalState.FRESH
     # A window of several shapes shows which share of all requests missed, not on which shape: it would teach
     # that the stronger shape carries less than it does, and that the weaker one carries more.
-    if not is_mixed:
-        learned = limits.learn(
+    if not seen.is_mixed:
+        memory = _with_evidence(memory, params, intent, seen, sample)
+        if is_fresh and seen.outlook is not None:
+            memory = _with_capacity(memory, params, intent, seen, sample, seen.outlook)
+    is_spare = is_fresh and (
+        seen.outlook is not None
+        or limits.would_carry(
             memory.evidence,
             params,
             intent,
-            sample=sample,
-            ready=ready,
-            queued=_queue_lasts(memory, params, now),
-            stable_s=supply.stable_s(memory.supply, now),
+            sample,
+            min(held - 1, max(1, seen.ready)),
+            light=seen.signal.light,
         )
-        memory = replace(memory, evidence=learned)
-    fresh = signal.state is SignalState.FRESH
-    if outlook is not None:
-        if fresh and not is_mixed:
-            corrected = capacity_correction.corrected(
-                memory.capacity,
-                params,
-                outlook,
-                sample,
-                feed_forward.lasting_rate(sample, params, outlook),
-                objectives=limits.forecast_objectives(memory.evidence, intent),
-                reachable=limits.reachable_objectives(memory.evidence, intent).objectives,
-                ready=ready,
-                now=now,
-            )
-            memory = replace(memory, capacity=corrected)
-        return replace(memory, spare_since=supply.since(memory.spare_since, now) if fresh else None)
-    spare = fresh and limits.would_carry(
-        memory.evidence, params, intent, sample, min(held - 1, max(1, ready)), light=signal.light
     )
-    return replace(memory, spare_since=supply.since(memory.spare_since, now) if spare else None)
+    return replace(memory, spare_since=supply.since(memory.spare_since, seen.at) if is_spare else None)
+
+
+def _with_evidence(
+    memory: ScalingMemory, params: ScalingParams, intent: Intent, seen: ScalingObservation, sample: Sample
+) -> ScalingMemory:
+    learned = limits.learn(
+        memory.evidence,
+        params,
+        intent,
+        sample=sample,
+        ready=seen.ready,
+        queued=_queue_lasts(memory, params, seen.at),
+        stable_s=supply.stable_s(memory.supply, seen.at),
+    )
+    return replace(memory, evidence=learned)
+
+
+def _with_capacity(
+    memory: ScalingMemory,
+    params: ScalingParams,
+    intent: Intent,
+    seen: ScalingObservation,
+    sample: Sample,
+    outlook: LoadOutlook,
+) -> ScalingMemory:
+    corrected = capacity_correction.corrected(
+        memory.capacity,
+        params,
+        outlook,
+        sample,
+        feed_forward.lasting_rate(sample, params, outlook),
+        objectives=limits.forecast_objectives(memory.evidence, intent),
+        reachable=limits.reachable_objectives(memory.evidence, intent).objectives,
+        ready=seen.ready,
+        now=seen.at,
+    )
+    return replace(memory, capacity=corrected)
 
 
 def _queue_is_long(sample: Sample, intent: Intent, ready: int) -> bool:
@@ -280,24 +275,18 @@ def _queue_lasts(memory: ScalingMemory, params: ScalingParams, now: float) -> bo
 
 
 def _need(
-    memory: ScalingMemory,
-    params: ScalingParams,
-    intent: Intent,
-    signal: Signal | None,
-    now: float,
-    outlook: LoadOutlook | None,
+    memory: ScalingMemory, params: ScalingParams, intent: Intent, seen: ScalingObservation
 ) -> ReplicaNeed | None:
-    sample = signal.recent_sample if signal else None
-    if outlook is None or sample is None:
+    if seen.outlook is None or seen.sample is None:
         return None
     queued = memory.queued_since is not None
-    return feed_forward.needed(memory, params, intent, outlook, sample, queued=queued, now=now)
+    return feed_forward.needed(memory, params, intent, seen.outlook, seen.sample, queued=queued, now=seen.at)
 
 
-def _set_from_outside(inputs: ScalingInputs, replicas: int, signal: Signal | None) -> ScalingDecision:
+def _set_from_outside(inputs: ScalingInputs, replicas: int) -> ScalingDecision:
     """Order the replicas of spec.replicas; recommend what misses or a queue would add to them, too."""
     decision = inputs.order(replicas, REPLICAS_SET, f"spec.replicas is {replicas}")
-    sample = signal.recent_sample if signal else None
+    sample = inputs.seen.sample
     free = replace(inputs.intent, replicas=None, max_replicas=feed_forward.MOST_REPLICAS)
     grown = None if sample is None else _grow(replace(inputs, held=replicas, intent=free), sample)
     if grown is None:
@@ -309,11 +298,11 @@ def _set_from_outside(inputs: ScalingInputs, replicas: int, signal: Signal | Non
 def _grow(inputs: ScalingInputs, sample: Sample) -> ScalingDecision | None:
     """Order more replicas, or return None."""
     memory, params, intent, held = inputs.memory, inputs.params, inputs.intent, inputs.held
-    windows = evidence.usable(sample, params.window_s, supply.stable_s(memory.supply, inputs.now))
+    windows = evidence.usable(sample, params.window_s, supply.stable_s(memory.supply, inputs.seen.at))
     reachable = limits.reachable_objectives(memory.evidence, intent)
     chance = evidence.CHANCE if inputs.need is None else _CHANCE_BESIDE_FORECAST
     missed = evidence.proven_violations(reachable, windows, params.min_samples, chance)
-    queued = _queue_lasts(memory, params, inputs.now)
+    queued = _queue_lasts(memory, params, inputs.seen.at)
     forecast = 0 if inputs.need is None else inputs.need.replicas + memory.supply.written_off
     if not missed and not queued and forecast <= held:
         return None
@@ -331,13 +320,13 @@ def _grow(inputs: ScalingInputs, sample: Sample) -> ScalingDecision | None:
         return inputs.order(held, NOT_STARTING, text, text)
     # An order by a forecast is to serve the queue within a minute of its replicas.
     queue_shows = queued and inputs.need is None
-    if not _last_order_shows(memory.supply, params, inputs.now, queued=queue_shows):
+    if not _last_order_shows(memory.supply, params, inputs.seen.at, queued=queue_shows):
         # An order is on its way: only a forecast that has risen by more than one replica adds to it.
         if forecast <= held + 1:
             return inputs.order(held, "WaitingForReplicas", f"{cause}; the last step has yet to take effect")
         least = forecast
     elif missed or queued:
-        needed = _needed(sample, inputs.ready) if queued and not memory.supply.failed_orders else 0
+        needed = _needed(sample, inputs.seen.ready) if queued and not memory.supply.failed_orders else 0
         least = max(held + 1, needed, forecast)
     else:
         least = forecast
@@ -372,7 +361,7 @@ def _shrink(inputs: ScalingInputs) -> ScalingDecision:
     held, since = inputs.held, inputs.memory.spare_since
     if since is None or held <= inputs.intent.min_replicas:
         return inputs.order(held, "Steady", f"{held} is right")
-    if inputs.now - since < inputs.params.down_after_s:
+    if inputs.seen.at - since < inputs.params.down_after_s:
         return inputs.order(held, "Steady", f"{held - 1} may do; watching")
     return inputs.order(held - 1, "LoadFell", f"{held - 1} would have done: {held} -> {held - 1}")
 

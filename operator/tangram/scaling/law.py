@@ -13,7 +13,7 @@ from functools import partial
 from tangram.fleet import Decision, Intent, Shape, Workload
 from tangram.scaling import ordered_replicas as supply
 from tangram.scaling.capacity_correction import interrupted
-from tangram.scaling.control import decide, forget_learned
+from tangram.scaling.control import decide, for_subject, forget_learned
 from tangram.scaling.feed_forward import arrival_rate, bins_of_requests
 from tangram.scaling.limits import forecast_objectives, ttft_unreachable
 from tangram.scaling.ordered_replicas import ShapeStart
@@ -21,9 +21,10 @@ from tangram.scaling.outlook.load_history import LoadHistory, extended, merged
 from tangram.scaling.outlook.load_outlook import LoadOutlook
 from tangram.scaling.outlook.mixture import STATED_S, Mixture
 from tangram.scaling.outlook.replica_capacity import CapacityCorrection, ReplicaCapacity
+from tangram.scaling.params import ScalingParams
 from tangram.scaling.sample import Sample
 from tangram.scaling.signal import Signal
-from tangram.scaling.state import EvidenceMemory, ScalingDecision, ScalingMemory, ScalingParams
+from tangram.scaling.state import EvidenceMemory, ScalingDecision, ScalingMemory, ScalingObservation
 
 CapacityOf = Callable[[float, float], ReplicaCapacity | None]
 """Takes mean tokens of prompts and of answers; returns what one replica carries of them, None: unknown."""
@@ -79,20 +80,16 @@ class Law:
             state = self._with_loads(state, observation, sample)
         state = _with_variants(state, observation)
         capacity = None if sample is None else _capacity(state, observation, observation.capacity_of)
-        idle_ttft_ms = None if capacity is None else _idle_ttft_ms(capacity, observation.intent)
-        decision = decide(
-            state.memory,
-            params=self.params,
-            intent=observation.intent,
-            current=observation.current,
-            ready=observation.ready,
-            signal=observation.signal,
-            now=observation.at,
-            existing=observation.existing,
-            outlook=_outlook(state, observation, capacity, idle_ttft_ms),
-            idle_ttft_ms=idle_ttft_ms,
-            is_mixed=state.is_mixed,
+        memory = _before_decision(state.memory, observation, capacity)
+        seen = ScalingObservation(
+            observation.at,
+            observation.ready,
+            observation.signal,
+            observation.existing,
+            _outlook(replace(state, memory=memory), observation, capacity),
+            state.is_mixed,
         )
+        decision = decide(memory, self.params, observation.intent, seen)
         starts = supply.observe_shapes(
             state.starts, observation.workloads, decision.memory.supply, self.params, observation.at
         )
@@ -188,18 +185,26 @@ def _idle_ttft_ms(capacity: ReplicaCapacity, intent: Intent) -> float | None:
     return None if intent.ttft is None else capacity.idle_ttft_ms(intent.ttft.percentile)
 
 
+def _before_decision(
+    memory: ScalingMemory, observation: LawObservation, capacity: ReplicaCapacity | None
+) -> ScalingMemory:
+    """Return `memory` with the replicas to begin with, and with what is predicted for the present lengths."""
+    memory = for_subject(memory, observation.intent)
+    if memory.replicas is None and observation.current:
+        memory = replace(memory, replicas=observation.current)
+    idle_ttft_ms = None if capacity is None else _idle_ttft_ms(capacity, observation.intent)
+    if idle_ttft_ms is None:
+        return memory
+    return replace(memory, evidence=replace(memory.evidence, idle_ttft_ms=idle_ttft_ms))
+
+
 def _outlook(
-    state: LawState,
-    observation: LawObservation,
-    capacity: ReplicaCapacity | None,
-    idle_ttft_ms: float | None,
+    state: LawState, observation: LawObservation, capacity: ReplicaCapacity | None
 ) -> LoadOutlook | None:
     """Return what is known beside the reading; None where no load is predicted to meet the objectives that
     the forecast is about.
     """
     intent, evidence = observation.intent, state.memory.evidence
-    if idle_ttft_ms is not None:
-        evidence = replace(evidence, idle_ttft_ms=idle_ttft_ms)
     objectives = forecast_objectives(evidence, intent)
     if capacity is not None and objectives.ttft != intent.ttft:
         capacity = capacity.without_ttft
