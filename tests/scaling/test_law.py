@@ -12,7 +12,7 @@ from tangram.scaling.law import Law, LawObservation, LawState
 from tangram.scaling.outlook.load_history import MOST_BINS, LoadHistory
 from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
 from tangram.scaling.sample import Window
-from tests.support.fleet import intent, shape
+from tests.support.fleet import intent, shape, workload
 
 BEFORE = LawState()
 PARAMS = ScalingParams(window_s=60.0, scrape_interval_s=15.0, up_after_s=30.0, down_after_s=300.0)
@@ -81,6 +81,16 @@ def test_without_an_arrival_counter_first_tokens_stand_in():
     state, _ = after(replace(sample(630.0), arrived=None, requests=300.0))
 
     assert state.history.rates == (5.0,)
+
+
+@pytest.mark.parametrize(("message", "late"), [("", 0), ("a container crashes", 3)])
+def test_replicas_are_not_late_before_the_budget_of_their_startup_probes(message, late):
+    starting = replace(workload(CHAT, shape(), 4), start_budget_s=7200, message=message)
+    readings = [sample(15.0 * step) for step in range(1, 100)]
+
+    state, _ = after(*readings, ready=1, workloads=(starting,))
+
+    assert state.memory.supply.written_off == late
 
 
 def test_longer_requests_need_more_replicas():

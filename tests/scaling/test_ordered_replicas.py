@@ -25,8 +25,8 @@ MISSED = {"ttft_attainment": 0.4, "running": 8.0, "running_mean": 8.0, "requests
 class Fleet:
     """Replicas of which the test says which start: `starts(number)` for the n-th that is ordered."""
 
-    def __init__(self, starts, replicas=2, start_s=45.0, room=99, **memory):
-        self.starts, self.start_s, self.room = starts, start_s, room
+    def __init__(self, starts, replicas=2, start_s=45.0, room=99, start_budget_s=0.0, **memory):
+        self.starts, self.start_s, self.room, self.start_budget_s = starts, start_s, room, start_budget_s
         self.memory, self.now = ScalingMemory(supply=SupplyMemory(**memory)), 1000.0
         self.wanted, self.ready, self.ordered, self.coming = replicas, replicas, 0, []
         self.flapping = 0  # ready in every fourth tick
@@ -46,6 +46,7 @@ class Fleet:
                 ready,
                 classify(seen, "", ready=ready, params=PARAMS, now=self.now),
                 existing=min(self.wanted, self.room),
+                start_budget_s=self.start_budget_s,
             ),
         )
         self.memory = decision.memory
@@ -110,6 +111,16 @@ def test_replicas_that_wait_for_room_are_not_late():
 
     assert decisions[-1].replicas == 3
     assert fleet.memory.supply.written_off == 0
+
+
+def test_replicas_of_a_runtime_that_starts_slowly_are_not_late_before_its_budget():
+    """They are late after three minutes otherwise, and others are ordered beside them."""
+    slow, usual = (Fleet(lambda _number: True, start_s=1500.0, start_budget_s=s) for s in (1800.0, 0.0))
+
+    slow.run(90), usual.run(90)  # of 15 s
+
+    assert slow.memory.supply.written_off == 0 < usual.memory.supply.written_off
+    assert slow.wanted == 3 < usual.wanted
 
 
 def test_what_came_back_counts_again():

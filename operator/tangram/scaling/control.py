@@ -197,7 +197,13 @@ def _remember(
     """
     existing = held if seen.existing is None else seen.existing
     supplied = supply.observe(
-        memory.supply, params, held=held, existing=existing, ready=seen.ready, now=seen.at
+        memory.supply,
+        params,
+        held=held,
+        existing=existing,
+        ready=seen.ready,
+        now=seen.at,
+        start_budget_s=seen.start_budget_s,
     )
     sample = seen.sample
     if sample is None or sample.requests is None:  # None: Prometheus has just started: windows are incomplete

@@ -88,6 +88,7 @@ class Law:
             observation.existing,
             _outlook(replace(state, memory=memory), observation, capacity),
             state.is_mixed,
+            max((w.start_budget_s for w in observation.workloads if not w.message), default=0),
         )
         decision = decide(memory, self.params, observation.intent, seen)
         starts = supply.observe_shapes(

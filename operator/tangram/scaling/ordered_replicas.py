@@ -35,12 +35,19 @@ class ShapeStart:
 
 
 def observe(
-    memory: SupplyMemory, params: ScalingParams, *, held: int, existing: int, ready: int, now: float
+    memory: SupplyMemory,
+    params: ScalingParams,
+    *,
+    held: int,
+    existing: int,
+    ready: int,
+    now: float,
+    start_budget_s: float = 0.0,
 ) -> SupplyMemory:
     """Return `memory` after `ready` of the `held` ordered replicas were observed.
 
     `existing` is how many replicas the Deployments have: those that wait for devices, or fetch their
-    checkpoint, are not late.
+    checkpoint, are not late. None is late sooner than `start_budget_s` after its order.
     """
     memory = _stability(memory, params, ready, now)
     settled = memory.settled_ready
@@ -54,7 +61,8 @@ def observe(
     memory = _completeness(memory, params, held, existing, ready, now)
     if memory.incomplete_since is None and memory.ordered_from is not None:
         return _succeeded(memory)
-    if is_late(memory, params, now) and ready + memory.written_off < held:
+    expected_s = max(deadline_s(memory, params), start_budget_s)
+    if is_late(memory, expected_s, now) and ready + memory.written_off < held:
         return _failed(memory, held - ready, now)
     return memory
 
@@ -70,10 +78,10 @@ def stable_s(memory: SupplyMemory, now: float) -> float:
     return 0.0 if memory.stable_since is None else now - memory.stable_since
 
 
-def is_late(memory: SupplyMemory, params: ScalingParams, now: float) -> bool:
-    """Return whether replicas are missing for longer than the deadline."""
+def is_late(memory: SupplyMemory, expected_s: float, now: float) -> bool:
+    """Return whether replicas are missing for longer than they are expected to."""
     since = memory.incomplete_since
-    return since is not None and now - since >= deadline_s(memory, params)
+    return since is not None and now - since >= expected_s
 
 
 def nothing_starts(memory: SupplyMemory) -> bool:

@@ -90,6 +90,7 @@ class ScalingObservation:
     existing: int | None = None  # replicas of the Deployments, which may wait for devices; None: all ordered
     outlook: LoadOutlook | None = None  # None: replicas follow violations and queues
     is_mixed: bool = False  # replicas of several shapes are ready
+    start_budget_s: float = 0.0  # that the startup probes of its pods allow, where none of them fails
 
     @property
     def sample(self) -> Sample | None:
