@@ -83,14 +83,14 @@ def test_without_an_arrival_counter_first_tokens_stand_in():
     assert state.history.rates == (5.0,)
 
 
-@pytest.mark.parametrize(("message", "late"), [("", 0), ("a container crashes", 3)])
-def test_replicas_are_not_late_before_the_budget_of_their_startup_probes(message, late):
+@pytest.mark.parametrize(("message", "is_late"), [("", False), ("a container crashes", True)])
+def test_replicas_are_not_late_before_the_budget_of_their_startup_probes(message, is_late):
     starting = replace(workload(CHAT, shape(), 4), start_budget_s=7200, message=message)
     readings = [sample(15.0 * step) for step in range(1, 100)]
 
     state, _ = after(*readings, ready=1, workloads=(starting,))
 
-    assert state.memory.supply.written_off == late
+    assert (state.memory.supply.written_off > 0) is is_late
 
 
 def test_longer_requests_need_more_replicas():
