@@ -1,10 +1,9 @@
 """From Prometheus samples to a number of replicas. Pure: the shell queries Prometheus and passes `now`."""
 
 from tangram.scaling import queries
-from tangram.scaling.control import decide, forget_learned
+from tangram.scaling.control import ScalingObservation, decide, forget_learned
 from tangram.scaling.fleet_answers import FleetAnswers
 from tangram.scaling.fleet_queries import FleetQuery, MetricsSubject, for_fleet, metrics_subject
-from tangram.scaling.params import ScalingParams
 from tangram.scaling.record import recalled, record
 from tangram.scaling.sample import RejectedSample, Sample, Window, sample_from
 from tangram.scaling.signal import Signal, SignalState, classify
@@ -13,7 +12,7 @@ from tangram.scaling.state import (
     EvidenceMemory,
     ScalingDecision,
     ScalingMemory,
-    ScalingObservation,
+    ScalingParams,
     SupplyMemory,
 )
 

@@ -22,9 +22,8 @@ from tangram.scaling.outlook.load_misses import LoadMisses, MissedRequests
 from tangram.scaling.outlook.load_outlook import LoadOutlook
 from tangram.scaling.outlook.miss_curve import MOST_SPREAD
 from tangram.scaling.outlook.replica_capacity import AS_PREDICTED, CapacityCorrection, ReplicaCapacity
-from tangram.scaling.params import ScalingParams
 from tangram.scaling.sample import Sample, Window
-from tangram.scaling.state import CapacityMemory
+from tangram.scaling.state import CapacityMemory, ScalingParams
 
 LEAST_SHARE, MOST_SHARE = 1e-4, 2.0
 _EVERY_S = 60.0

@@ -17,15 +17,14 @@ from tangram.scaling import ordered_replicas as supply
 from tangram.scaling.outlook import recommendations
 from tangram.scaling.outlook.load_outlook import LoadOutlook, ReplicaNeed
 from tangram.scaling.outlook.load_steps import provisioned_load, rate_step
-from tangram.scaling.params import ScalingParams
 from tangram.scaling.sample import Sample
-from tangram.scaling.signal import SignalState
+from tangram.scaling.signal import Signal, SignalState
 from tangram.scaling.state import (
     CapacityMemory,
     EvidenceMemory,
     ScalingDecision,
     ScalingMemory,
-    ScalingObservation,
+    ScalingParams,
     SupplyMemory,
 )
 
@@ -39,23 +38,41 @@ OUT_OF_BOUNDS, REPLICAS_SET = "OutOfBounds", "ReplicasSet"
 _NOT_FOR_LOAD = (OUT_OF_BOUNDS, REPLICAS_SET)  # orders that do not follow from the load
 
 
+@dataclass(frozen=True, slots=True)
+class ScalingObservation:
+    """What a decision rests on beside the memory: one LLMDeployment at one instant."""
+
+    at: float
+    ready: int  # replicas that serve
+    signal: Signal | None = None  # None: no source of metrics is configured
+    existing: int | None = None  # replicas of the Deployments, which may wait for devices; None: all ordered
+    outlook: LoadOutlook | None = None  # None: replicas follow violations and queues
+    is_mixed: bool = False  # replicas of several shapes are ready
+    start_budget_s: float = 0.0  # that the startup probes of its pods allow, where none of them fails
+
+    @property
+    def sample(self) -> Sample | None:
+        """The last reading, unless it is too old."""
+        return self.signal.recent_sample if self.signal else None
+
+
 def decide(
-    memory: ScalingMemory, params: ScalingParams, intent: Intent, seen: ScalingObservation
+    memory: ScalingMemory, params: ScalingParams, intent: Intent, observation: ScalingObservation
 ) -> ScalingDecision:
     """Return the desired replicas of `intent`, beginning with its minimum while `memory` has no number.
 
     While spec.replicas is set it is the number; the load that one replica carries is learned meanwhile, too.
     """
     held = intent.min_replicas if memory.replicas is None else memory.replicas
-    memory = _remember(for_subject(memory, intent), params, intent, seen, held)
-    need = _need(memory, params, intent, seen)
+    memory = _remember(for_subject(memory, intent), params, intent, observation, held)
+    need = _need(memory, params, intent, observation)
     if need is not None:
         memory = replace(
             memory,
-            recommendations=recommendations.added(memory.recommendations, need.lasting, seen.at),
-            rate_steps=recommendations.added(memory.rate_steps, rate_step(need.lasting_rate), seen.at),
+            recommendations=recommendations.added(memory.recommendations, need.lasting, observation.at),
+            rate_steps=recommendations.added(memory.rate_steps, rate_step(need.lasting_rate), observation.at),
         )
-    inputs = ScalingInputs(memory, params, intent, held, seen, need)
+    inputs = ScalingInputs(memory, params, intent, held, observation, need)
     if intent.paused:
         return inputs.order(held, "Paused", "spec.paused is true")
     if intent.replicas is not None:
@@ -64,11 +81,11 @@ def decide(
     if replicas != held:
         bounds = f"{intent.min_replicas} to {intent.max_replicas}"
         return inputs.order(replicas, OUT_OF_BOUNDS, f"spec.scaling allows {bounds}")
-    if seen.signal is None:
+    if observation.signal is None:
         return inputs.order(held, "NoMetrics", "no source of metrics is configured")
-    if seen.sample is None:
-        return inputs.order(held, "Blind", f"held at {held}: {seen.signal.message}")
-    return _grow(inputs, seen.sample) or (_shrink(inputs) if need is None else _fall(inputs, need))
+    if observation.sample is None:
+        return inputs.order(held, "Blind", f"held at {held}: {observation.signal.message}")
+    return _grow(inputs, observation.sample) or (_shrink(inputs) if need is None else _fall(inputs, need))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +96,7 @@ class ScalingInputs:
     params: ScalingParams
     intent: Intent
     held: int  # desired replicas so far
-    seen: ScalingObservation
+    observation: ScalingObservation
     need: ReplicaNeed | None = None
     proven_step: int | None = None  # of the rate that misses or a queue prove; None: there are none
 
@@ -89,10 +106,10 @@ class ScalingInputs:
         if replicas > self.held or (replicas < self.held and self.need is None):
             memory = replace(memory, spare_since=None)
         if replicas > self.held and reason not in _NOT_FOR_LOAD:
-            ordered = supply.after_order(memory.supply, self.seen.at)
-            memory = replace(memory, supply=ordered, queued_since=None)
+            order = supply.after_order(memory.supply, self.observation.at)
+            memory = replace(memory, supply=order, queued_since=None)
         return ScalingDecision(
-            self.seen.at,
+            self.observation.at,
             replicas,
             self.held,
             reason,
@@ -108,26 +125,28 @@ class ScalingInputs:
     @property
     def down_window_s(self) -> float:
         """Seconds of recommendations whose maximum bounds a removal."""
-        if self.seen.outlook is None:
+        if self.observation.outlook is None:
             return self.params.down_after_s
-        return feed_forward.down_window_s(self.memory, self.params, self.seen.outlook)
+        return feed_forward.down_window_s(self.memory, self.params, self.observation.outlook)
 
     @property
     def recommended(self) -> int | None:
         """What would be ordered if bounds and spec.replicas were not set; None without a forecast."""
         if self.need is None:
             return None
-        recent = recommendations.highest(self.memory.recommendations, self.seen.at, self.down_window_s)
+        recent = recommendations.highest(self.memory.recommendations, self.observation.at, self.down_window_s)
         return max(self.need.replicas, min(self.held, self.need.replicas if recent is None else recent))
 
     def with_recommended(self, replicas: int) -> "ScalingInputs":
         """Return the inputs with `replicas` among the recommendations: a miss or a queue needs as many."""
-        recent = recommendations.added(self.memory.recommendations, replicas, self.seen.at)
+        recent = recommendations.added(self.memory.recommendations, replicas, self.observation.at)
         memory = replace(self.memory, recommendations=recent)
         if self.need is None:
             return replace(self, memory=memory)
         step = rate_step(replicas * self.need.replica_rate)
-        memory = replace(memory, rate_steps=recommendations.added(memory.rate_steps, step, self.seen.at))
+        memory = replace(
+            memory, rate_steps=recommendations.added(memory.rate_steps, step, self.observation.at)
+        )
         return replace(self, memory=memory, proven_step=step)
 
     def _provisioned(self, replicas: int, reason: str) -> ProvisionedLoad | None:
@@ -135,16 +154,16 @@ class ScalingInputs:
         highest of the recent recommendations. Without a forecast it is known as long as the number stays.
         """
         before, need = self.memory.provisioned, self.need
-        if need is None or self.seen.outlook is None or self.seen.outlook.mixture is None:
+        if need is None or self.observation.outlook is None or self.observation.outlook.mixture is None:
             return before if replicas == self.held or reason in _NOT_FOR_LOAD else None
         step = rate_step(need.rate)
         step = step if self.proven_step is None else max(step, self.proven_step)
-        recent = recommendations.highest(self.memory.rate_steps, self.seen.at, self.down_window_s)
+        recent = recommendations.highest(self.memory.rate_steps, self.observation.at, self.down_window_s)
         held = step if before is None else rate_step(before.requests_per_second)
         if step < held:
             step = min(held, max(step, held if recent is None else recent)) if self.may_fall else held
         step = min(step, rate_step(self.most_at_once * need.replica_rate))
-        return provisioned_load(before, step, self.seen.outlook.mixture, need.trusted_share)
+        return provisioned_load(before, step, self.observation.outlook.mixture, need.trusted_share)
 
     @property
     def most_at_once(self) -> int:
@@ -155,10 +174,10 @@ class ScalingInputs:
     def may_fall(self) -> bool:
         """Whether readings have been FRESH without a break for the time that bounds a removal."""
         since = self.memory.spare_since
-        return since is not None and self.seen.at - since >= self.down_window_s
+        return since is not None and self.observation.at - since >= self.down_window_s
 
     def _late(self) -> str:
-        missing = min(self.memory.supply.written_off, self.held - self.seen.ready)
+        missing = min(self.memory.supply.written_off, self.held - self.observation.ready)
         if missing <= 0:
             return ""
         return f"{missing} of {self.held} replicas did not become ready in time and are not expected any more"
@@ -190,74 +209,80 @@ def forget_learned(memory: ScalingMemory) -> ScalingMemory:
 
 
 def _remember(
-    memory: ScalingMemory, params: ScalingParams, intent: Intent, seen: ScalingObservation, held: int
+    memory: ScalingMemory, params: ScalingParams, intent: Intent, observation: ScalingObservation, held: int
 ) -> ScalingMemory:
     """Return `memory` after an observation: supply, then evidence and capacity where the metrics show them.
     Any gap in the evidence restarts the timers.
     """
-    existing = held if seen.existing is None else seen.existing
-    supplied = supply.observe(
+    existing = held if observation.existing is None else observation.existing
+    supply_memory = supply.observe(
         memory.supply,
         params,
         held=held,
         existing=existing,
-        ready=seen.ready,
-        now=seen.at,
-        start_budget_s=seen.start_budget_s,
+        ready=observation.ready,
+        now=observation.at,
+        start_budget_s=observation.start_budget_s,
     )
-    sample = seen.sample
+    sample = observation.sample
     if sample is None or sample.requests is None:  # None: Prometheus has just started: windows are incomplete
-        supplied = replace(supplied, stable_since=seen.at)
-    memory = replace(memory, supply=supplied)
-    if seen.signal is None or sample is None:
+        supply_memory = replace(supply_memory, stable_since=observation.at)
+    memory = replace(memory, supply=supply_memory)
+    if observation.signal is None or sample is None:
         return replace(memory, queued_since=None, spare_since=None)
-    queued = _queue_is_long(sample, intent, seen.ready)
-    memory = replace(memory, queued_since=supply.since(memory.queued_since, seen.at) if queued else None)
-    is_fresh = seen.signal.state is SignalState.FRESH
+    queued = _queue_is_long(sample, intent, observation.ready)
+    memory = replace(
+        memory, queued_since=supply.since(memory.queued_since, observation.at) if queued else None
+    )
+    is_fresh = observation.signal.state is SignalState.FRESH
     # A window of several shapes shows which share of all requests missed, not on which shape: it would teach
     # that the stronger shape carries less than it does, and that the weaker one carries more.
-    if not seen.is_mixed:
-        memory = _with_evidence(memory, params, intent, seen, sample)
-        if is_fresh and seen.outlook is not None:
-            memory = _with_capacity(memory, params, intent, seen, sample, seen.outlook)
+    if not observation.is_mixed:
+        memory = _with_evidence(memory, params, intent, observation, sample)
+        if is_fresh and observation.outlook is not None:
+            memory = _with_capacity(memory, params, intent, observation, sample, observation.outlook)
     is_spare = is_fresh and (
-        seen.outlook is not None
+        observation.outlook is not None
         or limits.would_carry(
             memory.evidence,
             params,
             intent,
             sample,
-            min(held - 1, max(1, seen.ready)),
-            light=seen.signal.light,
+            min(held - 1, max(1, observation.ready)),
+            light=observation.signal.light,
         )
     )
-    return replace(memory, spare_since=supply.since(memory.spare_since, seen.at) if is_spare else None)
+    return replace(memory, spare_since=supply.since(memory.spare_since, observation.at) if is_spare else None)
 
 
 def _with_evidence(
-    memory: ScalingMemory, params: ScalingParams, intent: Intent, seen: ScalingObservation, sample: Sample
+    memory: ScalingMemory,
+    params: ScalingParams,
+    intent: Intent,
+    observation: ScalingObservation,
+    sample: Sample,
 ) -> ScalingMemory:
-    learned = limits.learn(
+    evidence_memory = limits.learn(
         memory.evidence,
         params,
         intent,
         sample=sample,
-        ready=seen.ready,
-        queued=_queue_lasts(memory, params, seen.at),
-        stable_s=supply.stable_s(memory.supply, seen.at),
+        ready=observation.ready,
+        queued=_queue_lasts(memory, params, observation.at),
+        stable_s=supply.stable_s(memory.supply, observation.at),
     )
-    return replace(memory, evidence=learned)
+    return replace(memory, evidence=evidence_memory)
 
 
 def _with_capacity(
     memory: ScalingMemory,
     params: ScalingParams,
     intent: Intent,
-    seen: ScalingObservation,
+    observation: ScalingObservation,
     sample: Sample,
     outlook: LoadOutlook,
 ) -> ScalingMemory:
-    corrected = capacity_correction.corrected(
+    capacity_memory = capacity_correction.corrected(
         memory.capacity,
         params,
         outlook,
@@ -265,10 +290,10 @@ def _with_capacity(
         feed_forward.lasting_rate(sample, params, outlook),
         objectives=limits.forecast_objectives(memory.evidence, intent),
         reachable=limits.reachable_objectives(memory.evidence, intent).objectives,
-        ready=seen.ready,
-        now=seen.at,
+        ready=observation.ready,
+        now=observation.at,
     )
-    return replace(memory, capacity=corrected)
+    return replace(memory, capacity=capacity_memory)
 
 
 def _queue_is_long(sample: Sample, intent: Intent, ready: int) -> bool:
@@ -281,18 +306,20 @@ def _queue_lasts(memory: ScalingMemory, params: ScalingParams, now: float) -> bo
 
 
 def _need(
-    memory: ScalingMemory, params: ScalingParams, intent: Intent, seen: ScalingObservation
+    memory: ScalingMemory, params: ScalingParams, intent: Intent, observation: ScalingObservation
 ) -> ReplicaNeed | None:
-    if seen.outlook is None or seen.sample is None:
+    if observation.outlook is None or observation.sample is None:
         return None
     queued = memory.queued_since is not None
-    return feed_forward.needed(memory, params, intent, seen.outlook, seen.sample, queued=queued, now=seen.at)
+    return feed_forward.needed(
+        memory, params, intent, observation.outlook, observation.sample, queued=queued, now=observation.at
+    )
 
 
 def _set_from_outside(inputs: ScalingInputs, replicas: int) -> ScalingDecision:
     """Order the replicas of spec.replicas; recommend what misses or a queue would add to them, too."""
     decision = inputs.order(replicas, REPLICAS_SET, f"spec.replicas is {replicas}")
-    sample = inputs.seen.sample
+    sample = inputs.observation.sample
     free = replace(inputs.intent, replicas=None, max_replicas=feed_forward.MOST_REPLICAS)
     grown = None if sample is None else _grow(replace(inputs, held=replicas, intent=free), sample)
     if grown is None:
@@ -304,11 +331,11 @@ def _set_from_outside(inputs: ScalingInputs, replicas: int) -> ScalingDecision:
 def _grow(inputs: ScalingInputs, sample: Sample) -> ScalingDecision | None:
     """Order more replicas, or return None."""
     memory, params, intent, held = inputs.memory, inputs.params, inputs.intent, inputs.held
-    windows = evidence.usable(sample, params.window_s, supply.stable_s(memory.supply, inputs.seen.at))
+    windows = evidence.usable(sample, params.window_s, supply.stable_s(memory.supply, inputs.observation.at))
     reachable = limits.reachable_objectives(memory.evidence, intent)
     chance = evidence.CHANCE if inputs.need is None else _CHANCE_BESIDE_FORECAST
     missed = evidence.proven_violations(reachable, windows, params.min_samples, chance)
-    queued = _queue_lasts(memory, params, inputs.seen.at)
+    queued = _queue_lasts(memory, params, inputs.observation.at)
     forecast = 0 if inputs.need is None else inputs.need.replicas + memory.supply.written_off
     if not missed and not queued and forecast <= held:
         return None
@@ -326,13 +353,15 @@ def _grow(inputs: ScalingInputs, sample: Sample) -> ScalingDecision | None:
         return inputs.order(held, NOT_STARTING, text, text)
     # An order by a forecast is to serve the queue within a minute of its replicas.
     queue_shows = queued and inputs.need is None
-    if not _last_order_shows(memory.supply, params, inputs.seen.at, queued=queue_shows):
+    if not _last_order_shows(memory.supply, params, inputs.observation.at, queued=queue_shows):
         # An order is on its way: only a forecast that has risen by more than one replica adds to it.
         if forecast <= held + 1:
             return inputs.order(held, "WaitingForReplicas", f"{cause}; the last step has yet to take effect")
         least = forecast
     elif missed or queued:
-        needed = _needed(sample, inputs.seen.ready) if queued and not memory.supply.failed_orders else 0
+        needed = (
+            _needed(sample, inputs.observation.ready) if queued and not memory.supply.failed_orders else 0
+        )
         least = max(held + 1, needed, forecast)
     else:
         least = forecast
@@ -367,7 +396,7 @@ def _shrink(inputs: ScalingInputs) -> ScalingDecision:
     held, since = inputs.held, inputs.memory.spare_since
     if since is None or held <= inputs.intent.min_replicas:
         return inputs.order(held, "Steady", f"{held} is right")
-    if inputs.seen.at - since < inputs.params.down_after_s:
+    if inputs.observation.at - since < inputs.params.down_after_s:
         return inputs.order(held, "Steady", f"{held - 1} may do; watching")
     return inputs.order(held - 1, "LoadFell", f"{held - 1} would have done: {held} -> {held - 1}")
 

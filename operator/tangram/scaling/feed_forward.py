@@ -15,9 +15,8 @@ from tangram.scaling.outlook.load_history import STEP_S, averaged
 from tangram.scaling.outlook.load_misses import MissedRequests
 from tangram.scaling.outlook.load_outlook import LoadOutlook, NeedLimit, ReplicaNeed, RunnerUp
 from tangram.scaling.outlook.replica_capacity import ReplicaCapacity
-from tangram.scaling.params import ScalingParams
 from tangram.scaling.sample import Sample
-from tangram.scaling.state import ScalingMemory
+from tangram.scaling.state import ScalingMemory, ScalingParams
 
 MOST_REPLICAS = 10_000  # that are ever recommended
 MOST_AVERAGED = 30  # bins of the load that are averaged

@@ -13,7 +13,7 @@ from functools import partial
 from tangram.fleet import Decision, Intent, Shape, Workload
 from tangram.scaling import ordered_replicas as supply
 from tangram.scaling.capacity_correction import interrupted
-from tangram.scaling.control import decide, for_subject, forget_learned
+from tangram.scaling.control import ScalingObservation, decide, for_subject, forget_learned
 from tangram.scaling.feed_forward import arrival_rate, bins_of_requests
 from tangram.scaling.limits import forecast_objectives, ttft_unreachable
 from tangram.scaling.ordered_replicas import ShapeStart
@@ -21,10 +21,14 @@ from tangram.scaling.outlook.load_history import LoadHistory, extended, merged
 from tangram.scaling.outlook.load_outlook import LoadOutlook
 from tangram.scaling.outlook.mixture import STATED_S, Mixture
 from tangram.scaling.outlook.replica_capacity import CapacityCorrection, ReplicaCapacity
-from tangram.scaling.params import ScalingParams
 from tangram.scaling.sample import Sample
 from tangram.scaling.signal import Signal
-from tangram.scaling.state import EvidenceMemory, ScalingDecision, ScalingMemory, ScalingObservation
+from tangram.scaling.state import (
+    EvidenceMemory,
+    ScalingDecision,
+    ScalingMemory,
+    ScalingParams,
+)
 
 CapacityOf = Callable[[float, float], ReplicaCapacity | None]
 """Takes mean tokens of prompts and of answers; returns what one replica carries of them, None: unknown."""
@@ -81,7 +85,7 @@ class Law:
         state = _with_variants(state, observation)
         capacity = None if sample is None else _capacity(state, observation, observation.capacity_of)
         memory = _before_decision(state.memory, observation, capacity)
-        seen = ScalingObservation(
+        instant = ScalingObservation(
             observation.at,
             observation.ready,
             observation.signal,
@@ -90,7 +94,7 @@ class Law:
             state.is_mixed,
             max((w.start_budget_s for w in observation.workloads if not w.message), default=0),
         )
-        decision = decide(memory, self.params, observation.intent, seen)
+        decision = decide(memory, self.params, observation.intent, instant)
         starts = supply.observe_shapes(
             state.starts, observation.workloads, decision.memory.supply, self.params, observation.at
         )

@@ -12,9 +12,8 @@ from dataclasses import replace
 from tangram.fleet import Intent, Objectives
 from tangram.scaling import objective_evidence as evidence
 from tangram.scaling import queries
-from tangram.scaling.params import ScalingParams
 from tangram.scaling.sample import Sample, Window
-from tangram.scaling.state import EvidenceMemory
+from tangram.scaling.state import EvidenceMemory, ScalingParams
 
 # Smaller relative changes are ignored: what is learned is recorded in the status.
 _MIN_CHANGE = 0.1

@@ -170,17 +170,17 @@ def _missed_alone(
     objective: Objective,
     windows: Iterable[tuple[Window, float | None]],
     min_samples: int,
-    alone: Callable[[float], float],
+    least_share: Callable[[float], float],
 ) -> bool:
-    """Return whether a window but the first, or else that one, proves it: with its attainment, where `alone`
-    is the least share of the requests that are alone, of the mean number that run.
+    """Return whether a window but the first, or else that one, proves it: with its attainment, where
+    `least_share` of the requests are alone, by the mean number that run.
     """
     first, *wider = windows
     for window, attainment in wider or [first]:
         requests = math.floor(window.requests or 0.0)
         if requests < min_samples or attainment is None or window.running_mean is None:
             continue
-        expected = objective.percentile / 100 * alone(window.running_mean)
+        expected = objective.percentile / 100 * least_share(window.running_mean)
         if attainment < expected and requests * divergence(attainment, expected) >= math.log(1 / CHANCE):
             return True
     return False

@@ -14,8 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tangram.fleet import Shape, StartOutcome, Workload
-from tangram.scaling.params import ScalingParams
-from tangram.scaling.state import SupplyMemory
+from tangram.scaling.state import ScalingParams, SupplyMemory
 
 _LATE_AFTER_STARTS = 3  # deadline, in measured start times
 _LATEST_S = 3600.0

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tangram.scaling.params import ScalingParams
 from tangram.scaling.sample import Sample
+from tangram.scaling.state import ScalingParams
 
 # A scrape that fails or comes late is nothing special; three in a row are.
 _STALE_AFTER_SCRAPES = 3
