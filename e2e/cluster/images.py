@@ -31,7 +31,7 @@ PASSED_ON = (
     *("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST"),
     *("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INSECURE_HOST"),
     *("KERNEL_ARCHITECTURES", "KERNEL_MODELS", "KERNEL_FORMATS"),
-    *("AGENT_IMAGE", "ENGINE_IMAGE", "STEP_PACE_MS"),
+    *("AGENT_IMAGE", "ENGINE_IMAGE", "OPERATOR_IMAGE", "STEP_PACE_MS"),
 )
 # What the demo and the tests compile into the engine image: no GPU is there to run it.
 FEW_KERNELS = {"KERNEL_ARCHITECTURES": "90", "KERNEL_MODELS": "Qwen3-0.6B", "KERNEL_FORMATS": "bf16"}
@@ -60,6 +60,7 @@ RECIPES = {
         Recipe("silicon", "tangram-silicon", "e2e/images/Dockerfile"),
         Recipe("agent-of-simulated-driver", "tangram-agent-simulated", "e2e/images/Dockerfile"),
         Recipe("paced-engine", "tangram-engine-paced", "e2e/images/Dockerfile"),
+        Recipe("runtime-stand-in", "tangram-runtime-stand-in", "e2e/images/Dockerfile"),
         Recipe("prometheus", "tangram-prometheus", "e2e/images/Dockerfile"),
     )
 }

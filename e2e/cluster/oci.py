@@ -85,14 +85,22 @@ class LayoutImage:
     archive: bytes
 
 
-def find_in_layout(layout: Path, reference: str) -> LayoutImage:
-    """The image that ``index.json`` lists under ``reference``; KeyError when there is none."""
+def digest_in_layout(layout: Path, reference: str) -> str:
+    """The digest of the image that ``index.json`` lists under ``reference``; KeyError when there is none."""
+    return str(_entry(layout, reference)["digest"])
+
+
+def _entry(layout: Path, reference: str) -> dict[str, Any]:
     index = json.loads((layout / "index.json").read_bytes())
     for entry in reversed(index["manifests"]):
         if entry.get("annotations", {}).get(REFERENCE) == reference:
-            break
-    else:
-        raise KeyError(reference)
+            return dict(entry)
+    raise KeyError(reference)
+
+
+def find_in_layout(layout: Path, reference: str) -> LayoutImage:
+    """The image that ``index.json`` lists under ``reference``; KeyError when there is none."""
+    entry = _entry(layout, reference)
 
     def blob(digest: str) -> bytes:
         return (layout / "blobs/sha256" / digest.removeprefix("sha256:")).read_bytes()

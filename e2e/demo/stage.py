@@ -26,10 +26,12 @@ _ENGINE = (
     *("Dockerfile", "requirements", "engine/tangram_engine", "engine/tangram_http", "models/tangram-tiny"),
     "operator/tangram/catalog/models.yaml",
 )
+_OPERATOR = ("Dockerfile", "requirements", "operator/tangram", "engine/tangram_http")
 SOURCES = {
     "engine": _ENGINE,
     "paced-engine": (*_ENGINE, "e2e/images", "e2e/paced_engine"),
-    "operator": ("Dockerfile", "requirements", "operator/tangram", "engine/tangram_http"),
+    "operator": _OPERATOR,
+    "runtime-stand-in": (*_OPERATOR, "e2e/images", "e2e/runtimes"),
     "silicon": ("e2e/images", "requirements", "e2e/silicon", "operator/tangram/catalog"),
     "prometheus": ("e2e/images",),
     "agent": _AGENT,
@@ -131,6 +133,8 @@ class Stage:
             return images.FEW_KERNELS
         if target == "paced-engine":
             return {"ENGINE_IMAGE": self.references["engine"], "STEP_PACE_MS": self.step_pace_ms}
+        if target == "runtime-stand-in":
+            return {"OPERATOR_IMAGE": self.references["operator"]}
         return {"AGENT_IMAGE": self.references["agent"]} if target == "agent-of-simulated-driver" else {}
 
     def _tag(self, target: str) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from e2e.runtimes.stand_in import _NAMES
 from tangram.fleet import MetricsDialect
 from tangram.runtimes.flag_tables import flag_table
 from tangram.scaling.queries import (
@@ -24,7 +25,6 @@ from tangram.scaling.scrapes.page_layout import READ_BY_OPERATOR
 from tangram.shell.measure.scraped_page import PageParser, PageProblem, PodPages, wanted_lines
 from tests.runtimes.test_runtime_life import rendered
 from tests.runtimes.test_runtime_pods import options
-from tests.support.runtime_stand_in import _NAMES
 
 FOLDER = Path(__file__).parents[1] / "data" / "runtimes"
 VLLM = json.loads((FOLDER / "vllm-0.32.0.json").read_text())

@@ -46,10 +46,11 @@ async def running(name, port, words=None, load_s=0.2):
         **given,
         "STAND_IN_LOAD_S": str(load_s),
         "STAND_IN_TOKEN_S": str(TOKEN_S),
+        "STAND_IN_HOST": "127.0.0.1",
         "STAND_IN_PORT": str(port),
     }
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.support.runtime_stand_in", name, *args),
+        *(sys.executable, "-m", "e2e.runtimes.stand_in", name, *args),
         env=environment,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -86,12 +87,12 @@ async def ready(session, port, probe):
 async def streamed(session, port, tokens, *, stream=True):
     """Return whether a stream came whole."""
     body = {"max_tokens": tokens, "stream": stream}
-    async with session.post(f"http://127.0.0.1:{port}/v1/completions", json=body) as response:
+    async with session.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=body) as response:
         if response.status != 200:
             return False
         try:
             answer = await response.read()
-            return answer.endswith(b"data: [DONE]\n\n") and answer.count(b"data: token") == tokens
+            return answer.endswith(b"data: [DONE]\n\n") and answer.count(b"token ") == tokens
         except aiohttp.ClientError:
             return False
 

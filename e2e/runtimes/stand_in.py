@@ -1,4 +1,4 @@
-"""A process that behaves like an engine: `python -m tests.support.runtime_stand_in KIND WORD...`.
+"""A process that behaves like an engine: `python -m e2e.runtimes.stand_in KIND WORD...`.
 
 It reads the command line as the engine does (an unknown flag ends it with status 2), starts in phases,
 streams tokens, shows its load in the names of the engine, and ends by SIGTERM as the engine does:
@@ -8,7 +8,8 @@ streams tokens, shows its load in the names of the engine, and ends by SIGTERM a
 - SGLang answers its health route with 503, and ends once nothing runs.
 - NIM is vLLM behind /v1, with its flags in NIM_PASSTHROUGH_ARGS; its live route answers while it loads.
 
-STAND_IN_LOAD_S, STAND_IN_TOKEN_S and STAND_IN_PORT change times and the port, for tests on one machine.
+Requests beyond the engine's limit wait. STAND_IN_LOAD_S and STAND_IN_TOKEN_S change times, STAND_IN_HOST and
+STAND_IN_PORT the address, for tests on one machine.
 """
 
 import asyncio
@@ -82,12 +83,14 @@ class StandIn:
     ready: bool = False
     draining: bool = False
     running: int = 0
+    waiting: int = 0
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 
     def __post_init__(self) -> None:
         self.dialect = "sglang" if self.kind == "sglang" else "vllm"
         self.model = self._model()
+        self.slots = asyncio.Semaphore(self._most_running())
         names, ttft, itl = _NAMES[self.dialect], *self._edges()
         # The scheduler and the front end label their metrics differently.
         self.gauge_labels, self.labels = self._labels()
@@ -108,6 +111,10 @@ class StandIn:
     def _model(self) -> str:
         served = self.options.get("--served-model-name") or [os.environ.get("NIM_SERVED_MODEL_NAME", "")]
         return served[0]
+
+    def _most_running(self) -> int:
+        flag = "--max-running-requests" if self.dialect == "sglang" else "--max-num-seqs"
+        return int(self.options[flag][0])
 
     def _edges(self) -> tuple[list[float], list[float]]:
         if self.dialect == "sglang":
@@ -150,7 +157,8 @@ class StandIn:
 
     async def metrics(self, _request: web.Request) -> web.Response:
         """Show the metrics page."""
-        self.gauges["running"].labels(**self.gauge_labels).set(self.running)
+        for key, count in (("running", self.running), ("waiting", self.waiting)):
+            self.gauges[key].labels(**self.gauge_labels).set(count)
         return web.Response(body=generate_latest(self.registry), content_type="text/plain")
 
     async def version(self, _request: web.Request) -> web.Response:
@@ -162,21 +170,39 @@ class StandIn:
         """Stream as many tokens as the request asks for."""
         body = await request.json()
         stream, tokens = bool(body.get("stream", True)), int(body["max_tokens"])
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
+        arrived_s = asyncio.get_running_loop().time()
+        self.waiting += 1
+        try:
+            await self.slots.acquire()
+        finally:
+            self.waiting -= 1
         self.running += 1
         try:
-            for number in range(tokens):
-                await asyncio.sleep(self.token_s)
-                self.observe("itl" if number else "ttft", self.token_s, stream=stream)
-                await response.write(b"data: token\n\n")
-            self.observe("tpot", self.token_s, stream=stream)
-            self.observe("prompt", 8, stream=stream)
-            self.observe("answer", tokens, stream=stream)
-            await response.write(b"data: [DONE]\n\n")
+            return await self._answer(request, tokens, arrived_s, stream=stream)
         finally:
             self.running -= 1
+            self.slots.release()
+
+    async def _answer(
+        self, request: web.Request, tokens: int, arrived_s: float, *, stream: bool
+    ) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for number in range(tokens):
+            await asyncio.sleep(self.token_s)
+            waited_s = self.token_s if number else asyncio.get_running_loop().time() - arrived_s
+            self.observe("itl" if number else "ttft", waited_s, stream=stream)
+            await response.write(self._event(number == tokens - 1))
+        self.observe("tpot", self.token_s, stream=stream)
+        self.observe("prompt", 8, stream=stream)
+        self.observe("answer", tokens, stream=stream)
+        await response.write(b"data: [DONE]\n\n")
         return response
+
+    def _event(self, is_last: bool) -> bytes:
+        choice = {"index": 0, "delta": {"content": "token "}, "finish_reason": "length" if is_last else None}
+        chunk = {"id": "1", "object": "chat.completion.chunk", "created": 0, "model": self.model}
+        return b"data: " + json.dumps({**chunk, "choices": [choice]}).encode() + b"\n\n"
 
     def routes(self) -> Iterator[web.RouteDef]:
         """Yield the routes, which NIM has behind /v1."""
@@ -187,11 +213,11 @@ class StandIn:
             yield web.get(live, self.live)
         yield web.get(metrics, self.metrics)
         yield web.get("/v1/version" if self.kind == "nim" else "/version", self.version)
-        yield web.post("/v1/completions", self.complete)
+        yield web.post("/v1/chat/completions", self.complete)
 
     # -- life
 
-    async def serve(self, port: int) -> None:
+    async def serve(self, host: str, port: int) -> None:
         """Load, serve, and end by SIGTERM."""
         application = web.Application()
         application.add_routes(list(self.routes()))
@@ -199,7 +225,7 @@ class StandIn:
         await runner.setup()
         if self.kind == "vllm":  # its port opens once the model is loaded
             await asyncio.sleep(self.load_s)
-        await web.TCPSite(runner, "127.0.0.1", port).start()
+        await web.TCPSite(runner, host, port).start()
         if self.kind != "vllm":
             await asyncio.sleep(self.load_s)
         self.ready = True
@@ -227,8 +253,17 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(f"{error}\n")
         return USAGE_ERROR
     times = (float(os.environ.get(f"STAND_IN_{name}_S", "0.01")) for name in ("LOAD", "TOKEN"))
-    asyncio.run(StandIn(kind, options, *times).serve(int(os.environ["STAND_IN_PORT"])))
+    host, port = (os.environ.get(f"STAND_IN_{name}") for name in ("HOST", "PORT"))
+    port = port or options.get("--port", [os.environ.get("NIM_SERVER_PORT", "8000")])[0]
+    asyncio.run(served(kind, options, *times, host or "0.0.0.0", int(port)))
     return 0
+
+
+async def served(
+    kind: str, options: dict[str, list[str]], load_s: float, token_s: float, host: str, port: int
+) -> None:
+    """Serve until SIGTERM."""
+    await StandIn(kind, options, load_s, token_s).serve(host, port)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""The module that the image of SGLang starts."""
