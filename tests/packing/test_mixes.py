@@ -13,7 +13,6 @@ from tangram.packing.column_generation.master import Master
 from tangram.packing.model.build import build
 from tangram.packing.model.gpu_classes import gpu_classes
 from tangram.packing.model.prepare import by_owner, prepared_fleet
-from tangram.packing.problem.prepared import MONEY
 from tangram.packing.problem.result import Stage, Unmet
 from tangram.packing.search.mix_search import MixSearch
 from tangram.packing.search.shortlist import Shortlist
@@ -98,11 +97,10 @@ def best_of_all_mixes(problem):
     fleet = prepared_fleet(problem)
     grouped = gpu_classes(fleet, by_owner(fleet))
     run = Run(build(fleet, fleet.demands, grouped), SolverTime(SolveLimits(), total_s=200))
-    for priority in sorted(run.model.unmet, reverse=True):
-        assert run.minimise(
-            f"unmet[{priority}]", run.model.unmet[priority], 720_720, 0.4, run.model.drained.get(priority)
-        )
-    assert run.minimise("dollars", run.model.dollars, MONEY, 0.9)
+    objective = run.model.objective
+    for priority in sorted(objective.unmet, reverse=True):
+        assert run.minimise(objective.mix_stage(priority), 0.4)
+    assert run.minimise(objective.mix_stage(None), 0.9)
     assert all(stage.proved for stage in run.stages)
     return run.stages
 
@@ -241,7 +239,7 @@ def test_dollars_are_those_of_the_incumbent_where_the_master_finds_none(monkeypa
 
     def fails(self, goal, *more):
         found = minimise(self, goal, *more)
-        return replace(found, feasible=False) if goal is self._model.dollars else found
+        return replace(found, feasible=False) if goal is self._model.objective.dollars else found
 
     monkeypatch.setattr(StageSolver, "is_small", False)
     monkeypatch.setattr(MixSearch, "_serve_all", lambda _: False)

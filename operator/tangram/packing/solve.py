@@ -1,10 +1,8 @@
 """Pack a fleet: one mix of replicas per demand, least cost, in lexicographic stages. Deterministic.
 
-Stages: unmet demand by priority, then the fewest running replicas that stop; dollars (GPUs in use and new
-nodes over the horizon, and moves: the hysteresis); the share of GPUs that replicas take up; disruption
-(replicas moved, GPUs re-cut); stranded compute; headroom. Mixes are chosen in the first three. In the others
-they are settled, which makes GPUs of owners that keep everything interchangeable: the model shrinks, and its
-answer is exact for these mixes.
+`model.objective` has the stages. Mixes are chosen in the first three: unmet demand, dollars, share. In the
+others they are settled, which makes GPUs of owners that keep everything interchangeable. The model shrinks,
+and its answer is exact for these mixes.
 """
 
 from collections import Counter
@@ -15,8 +13,7 @@ from tangram.packing.column_generation.master import Master
 from tangram.packing.model.build import build
 from tangram.packing.model.gpu_classes import PreparedFleet, finest_classes, gpu_classes
 from tangram.packing.model.prepare import by_fate, by_owner, by_shape, prepared_fleet
-from tangram.packing.model.variables import Model, Terms
-from tangram.packing.problem.prepared import MONEY
+from tangram.packing.model.variables import Model
 from tangram.packing.problem.result import Packing, Stage
 from tangram.packing.problem.statement import Problem
 from tangram.packing.problem.validate import validate
@@ -154,14 +151,12 @@ def _choose(fleet: PreparedFleet, solver_time: SolverTime, most: int) -> tuple[R
 
 
 def _share(run: Run, variables: int) -> None:
+    share = run.model.objective.share_stage(run.model.taken.values())
     # Not worth it where dollars may be left, nor on a large fleet, where nothing idles.
     if run.time.is_large(variables) or not (run.whole or run.complete):
-        run.note("share", run.model.share, MONEY, 0.0)
+        run.note(share)
     else:
-        replicas = Terms()  # at equal share few large ones rather than many small ones
-        for count in run.model.taken.values():
-            replicas.extend(count)
-        run.minimise("share", run.model.share, MONEY, 0.3, replicas)
+        run.minimise(share, 0.3)
 
 
 def _fix(run: Run) -> None:
@@ -188,14 +183,14 @@ def _settle(fleet: PreparedFleet, first: Run, solver_time: SolverTime) -> Run | 
     grouped, _ = finest_classes(fleet, by_cost, alike, _MOST_SETTLED)
     model = build(fleet, settled, grouped)
     if solver_time.is_large(len(model.cp.proto.variables)):
-        bounded = Master(model).minimise(model.dollars, 0, solver_time.late)
+        bounded = Master(model).minimise(model.objective.dollars, 0, solver_time.late)
         if bounded.feasible:
             shortlist = Shortlist(fleet, bounded, TUNING)
             few = shortlist.targets(model, first.carried(model), TUNING.settled_class_targets)
             model = build(fleet, settled, few)
     run = Run(model, solver_time)
     run.start_from(first)
-    if not run.minimise("dollars", run.model.dollars, MONEY, 0.5):
+    if not run.minimise(run.model.objective.mix_stage(None), 0.5):
         return None
     _tidy(run, fleet)
     return run
@@ -203,16 +198,12 @@ def _settle(fleet: PreparedFleet, first: Run, solver_time: SolverTime) -> Run | 
 
 def _tidy(run: Run, fleet: PreparedFleet) -> None:
     """Least moves, then least re-cuts, then least stranded, then most headroom."""
-    problem = fleet.problem
-    new = sum(pool.max_nodes * pool.node_size for pool in problem.growable)
-    disruption = Terms()
-    disruption.extend(run.model.moves, 1 + len(problem.gpus) + new)
-    disruption.extend(run.model.recut)
+    objective = run.model.objective
     large = run.time.is_large(len(run.model.cp.proto.variables))
-    run.minimise("disruption", disruption, 1, 0.03 if large else 0.15)  # 1,000 GPUs: the same in a third
+    run.minimise(objective.disruption_stage, 0.03 if large else 0.15)  # 1,000 GPUs: the same in a third
     if run.late:  # the model is too large for the time that is left
-        run.note("stranded", run.model.stranded, 1, 0.0)
+        run.note(objective.stranded_stage)
     else:
-        run.minimise("stranded", run.model.stranded, 1, 0.15)
-    if problem.headroom:
-        run.minimise("headroom", run.model.headroom, 1, 0.3)
+        run.minimise(objective.stranded_stage, 0.15)
+    if fleet.problem.headroom:
+        run.minimise(objective.headroom_stage, 0.3)

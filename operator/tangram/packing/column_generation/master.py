@@ -17,7 +17,8 @@ from itertools import accumulate
 from tangram.packing.column_generation.demand_pricer import DemandPricer
 from tangram.packing.column_generation.label_search import PricingEffort
 from tangram.packing.column_generation.linear_program import Column, Optimum, Program, Row, rows_of
-from tangram.packing.model.variables import Model, Terms
+from tangram.packing.model.terms import Terms
+from tangram.packing.model.variables import Model
 from tangram.packing.problem.mix import UNMET, MixCounts
 from tangram.packing.problem.prepared import PreparedDemand
 
@@ -76,8 +77,8 @@ class Master:
         self._low, self._high = [d[0] for d in domains], [d[-1] for d in domains]
         self._outer = [index for index in range(len(domains)) if index not in self._inner]
         self._rows = [row for row in rows_of(model.cp) if not self._within_one(row)]
-        self._limits = {priority: row for row, priority in enumerate(model.unmet, len(self._rows))}
-        self._rows += [_limit_row(terms) for terms in model.unmet.values()]
+        self._limits = {priority: row for row, priority in enumerate(model.objective.unmet, len(self._rows))}
+        self._rows += [_limit_row(terms) for terms in model.objective.unmet.values()]
         self._entries = _entries(self._rows)
         self._blocks = self._priced_blocks()
         self._extra = self._supplied(model)
@@ -134,7 +135,7 @@ class Master:
     def limit(self, priority: int, most: int) -> None:
         """Leave no more than `most` of a priority unmet from now on."""
         number = self._limits[priority]
-        row, constant = self._rows[number], self._model.unmet[priority].constant
+        row, constant = self._rows[number], self._model.objective.unmet[priority].constant
         self._rows[number] = replace(row, high=most - constant)
         self._program.bound(number, most - constant)
 

@@ -18,7 +18,8 @@ from tangram.packing.model.build import build
 from tangram.packing.model.gpu_classes import finest_classes
 from tangram.packing.model.mixing import limit_budget
 from tangram.packing.model.prepare import by_owner, by_shape, prepared_fleet
-from tangram.packing.model.variables import Model, Terms
+from tangram.packing.model.terms import Terms
+from tangram.packing.model.variables import Model
 from tangram.packing.problem.mix import UNMET, least_unmet, parts_alone
 from tangram.packing.problem.prepared import PreparedDemand
 from tangram.packing.problem.result import Packing
@@ -134,7 +135,7 @@ class FeasibilityQuestion:
                 model.cp.add(grown.nodes == 0).only_enforce_if(literals["gpus", grown.pool.sku])
         self._serve(model, literals["priority", ""])
         for pool, most in self._budgets:
-            moves = model.moves if pool is None else model.leaving.get(pool, Terms())
+            moves = model.objective.moves if pool is None else model.leaving.get(pool, Terms())
             model.cp.add(moves.expression <= most).only_enforce_if(literals["moves", ""])
         assumed = {literals[name].index: name for name in free if name in asked_families}
         model.cp.add_assumptions([literals[name] for name in assumed.values()])

@@ -7,17 +7,22 @@ from tangram.packing.model.gpu_classes import GPUClasses, PreparedFleet, fresh_t
 from tangram.packing.model.gpu_supply import add_gangs, add_gpus, add_growth
 from tangram.packing.model.mixing import add_mix, limit_mix
 from tangram.packing.model.moves import add_moves
+from tangram.packing.model.objective import PackingObjective
 from tangram.packing.model.spreading import add_spreading
-from tangram.packing.model.variables import Model, Terms
+from tangram.packing.model.terms import Terms
+from tangram.packing.model.variables import Model
 from tangram.packing.problem.mix import UNMET
 from tangram.packing.problem.prepared import PreparedDemand, units
 
 
 def build(fleet: PreparedFleet, demands: tuple[PreparedDemand, ...], classes: GPUClasses) -> Model:
     """Return the model of packing `demands` onto `classes`."""
-    model = Model(cp_model.CpModel(), classes, demands)
+    problem = fleet.problem
+    new_gpus = sum(pool.max_nodes * pool.node_size for pool in problem.growable)
+    objective = PackingObjective(problem.horizon_h, len(problem.gpus) + new_gpus)
+    model = Model(cp_model.CpModel(), classes, demands, objective)
     add_gpus(model, fleet)
-    add_growth(model, fleet)
+    add_growth(model)
     add_gangs(model, fleet)
     _choices(model, fleet.prices)
     _demand(model)
@@ -27,16 +32,16 @@ def build(fleet: PreparedFleet, demands: tuple[PreparedDemand, ...], classes: GP
         if demand.limits is not None:
             limit_mix(model, demand, demand.limits)
     _headroom(model, fleet)
-    if fleet.problem.move_budget is not None:
-        model.cp.add(model.moves.expression <= fleet.problem.move_budget)
-    for pool, budget in fleet.problem.move_budgets:
+    if problem.move_budget is not None:
+        model.cp.add(objective.moves.expression <= problem.move_budget)
+    for pool, budget in problem.move_budgets:
         model.cp.add(model.leaving.get(pool, Terms()).expression <= budget)
     return model
 
 
 def _choices(model: Model, prices: Prices) -> None:
     for demand in model.demands:
-        unmet = model.unmet.setdefault(demand.priority, Terms())
+        unmet = model.objective.unmet.setdefault(demand.priority, Terms())
         if demand.is_request:
             _divide(model, prices, demand, unmet)
             continue
@@ -47,11 +52,9 @@ def _choices(model: Model, prices: Prices) -> None:
         model.cp.add_exactly_one(chosen)
         model.chosen[demand.id] = chosen
         for variable, column in zip(chosen, demand.columns, strict=True):
-            unmet.add(variable, column.unmet)
+            model.objective.add_column(variable, column, demand.priority)
             if demand.held:
-                model.drained.setdefault(demand.priority, Terms()).add(variable, column.stops)
-            model.share.add(variable, column.price)
-            model.dollars.add(variable, column.cost)
+                model.objective.stopped_of(demand.priority).add(variable, column.stops)
             for shape, count in column.parts:
                 model.taken.setdefault((demand.id, shape), Terms()).add(variable, count)
 
@@ -66,12 +69,12 @@ def _divide(model: Model, prices: Prices, demand: PreparedDemand, unmet: Terms) 
             model.pieces[demand.id, number, shape] = piece
             placed.add(piece)
             model.taken.setdefault((demand.id, shape), Terms()).add(piece)
-            model.share.add(piece, units(prices.required_replica_hour(*shape)))
+            model.objective.share.add(piece, units(prices.required_replica_hour(*shape)))
         model.cp.add(placed.expression <= count)
         if running_here := min(count, sum(demand.running.get(shape, 0) for shape in shapes)):
             gone = model.cp.new_int_var(0, running_here, f"{demand.id}.gone")
             model.cp.add(gone + placed.expression >= running_here)
-            model.drained.setdefault(demand.priority, Terms()).add(gone)
+            model.objective.stopped_of(demand.priority).add(gone)
         unmet.extend(placed, -weight)
         unmet.constant += weight * count
 
@@ -108,7 +111,7 @@ def _headroom(model: Model, fleet: PreparedFleet) -> None:
                     if wanted_shape == shape:
                         free.extend(terms, -1)
             model.cp.add(free.expression + missing >= count)
-            model.headroom.add(missing)
+            model.objective.headroom.add(missing)
 
 
 def _spare(model: Model, fleet: PreparedFleet, sku: str, names: frozenset[str]) -> dict[str, Terms]:

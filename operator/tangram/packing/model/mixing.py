@@ -5,7 +5,8 @@ from typing import Any
 from tangram.catalog.prices import Prices
 from tangram.fleet import ShapeKey
 from tangram.packing.model import cp_model
-from tangram.packing.model.variables import MixTerms, Model, Terms
+from tangram.packing.model.terms import Terms
+from tangram.packing.model.variables import MixTerms, Model
 from tangram.packing.problem.mix import SCALE, UNMET, MixLimits
 from tangram.packing.problem.prepared import PreparedDemand, units
 
@@ -18,13 +19,13 @@ def add_mix(model: Model, prices: Prices, demand: PreparedDemand, limits: MixLim
         count = model.inner(demand.id, item.most, f"{item.shape}")
         mix_terms.counts[item.shape] = count
         model.taken.setdefault((demand.id, item.shape), Terms()).add(count)
-        model.share.add(count, units(prices.required_replica_hour(*item.shape)))
+        model.objective.share.add(count, units(prices.required_replica_hour(*item.shape)))
         every.add(count)
         if item.serves:
             served.add(count, item.serves)
             alive.add(count)
     unmet = mix_terms.unmet = model.inner(demand.id, UNMET, "unmet")
-    model.unmet[demand.priority].add(unmet)
+    model.objective.unmet[demand.priority].add(unmet)
     if limits.rated:
         model.cp.add(SCALE * unmet + served.expression >= UNMET * SCALE)
     if limits.least:
@@ -33,7 +34,7 @@ def add_mix(model: Model, prices: Prices, demand: PreparedDemand, limits: MixLim
         short, gone = _flag(model, demand, "short"), model.inner(demand.id, len(demand.held), "gone")
         model.cp.add(unmet <= demand.least_unmet).only_enforce_if(short.negated())
         model.cp.add(gone + every.expression >= len(demand.held)).only_enforce_if(short)
-        model.drained.setdefault(demand.priority, Terms()).add(gone)
+        model.objective.stopped_of(demand.priority).add(gone)
 
 
 def limit_mix(model: Model, demand: PreparedDemand, limits: MixLimits) -> None:
@@ -118,7 +119,7 @@ def exchange(model: Model, demand: PreparedDemand) -> cp_model.IntVar:
             charged = model.cp.new_int_var(0, len(demand.held), f"charged.{demand.id}")
             model.cp.add(charged <= new.expression)
             charges.add(charged)
-            model.dollars.add(charged, demand.unit[shape])
+            model.objective.dollars.add(charged, demand.unit[shape])
     moved = mix_terms.exchanged = model.inner(demand.id, len(demand.held), "exchanged")
     model.cp.add_min_equality(moved, [stopped.expression, started.expression])
     if not demand.pays_move_cost:

@@ -12,7 +12,8 @@ from tangram.fleet import ShapeKey
 from tangram.packing.model import cp_model
 from tangram.packing.model.mixing import exchange, lasting
 from tangram.packing.model.targets import OwnerTag
-from tangram.packing.model.variables import Model, Terms
+from tangram.packing.model.terms import Terms
+from tangram.packing.model.variables import Model
 from tangram.packing.problem.prepared import Exchange, PreparedDemand, RunningReplica
 
 
@@ -57,8 +58,8 @@ class _KeptReplicas:
         if self._over_shapes and len(self._costs) > 1:
             model.cp.add(self._priced_moves.expression >= moves.expression)
         elif self._over_shapes and self._costs:
-            model.dollars.extend(moves, min(self._costs))
-        model.moves.extend(moves)
+            model.objective.dollars.extend(moves, min(self._costs))
+        model.objective.moves.extend(moves)
         _guard(model, demand, moves, self._relocated, self._stopping)
 
     def _by_shape_and_tag(self) -> dict[ShapeKey, dict[OwnerTag, list[RunningReplica]]]:
@@ -106,7 +107,7 @@ class _KeptReplicas:
         """Return how many replicas of one tag move, each at the least cost of the tag."""
         moved = self._model.cp.new_int_var(0, len(replicas), f"move.{self._demand.id}")
         self._model.cp.add(keep + moved <= len(replicas))
-        self._model.dollars.add(moved, min(held.cost for held in replicas))
+        self._model.objective.dollars.add(moved, min(held.cost for held in replicas))
         return moved
 
     def _keep_pinned(self, shape: ShapeKey, pinned: Terms, used: Terms) -> None:
@@ -185,8 +186,8 @@ def _balance(model: Model, lasting: Terms, staying: Terms, moving: Terms, cost: 
     if moving.variables:
         model.cp.add(staying.expression + moving.expression >= lasting.expression)
         return
-    model.dollars.extend(lasting, cost)
-    model.dollars.extend(staying, -cost)
+    model.objective.dollars.extend(lasting, cost)
+    model.objective.dollars.extend(staying, -cost)
 
 
 def _lasting(model: Model, demand: PreparedDemand, shape: ShapeKey, used: Terms) -> Terms:
@@ -224,7 +225,7 @@ def _exchange(model: Model, demand: PreparedDemand, last: dict[ShapeKey, Terms],
         for variable, column in zip(model.chosen[demand.id], demand.columns, strict=True):
             count, cost = replaced.of(column.parts)
             moves.add(variable, count)
-            model.dollars.add(variable, cost)
+            model.objective.dollars.add(variable, cost)
         return
     if len({shape for shapes, _ in demand.slices for shape in shapes} | set(last)) == 1:
         return  # there is no other shape

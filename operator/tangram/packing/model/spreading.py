@@ -10,7 +10,8 @@ from functools import lru_cache
 from tangram.fleet import ShapeKey
 from tangram.fleet.intent import cap
 from tangram.packing.model.gpu_classes import PreparedFleet
-from tangram.packing.model.variables import Grown, Model, Place, Terms
+from tangram.packing.model.terms import Terms
+from tangram.packing.model.variables import Grown, Model, Place
 from tangram.packing.problem.prepared import PreparedDemand
 
 _MOST = 1_000_000  # replicas

@@ -7,7 +7,8 @@ from the start, and price-and-branch where that leaves a gap. A large fleet has 
 from tangram.packing.column_generation.master import Bounded
 from tangram.packing.model.build import build
 from tangram.packing.model.gpu_classes import PreparedFleet
-from tangram.packing.model.variables import Model, Terms
+from tangram.packing.model.terms import Terms
+from tangram.packing.model.variables import Model
 from tangram.packing.problem.prepared import least_unmet_of
 from tangram.packing.search.neighbourhood_search import NeighbourhoodSearch
 from tangram.packing.search.price_and_branch import price_and_branch
@@ -35,7 +36,7 @@ class MixSearch:
         solver = self._solver
         self._set_time()
         if solver.is_small or not self._model.mixes or not self._serve_all():
-            priorities = (*sorted(self._model.unmet, reverse=True), None)
+            priorities = (*sorted(self._model.objective.unmet, reverse=True), None)
             _ = all(self._minimise(priority) for priority in priorities)
         run = solver.best or Run(self._model, solver.time)
         run.stages = solver.stages
@@ -47,9 +48,10 @@ class MixSearch:
         solver, best = self._solver, self._solver.best
         assert best is not None and best.solution is not None  # noqa: S101, PT018 - asked for after stages
         model = solver.within_reached(build(self._fleet, self._fleet.demands, self._model.classes))
-        model.cp.add(model.dollars.expression <= solver.reached[None])
+        dollars = model.objective.dollars
+        model.cp.add(dollars.expression <= solver.reached[None])
         hint = best.carried(model)
-        model.cp.minimize(model.dollars.expression)
+        model.cp.minimize(dollars.expression)
         outcome = solve_model(model.cp, solver.time, self._tuning.all_mixes_share, hint, gap=1.0)
         return Run(model, solver.time, outcome.solution, solver.stages, best.complete)
 
@@ -68,7 +70,7 @@ class MixSearch:
         False: it does not, or there was no solution, and the stages of all priorities are to be solved.
         """
         solver, unmet, least_by_priority = self._solver, Terms(), dict[int, int]()
-        for priority, terms in self._model.unmet.items():
+        for priority, terms in self._model.objective.unmet.items():
             unmet.extend(terms)
             least_by_priority[priority] = least_unmet_of(self._fleet.demands, priority)
         least = sum(least_by_priority.values())
@@ -127,5 +129,5 @@ class MixSearch:
         solver = self._solver
         unmet = goal.bound + int(self._tuning.look_ahead * solver.close_unmet)
         solver.master.limit(goal.priority, unmet)
-        ahead = solver.master.minimise(self._model.dollars, 0, solver.time.late)
+        ahead = solver.master.minimise(self._model.objective.dollars, 0, solver.time.late)
         return ahead if ahead.feasible else bounded

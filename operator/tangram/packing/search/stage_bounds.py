@@ -17,16 +17,17 @@ def with_bounds(model: Model, stages: Collection[Stage], solver_time: SolverTime
     `model`: of the problem that was asked. Once time is over, a bound is what no fleet at all can beat.
     """
     master, bounded_stages = Master(model), list[Stage]()
-    goals = {goal.name: goal for goal in (StageGoal(priority, 0) for priority in (*model.unmet, None))}
+    priorities = {model.objective.mix_stage(p).name: p for p in (*model.objective.unmet, None)}
     for stage in stages:
-        goal = goals.get(stage.name)
-        if goal is None:
+        if stage.name not in priorities:
             bounded_stages.append(replace(stage, bound=0.0, proved=stage.value == 0))
             continue
-        value = round(stage.value * goal.scale)
+        goal = StageGoal(priorities[stage.name], 0)
+        scale = model.objective.mix_stage(goal.priority).scale
+        value = round(stage.value * scale)
         bound = min(value, _proved_bound(model, master, goal, solver_time))
         proved = bound == value
-        bounded = stage.value if proved else bound / goal.scale
+        bounded = stage.value if proved else bound / scale
         bounded_stages.append(replace(stage, bound=bounded, proved=proved))
         if goal.priority is not None:
             master.limit(goal.priority, value + len(model.demands))  # the share of each demand was rounded

@@ -2,24 +2,24 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from math import gcd
 
 from tangram.packing.column_generation.master import Master
 from tangram.packing.model.build import build
 from tangram.packing.model.gpu_classes import GPUClasses, PreparedFleet
-from tangram.packing.model.variables import Model, Terms
+from tangram.packing.model.terms import Terms
+from tangram.packing.model.variables import Model
 from tangram.packing.problem.mix import UNMET
-from tangram.packing.problem.prepared import MONEY, MixColumn, PreparedDemand
+from tangram.packing.problem.prepared import MixColumn, PreparedDemand
 from tangram.packing.problem.result import Stage
 from tangram.packing.search.hints import first_guess
 from tangram.packing.search.search_tuning import SearchTuning, ToleratedGap
 from tangram.packing.search.settled import chosen_columns
-from tangram.packing.search.stages import Run, SolverTime, TieBreak, solve_model
+from tangram.packing.search.stages import Run, SolverTime, solve_model
 
 
 @dataclass(frozen=True, slots=True)
 class StageGoal:
-    """What a stage minimises: the unmet demand of one priority, or the dollars. In units of the model."""
+    """A stage that chooses mixes, and the bound of its objective. In units of the model."""
 
     priority: int | None  # None: the dollars
     bound: int  # no mixes of any demand have less
@@ -29,31 +29,17 @@ class StageGoal:
         """Whether the stage minimises the dollars."""
         return self.priority is None
 
-    @property
-    def name(self) -> str:
-        """The name of the stage in a packing."""
-        return "dollars" if self.is_dollars else f"unmet[{self.priority}]"
-
-    @property
-    def scale(self) -> int:
-        """Units of the model in a dollar, or in a whole demand."""
-        return MONEY if self.is_dollars else UNMET
-
     def terms(self, model: Model) -> Terms:
-        """Return the objective of a model."""
-        return model.dollars if self.priority is None else model.unmet[self.priority]
+        """Return what the stage minimises in a model."""
+        return model.objective.mix_stage(self.priority).terms
 
     def bounded(self, bound: int) -> "StageGoal":
         """Return the goal with a bound that is no lower than before."""
         return replace(self, bound=max(self.bound, bound))
 
     def bounded_by_master(self, model: Model, bound: int) -> "StageGoal":
-        """Return the goal with the master's bound, rounded up to a sum of the objective's factors."""
-        terms = self.terms(model)
-        unit = gcd(*terms.factors)
-        if not unit:
-            return self.bounded(max(bound, terms.constant))
-        return self.bounded(-(-(bound - terms.constant) // unit) * unit + terms.constant)
+        """Return the goal with the master's bound, rounded up to a value that the objective can have."""
+        return self.bounded(model.objective.mix_stage(self.priority).rounded_up(bound))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +125,7 @@ class StageSolver:
         None: there was no solution, or none as good as `incumbent`.
         """
         model = self._stage_model(tuple(demands), classes)
-        objective = TieBreak(goal.terms(model), self._stops(model, goal))
+        objective = model.objective.mix_stage(goal.priority)
         model.cp.add(objective.terms.expression >= goal.bound)
         model.cp.minimize(objective.combined.expression)
         enough = 0.0 if goal.is_dollars else self.close_unmet * objective.weight
@@ -169,9 +155,10 @@ class StageSolver:
     def _limit(self, model: Model, priority: int | None) -> None:
         if priority is None:
             return
-        model.cp.add(model.unmet[priority].expression <= self.reached[priority])
-        if priority in self.stopped and priority in model.drained:
-            model.cp.add(model.drained[priority].expression <= self.stopped[priority])
+        stage = model.objective.mix_stage(priority)
+        model.cp.add(stage.terms.expression <= self.reached[priority])
+        if priority in self.stopped and priority in model.objective.stopped:
+            model.cp.add(stage.ties.expression <= self.stopped[priority])
 
     def accept(self, goal: StageGoal, incumbent: Incumbent) -> None:
         """End a stage with its incumbent."""
@@ -179,8 +166,9 @@ class StageSolver:
         self.best = run
         if self._master is not None:
             self._add_to_master(run)
-        if goal.priority is not None and goal.priority in run.model.drained:
-            self.stopped[goal.priority] = run.model.drained[goal.priority].value(solution)
+        stopped = run.model.objective.stopped
+        if goal.priority is not None and goal.priority in stopped:
+            self.stopped[goal.priority] = stopped[goal.priority].value(solution)
         self.settle(goal, incumbent.value)
         if run.model is self.all_mixes:
             self._limit(run.model, goal.priority)
@@ -188,24 +176,20 @@ class StageSolver:
     def settle(self, goal: StageGoal, value: int) -> None:
         """End a stage: no later stage may have more than `value`."""
         bound = min(value, goal.bound)
-        stage = Stage(goal.name, value / goal.scale, bound / goal.scale, proved=bound == value)
-        self.stages.append(stage)
+        stage = self.all_mixes.objective.mix_stage(goal.priority)
+        self.stages.append(Stage(stage.name, value / stage.scale, bound / stage.scale, bound == value))
         self.reached[goal.priority] = value
         if goal.priority is not None:
             if self._master is not None:
                 self._master.limit(goal.priority, value)
         elif self.best is not None:
-            self.best.model.cp.add(self.best.model.dollars.expression <= value)
+            self.best.model.cp.add(self.best.model.objective.dollars.expression <= value)
 
     def reset(self) -> None:
         """Forget the stages, and let the master have all unmet demand again."""
-        for priority, terms in self.all_mixes.unmet.items():
+        for priority, terms in self.all_mixes.objective.unmet.items():
             self.master.limit(priority, terms.most)
         self.reached, self.stages, self.best = {}, [], None
-
-    def _stops(self, model: Model, goal: StageGoal) -> Terms:
-        """Return the replicas that stop though wanted: the fewest among solutions of equal unmet demand."""
-        return Terms() if goal.priority is None else model.drained.get(goal.priority, Terms())
 
     def _hint(self, model: Model, incumbent: Incumbent | None) -> dict[int, int]:
         run = self.best if incumbent is None else incumbent.run

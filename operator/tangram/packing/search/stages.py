@@ -1,11 +1,11 @@
 """Solve the objectives one after the other, and share out solver time: CP-SAT, one worker, a fixed seed."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from tangram.packing.model import cp_model
-from tangram.packing.model.variables import Model, Terms
+from tangram.packing.model.objective import StageObjective
+from tangram.packing.model.variables import Model
 from tangram.packing.problem.result import Stage
 from tangram.packing.search.hints import carried, first_guess
 
@@ -122,31 +122,6 @@ def _solver(
     return solver
 
 
-@dataclass(frozen=True, slots=True)
-class TieBreak:
-    """An objective, and a second one that only decides between solutions of equal value of the first."""
-
-    terms: Terms
-    ties: Terms
-
-    @property
-    def weight(self) -> int:
-        """Units of the combination in one of the first: more than the second ever has."""
-        return self.ties.most + 1
-
-    @property
-    def combined(self) -> Terms:
-        """Both as one objective."""
-        combined = Terms()
-        combined.extend(self.terms, self.weight)
-        combined.extend(self.ties)
-        return combined
-
-    def least(self, bound: float) -> int:
-        """Return what the first has at least where the combination has at least `bound`."""
-        return math.ceil((bound - self.ties.most) / self.weight - 1e-9)
-
-
 @dataclass(slots=True)
 class Run:
     """Stages on one model, each bounded by the ones before."""
@@ -159,19 +134,15 @@ class Run:
     whole: bool = True  # the model has every mix; else what it proves holds for those that it has
     late: bool = False  # the last stage ended before anything was found
 
-    def minimise(
-        self, name: str, terms: Terms, scale: float, share: float, ties: Terms | None = None
-    ) -> bool:
-        """Minimise `terms`, and `ties` among what is equally good; keep both values for the stages to come.
+    def minimise(self, objective: StageObjective, share: float) -> bool:
+        """Minimise within `share` of the time left, and keep the value for the stages to come.
 
         False: nothing was found.
         """
-        if not terms.variables and ties is None and self.solution is not None:  # every solution is best
-            value = terms.constant / scale
-            self.stages.append(Stage(name, value, value, proved=True))
-            return True
-        objective = TieBreak(terms, ties or Terms())
         combined = objective.combined
+        if not combined.variables and self.solution is not None:  # every solution is best
+            self._record(objective, objective.terms.constant, proved=True)
+            return True
         self.model.cp.minimize(combined.expression)
         outcome = solve_model(self.model.cp, self.time, share, self._hint())
         self.late = outcome.solution is None
@@ -179,23 +150,23 @@ class Run:
             self.complete = False
             if self.solution is None:
                 return False
-        solution = outcome.solution or self.solution or []
-        value = terms.value(solution)
-        proved = outcome.proved and self.whole
-        least = objective.least(outcome.bound) if ties else outcome.bound
-        bound = value if proved else min(value, least) if self.whole else 0
-        self.solution = solution
-        self.stages.append(Stage(name, value / scale, bound / scale, proved))
-        self.complete = self.complete and proved
-        self.model.cp.add(combined.expression <= combined.value(solution))
+        self.solution = outcome.solution or self.solution or []
+        least = objective.least(outcome.bound) if self.whole else 0
+        self._record(objective, least, proved=outcome.proved and self.whole)
+        self.model.cp.add(combined.expression <= combined.value(self.solution))
         return True
 
-    def note(self, name: str, terms: Terms, scale: float, bound: float) -> None:
+    def note(self, objective: StageObjective) -> None:
         """Record a stage that is not solved for: what the others made of it."""
         if self.solution is not None:
-            value = terms.value(self.solution) / scale
-            self.stages.append(Stage(name, value, min(bound, value), proved=False))
-            self.complete = False
+            self._record(objective, 0, proved=False)
+
+    def _record(self, objective: StageObjective, bound: float, *, proved: bool) -> None:
+        """Record a stage with the value that the solution has."""
+        value = objective.terms.value(self.solution or [])
+        least = value if proved else min(bound, value)
+        self.stages.append(Stage(objective.name, value / objective.scale, least / objective.scale, proved))
+        self.complete = self.complete and proved
 
     def start_from(self, run: "Run") -> None:
         """Take over the solution of another model of the same fleet, as far as it can be completed."""
