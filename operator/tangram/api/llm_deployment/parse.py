@@ -1,9 +1,9 @@
 """Parse an LLMDeployment as the API server stores it: an `Intent`, or a message about what is wrong."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
@@ -32,7 +32,6 @@ from tangram.api.llm_deployment.spec import (
     ModelSpec,
     ObjectiveSpec,
     PlacementSpec,
-    ScalingSpec,
     SpreadSpec,
 )
 from tangram.catalog import gpu
@@ -54,6 +53,7 @@ from tangram.fleet.lengths import around, fixed
 from tangram.fleet.times import epoch
 
 _MESSAGE_LIMIT = 1000
+_Value = TypeVar("_Value", str, int)
 _NO_CLASSES = PriorityClasses()
 _PLAIN_MESSAGES = {  # in place of pydantic's messages in terms of Python
     "tuple_type": "must be a list",
@@ -87,70 +87,106 @@ def parse(
     The CRD's rules already refuse nearly all of this; they are checked again because an object may be older
     than a rule.
     """
-    meta = obj["metadata"]
-    identity = {
-        "uid": meta["uid"],
-        "namespace": meta["namespace"],
-        "name": meta["name"],
-        "generation": meta.get("generation", 1),
-        "created_at": epoch(meta["creationTimestamp"]),
-    }
+    name, identity = obj["metadata"]["name"], _identity(obj["metadata"])
     try:
         spec = LLMDeploymentSpec.model_validate(obj.get("spec"))
     except ValidationError as error:
         return InvalidIntent(**identity, message=explain(error), fields=fields_of(error))
-    problem = _problem(meta["name"], spec)
+    problem = _problem(name, spec)
     if problem is not None:
         return InvalidIntent(**identity, message=problem.message, fields=problem.fields)
-    fewest, most = _bounds(spec.scaling, spec.replicas)
-    rate = spec.traffic.requests_per_second
-    spread, api_keys = spec.placement.spread or SpreadSpec(), spec.engine.api_key_secret_ref
-    intent = Intent(
-        **identity,
-        model_uri=_pinnable_uri(spec.model),
-        model_secret="" if spec.model.secret_ref is None else spec.model.secret_ref.name,
-        served_name=spec.model.served_name or meta["name"],
-        max_model_len=spec.engine.max_model_len,
-        max_running_requests=spec.engine.max_running_requests,
-        max_request_s=spec.engine.max_request_seconds,
-        ttft=_objective(spec.objectives.ttft),
-        tpot=_objective(spec.objectives.tpot),
-        allowed_skus=tuple(sorted(set(spec.placement.allowed_skus))),
-        denied_skus=tuple(sorted(set(spec.placement.denied_skus))),
-        mig=spec.placement.mig,
-        min_replicas=fewest,
-        max_replicas=most,
-        replicas=spec.replicas,
-        replicas_set_by=None if spec.replicas is None else replicas_set_by(obj),
-        min_available=None if spec.replicas is None else min(spec.replicas, spec.scaling.min_replicas),
-        revision=revision(obj),
-        paused=spec.paused,
-        traffic=Traffic(rate, _lengths(spec.traffic.input_tokens), _lengths(spec.traffic.output_tokens)),
-        pools=tuple(sorted(set(spec.placement.pools))),
-        tensor_parallel=tuple(sorted(set(spec.placement.tensor_parallel))),
-        precision=spec.engine.precision,
-        tolerance=(spec.engine.precision_tolerance or PrecisionToleranceSpec()).to_noun(),
-        kv_precision=spec.engine.kv_cache_precision,
-        spread=Spread(spread.node, spread.zone),
-        budget_per_hour=spec.placement.budget_per_hour,
-        resources=HostResources(spec.engine.resources.requests.cpu, spec.engine.resources.requests.memory),
-        api_keys=SecretKey(api_keys.name, api_keys.key) if api_keys else None,
-        pod_labels=tuple(sorted(spec.metadata.labels.items())),
-        pod_annotations=tuple(sorted(spec.metadata.annotations.items())),
-        runtime=spec.runtime.to_noun(),
-    )
+    intent = _with_replicas(_intent(identity, spec), obj, spec)
+    intent = _with_pods(_with_placement(intent, spec.placement), spec)
     intent = with_priority(intent, classes.resolve(spec.priority_class_name))
     if pod_metadata_keys is None or intent.refusal is not None:
         return intent
     return replace(intent, refusal=metadata_refusal(spec.metadata, pod_metadata_keys))
 
 
-def _bounds(scaling: ScalingSpec, replicas: int | None) -> tuple[int, int]:
-    """Return the fewest and the most replicas: those of `scaling`, unless a number is set."""
-    if replicas is not None:
-        return replicas, replicas
-    fewest = scaling.min_replicas
-    return fewest, fewest if scaling.max_replicas is None else scaling.max_replicas
+def _identity(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of an intent that name its object."""
+    return {
+        "uid": meta["uid"],
+        "namespace": meta["namespace"],
+        "name": meta["name"],
+        "generation": meta.get("generation", 1),
+        "created_at": epoch(meta["creationTimestamp"]),
+    }
+
+
+def _intent(identity: Mapping[str, Any], spec: LLMDeploymentSpec) -> Intent:
+    """Return an intent with the model, what it has to serve, and what it may run on."""
+    model, engine, scaling, placement = spec.model, spec.engine, spec.scaling, spec.placement
+    traffic = spec.traffic
+    return Intent(
+        **identity,
+        model_uri=_pinnable_uri(model),
+        model_secret="" if model.secret_ref is None else model.secret_ref.name,
+        served_name=model.served_name or identity["name"],
+        max_model_len=engine.max_model_len,
+        max_running_requests=engine.max_running_requests,
+        ttft=_objective(spec.objectives.ttft),
+        tpot=_objective(spec.objectives.tpot),
+        allowed_skus=_sorted(placement.allowed_skus),
+        denied_skus=_sorted(placement.denied_skus),
+        mig=placement.mig,
+        min_replicas=scaling.min_replicas,
+        max_replicas=scaling.min_replicas if scaling.max_replicas is None else scaling.max_replicas,
+        paused=spec.paused,
+        traffic=Traffic(
+            traffic.requests_per_second, _lengths(traffic.input_tokens), _lengths(traffic.output_tokens)
+        ),
+    )
+
+
+def _with_replicas(intent: Intent, obj: Mapping[str, Any], spec: LLMDeploymentSpec) -> Intent:
+    """Return the intent with its revision, and with the number of replicas where one is set from outside."""
+    intent, replicas = replace(intent, revision=revision(obj)), spec.replicas
+    if replicas is None:
+        return intent
+    return replace(
+        intent,
+        min_replicas=replicas,
+        max_replicas=replicas,
+        replicas=replicas,
+        replicas_set_by=replicas_set_by(obj),
+        min_available=min(replicas, spec.scaling.min_replicas),
+    )
+
+
+def _with_placement(intent: Intent, placement: PlacementSpec) -> Intent:
+    """Return the intent with what confines the choice of shapes and nodes."""
+    spread = placement.spread or SpreadSpec()
+    return replace(
+        intent,
+        pools=_sorted(placement.pools),
+        tensor_parallel=_sorted(placement.tensor_parallel),
+        spread=Spread(spread.node, spread.zone),
+        budget_per_hour=placement.budget_per_hour,
+    )
+
+
+def _with_pods(intent: Intent, spec: LLMDeploymentSpec) -> Intent:
+    """Return the intent with what its engine pods are made of."""
+    engine, metadata, api_keys = spec.engine, spec.metadata, spec.engine.api_key_secret_ref
+    requests = engine.resources.requests
+    return replace(
+        intent,
+        max_request_s=engine.max_request_seconds,
+        precision=engine.precision,
+        tolerance=(engine.precision_tolerance or PrecisionToleranceSpec()).to_noun(),
+        kv_precision=engine.kv_cache_precision,
+        resources=HostResources(requests.cpu, requests.memory),
+        api_keys=SecretKey(api_keys.name, api_keys.key) if api_keys else None,
+        pod_labels=tuple(sorted(metadata.labels.items())),
+        pod_annotations=tuple(sorted(metadata.annotations.items())),
+        runtime=spec.runtime.to_noun(),
+    )
+
+
+def _sorted(values: Iterable[_Value]) -> tuple[_Value, ...]:
+    """Return each value once."""
+    return tuple(sorted(set(values)))
 
 
 def _pinnable_uri(model: ModelSpec) -> str:
