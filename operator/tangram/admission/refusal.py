@@ -40,8 +40,9 @@ from tangram.fleet import (
     class_of_unnamed_pods,
 )
 from tangram.fleet.priority import REPLICAS_STAY
-from tangram.plan.place.now.quotas import quantity, unreachable_minimum
+from tangram.plan.place.now.quotas import unreachable_minimum
 from tangram.plan.repartition import closed_to_consent, has_ended
+from tangram.plan.words.placement import quantity
 
 Parsed = TypeVar("Parsed")
 

@@ -32,7 +32,7 @@ from tangram.plan.place.now.placement_demand import WORTH_A_MOVE, PlacementDeman
 from tangram.plan.place.now.placement_targets import PlacementTarget
 from tangram.plan.place.now.quotas import Quotas
 from tangram.plan.rollout.node_selection import node_selection
-from tangram.plan.rollout.pod_replacement import device_name
+from tangram.plan.words.placement import device_name, sentence
 
 # Seconds until a failed evaluation is tried again: it takes a GPU, and the result rarely changes.
 RETRY_AFTER_S = 1800.0
@@ -178,9 +178,9 @@ def _start(
     free = [group for group in devices.groups(uid, shape) if devices.free.get(group, 0) > 0]
     if shape.device_kind in short or not free:
         return f"its evaluation waits for a free {device_name(shape)} on {shape.sku} that no replica needs"
-    more, binding = quotas.max_new_pods(demand, shape)
-    if more == 0:
-        return f"its evaluation waits for {binding}"
+    room = quotas.max_new_pods(demand, shape)
+    if room is not None and room[0] == 0:
+        return f"its evaluation waits for {sentence(room[1])}"
     nodes = node_selection(uid, pools, shape, None, 1, node_offers, devices)
     if not nodes:
         return f"its evaluation waits for a node with {shape.sku}"

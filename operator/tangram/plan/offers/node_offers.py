@@ -8,19 +8,17 @@ from functools import partial
 from tangram import catalog
 from tangram.capacity.sizing.candidate_shapes import Device, candidate_shapes
 from tangram.eligibility.devices.device_rules import model_of
-from tangram.eligibility.devices.node_devices import left_out_notes
 from tangram.eligibility.shapes.serving_requirements import ServingRequirements
 from tangram.eligibility.shapes.serving_shapes import AssessedShapes, assessed_shapes
 from tangram.fleet import (
     WHOLE_GPU,
     Intent,
+    Node,
     NodeSelector,
     Shape,
     resource_name,
 )
 from tangram.plan.fleet_input.fleet import Fleet, PoolNames, may_use
-
-_MOST_NOTES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,22 +89,16 @@ class NodeOffers:
                 pools_by_selector[selector] = frozenset((name, other))
         return pools_by_selector
 
-    def left_out_message(self, intent: Intent) -> str:
-        """Return what is left out of the nodes that `intent` could run on, the empty string if nothing is."""
-        nodes = [
+    def left_out(self, intent: Intent) -> tuple[Node, ...]:
+        """Return the nodes that `intent` could run on, with devices that no new replica is given."""
+        return tuple(
             node
             for place in self.fleet.nodes
             if (node := place.node).left_out
             and may_use(intent.pools, place.pools)
             and node.sku not in intent.denied_skus
             and (not intent.allowed_skus or node.sku is None or node.sku in intent.allowed_skus)
-        ]
-        if not nodes:
-            return ""
-        notes = left_out_notes(nodes, "{nodes} ({reason})")
-        more = f" and {len(notes) - _MOST_NOTES} more reasons" if len(notes) > _MOST_NOTES else ""
-        count = f"{len(nodes)} node{'s' * (len(nodes) != 1)}"
-        return f"; devices of {count} are left out: {', '.join(notes[:_MOST_NOTES])}{more}"
+        )
 
     def _order(self, device: Device, pools: PoolNames) -> tuple[float, int, Device]:
         gpu, cut = catalog.gpu(device[0]), catalog.profile(*device)

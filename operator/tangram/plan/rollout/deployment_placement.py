@@ -26,6 +26,7 @@ from tangram.plan.rollout.node_selection import node_selection
 from tangram.plan.rollout.placed_condition import idle_ms, placed_condition, rollout_notes
 from tangram.plan.rollout.pod_replacement import Rollout, resumed, rollout
 from tangram.plan.rollout.shape_moves import kept_replicas
+from tangram.plan.words.placement import joined, sentence
 
 
 def deployment_placement(
@@ -44,12 +45,12 @@ def deployment_placement(
     chosen = target.candidate
     on_shape = NOT_RUNNING if chosen is None else running.get(chosen.shape, NOT_RUNNING)
     placed = max(target.replicas, min(target.desired, target.max_replicas, on_shape.replicas))
-    reason, message = placed_condition(demand, target, placed, node_offers, obstacles)
+    condition = placed_condition(demand, target, placed, node_offers, obstacles)
     decision = replace(
         decision,
         alternatives=alternatives(demand, target, devices),
-        placed_reason=reason,
-        placed_message=message,
+        placed_reason=condition.reason,
+        placed_message=sentence(condition),
         runtime_reason=demand.shapes.requirements.runtime_reason,
     )
     if chosen is None:
@@ -59,25 +60,36 @@ def deployment_placement(
     replicas = _replicas(target, current)
     pod_rollout = rollout(demand, target, current, replicas, devices)
     kept_by_uid = kept_replicas(demand, target, current)
-    notes = rollout_notes(demand, target, chosen, pod_rollout.waits, kept_by_uid, node_offers)
     left_out = left_out_replicas(demand, target, placed, on_shape, devices)
+    notes = rollout_notes(demand, target, chosen, pod_rollout.waits, kept_by_uid, node_offers)
+    decision = _on_shape(decision, demand, chosen, placed, target.desired, pod_rollout)
+    return replace(decision, placed_message=joined(condition, left_out, *notes)), (
+        *_apply(demand, node_offers, devices, chosen, replicas, pod_rollout, current),
+        *resumed(current, replicas),
+        *_end_replicas(others, kept_by_uid),
+    )
+
+
+def _on_shape(
+    decision: Decision,
+    demand: PlacementDemand,
+    chosen: ServingShape,
+    placed: int,
+    desired: int,
+    pod_rollout: Rollout,
+) -> Decision:
+    """Return the decision with its shape, and with its numbers on this shape."""
     ttft_ms, tpot_ms = idle_ms(demand, chosen)
-    decision = replace(
+    return replace(
         decision,
-        placed_message="; ".join(filter(None, (message, left_out, *notes))),
         shape=chosen.shape,
-        desired=target.desired,
+        desired=desired,
         placed=placed,
         price_per_hour=placed * chosen.price_per_hour,
         predicted_ttft_ms=ttft_ms,
         predicted_tpot_ms=tpot_ms,
-        rollout_waits=pod_rollout.waits,
-        start_failures=demand.avoided.note,
-    )
-    return decision, (
-        *_apply(demand, node_offers, devices, chosen, replicas, pod_rollout, current),
-        *resumed(current, replicas),
-        *_end_replicas(others, kept_by_uid),
+        rollout_waits=joined(pod_rollout.waits),
+        start_failures=joined(demand.avoided.failure),
     )
 
 

@@ -1,21 +1,16 @@
-"""Reason and message of the condition `Placed` of one LLMDeployment."""
+"""The condition `Placed` of one LLMDeployment, and the notes behind it, as records of `reasons`."""
 
 from collections.abc import Mapping
 
 from tangram import catalog
 from tangram.capacity.sizing import ServingShape
 from tangram.eligibility.explanation.no_serving_shape import no_serving_shape
-from tangram.eligibility.explanation.words import no_shape_sentence
-from tangram.eligibility.reasons import Reason
-from tangram.fleet import WHOLE_GPU, Intent, MIGPolicy, Workload
-from tangram.fleet.times import rfc3339
+from tangram.fleet import WHOLE_GPU, FailedChanges, Intent, MIGPolicy, Workload
 from tangram.plan.offers.node_offers import NodeOffers
 from tangram.plan.place.now.back_off import Obstacles
 from tangram.plan.place.now.placement_demand import PlacementDemand
 from tangram.plan.place.now.placement_targets import PlacementTarget
-from tangram.plan.rollout.pod_replacement import device_name
-
-_MOST_NODES = 3  # named in a message
+from tangram.plan.reasons import placement as reasons
 
 
 def placed_condition(
@@ -24,88 +19,39 @@ def placed_condition(
     placed: int,
     node_offers: NodeOffers,
     obstacles: Obstacles,
-) -> tuple[Reason, str]:
-    """Return reason and message, without the notes on the rollout. `placed`: replicas that run or have a
-    device.
-    """
-    if target.candidate is None or not demand.usable:
-        return _of_no_candidate(demand, node_offers)
-    return _of_candidate(demand, target, target.candidate, placed, node_offers, obstacles)
+) -> reasons.PlacedReason:
+    """Return why the condition has its status. `placed`: replicas that run or have a device."""
+    chosen = target.candidate
+    if chosen is None or not demand.usable:
+        return _without_candidate(demand, node_offers)
+    if placed == target.desired:
+        return _of_all_replicas(demand, target, chosen, obstacles)
+    others = any(w.shape != chosen.shape and w.available for w in demand.workloads)
+    why = _why_not_all(demand, target, chosen, target.desired - placed, node_offers)
+    return reasons.SomePlaced(placed, target.desired, chosen.shape if others else None, why)
 
 
 def rollout_notes(
     demand: PlacementDemand,
     target: PlacementTarget,
     chosen: ServingShape,
-    rollout_waits: str,
+    rollout_waits: reasons.RolloutWaits | None,
     kept_by_uid: Mapping[str, int],
     node_offers: NodeOffers,
-) -> tuple[str, ...]:
-    """Return notes on what holds a rollout back and which replicas stay meanwhile; some may be empty.
+) -> tuple[reasons.PlacementNote | None, ...]:
+    """Return notes on what holds a rollout back and which replicas stay meanwhile.
 
     `kept_by_uid`: replicas of other shapes that stay, by the uid of their Deployment.
     """
     others = tuple(workload for workload in demand.workloads if workload.shape != chosen.shape)
-    failure = f"assigned by priority: the joint decision failed ({target.failure}); please report this"
     return (
         _waits_for_minimum(demand, target, demand.workload_on(chosen.shape), others),
         rollout_waits,
-        failure if target.failure else "",
-        demand.avoided.note,
+        reasons.AssignedByPriority(target.failure) if target.failure else None,
+        demand.avoided.failure,
         _kept_replicas(chosen, others, kept_by_uid),
-        _uncut(demand.intent, chosen, node_offers),
+        _failed_cut(demand.intent, chosen, node_offers),
     )
-
-
-def _of_candidate(
-    demand: PlacementDemand,
-    target: PlacementTarget,
-    chosen: ServingShape,
-    placed: int,
-    node_offers: NodeOffers,
-    obstacles: Obstacles,
-) -> tuple[Reason, str]:
-    """Return reason and message where a shape serves the model."""
-    desired = target.desired
-    if placed == desired:
-        return _of_all_replicas(demand, target, chosen, obstacles)
-    others = any(w.shape != chosen.shape and w.available for w in demand.workloads)
-    count = f"{placed} of {desired} replicas placed{f' on {chosen.shape.described}' if others else ''}"
-    if target.limit is not None:
-        return target.limit.reason, f"{count}; {target.limit.message}{_next_try(demand)}"
-    if target.over_budget:
-        return Reason.OVER_BUDGET, f"{count}; {target.over_budget}"
-    if target.waiting:
-        return Reason.WAITING_FOR_SLICES, f"{count}; {_coming(chosen, target.waiting, node_offers)}"
-    missing = _no_device(chosen, desired - placed, demand.intent, node_offers)
-    return Reason.INSUFFICIENT_CAPACITY, f"{count}; {missing}"
-
-
-def _of_all_replicas(
-    demand: PlacementDemand, target: PlacementTarget, chosen: ServingShape, obstacles: Obstacles
-) -> tuple[Reason, str]:
-    """Return reason and message where each replica has a device."""
-    limit = demand.limits.get(chosen.shape)
-    if limit is not None and limit.is_probe and limit.replicas <= target.replicas:
-        return limit.reason, limit.message
-    unscheduled = obstacles.unscheduled_messages.get((demand.uid, chosen.shape))
-    if unscheduled:
-        return Reason.UNSCHEDULABLE, unscheduled
-    return Reason.PLACED, _placed_message(demand, target, chosen)
-
-
-def _placed_message(demand: PlacementDemand, target: PlacementTarget, chosen: ServingShape) -> str:
-    text = f"{target.desired} on {chosen.shape.described} at {chosen.price_per_hour:.2f} $/h each"
-    _, tpot_ms = idle_ms(demand, chosen)
-    if tpot_ms is not None:
-        text += f", predicted {tpot_ms:.2f} ms per token when idle"
-    if demand.intent.traffic.requests_per_second:
-        rate = target.desired * chosen.rate
-        text += f", predicted to carry {rate:.3g} requests/s in total" if rate else ""
-    gpu = catalog.gpu(chosen.shape.sku)
-    if gpu is not None and gpu.unverified:
-        text += f"; the catalog's numbers for {gpu.sku} are not verified"
-    return text
 
 
 def idle_ms(demand: PlacementDemand, chosen: ServingShape) -> tuple[float | None, float | None]:
@@ -113,91 +59,98 @@ def idle_ms(demand: PlacementDemand, chosen: ServingShape) -> tuple[float | None
     return demand.shapes.idle_ms(chosen.shape) or (None, None)
 
 
-def _no_device(chosen: ServingShape, missing: int, intent: Intent, node_offers: NodeOffers) -> str:
-    pools = " or ".join(intent.pools)
-    if pools and not set(intent.pools) & set(node_offers.fleet.pools):
-        return f"there is no GPUPool {pools}"
-    device = f"a free {device_name(chosen.shape)} on {chosen.shape.sku}"
-    needs = f"{missing} more {'needs' if missing == 1 else 'need'} {device}"
-    where = f" in {pools}" if pools else ""
-    left_out = node_offers.left_out_message(intent)
-    return f"{needs}{where}{left_out}"
+def _of_all_replicas(
+    demand: PlacementDemand, target: PlacementTarget, chosen: ServingShape, obstacles: Obstacles
+) -> reasons.PlacedReason:
+    """Return the reason where each replica has a device."""
+    limit = demand.limits.get(chosen.shape)
+    back_off = None if limit is None or limit.replicas > target.replicas else limit.back_off
+    if back_off is not None and back_off.is_over:
+        return back_off
+    unscheduled = obstacles.unscheduled.get((demand.uid, chosen.shape))
+    if unscheduled is not None:
+        return unscheduled
+    _, tpot_ms = idle_ms(demand, chosen)
+    rate = target.desired * chosen.rate if demand.intent.traffic.requests_per_second else 0.0
+    gpu = catalog.gpu(chosen.shape.sku)
+    unverified = gpu.sku if gpu is not None and gpu.unverified else ""
+    return reasons.AllPlaced(target.desired, chosen, tpot_ms, rate, unverified)
 
 
-def _coming(chosen: ServingShape, waiting: int, node_offers: NodeOffers) -> str:
+def _why_not_all(
+    demand: PlacementDemand,
+    target: PlacementTarget,
+    chosen: ServingShape,
+    missing: int,
+    node_offers: NodeOffers,
+) -> (
+    reasons.LimitBinds
+    | reasons.BudgetBinds
+    | reasons.WaitsForCuts
+    | reasons.NoFreeDevice
+    | reasons.NoneOfThePools
+):
+    """Return why `missing` replicas are not placed."""
+    if target.limit is not None:
+        return reasons.LimitBinds(target.limit.cause, *_next_try(demand))
+    if target.over_budget is not None:
+        return target.over_budget
+    if target.waiting:
+        return _coming(chosen, target.waiting, node_offers)
+    pools = demand.intent.pools
+    if pools and not set(pools) & set(node_offers.fleet.pools):
+        return reasons.NoneOfThePools(pools)
+    return reasons.NoFreeDevice(missing, chosen.shape, pools, node_offers.left_out(demand.intent))
+
+
+def _coming(chosen: ServingShape, waiting: int, node_offers: NodeOffers) -> reasons.WaitsForCuts:
     """Return what is waited for: devices for which GPUs are being cut, the plan, and until when."""
     coming = [c for c in node_offers.fleet.snapshot.partition.coming if c.resource == chosen.shape.resource]
-    plans = sorted({c.plan for c in coming if c.plan})
-    nodes = ", ".join(sorted({c.node for c in coming})[:_MOST_NODES])
-    needs = f"{waiting} {'wait' if waiting > 1 else 'waits'} for a {device_name(chosen.shape)}"
-    if not plans:
-        return f"{needs} that the partition backend of {nodes} cuts, as its GPUNode says"
-    until = rfc3339(max(c.until or 0.0 for c in coming))
-    return f"{needs} that FleetPlan {' and '.join(plans)} cuts on {nodes}, until {until}"
+    nodes, plans = {c.node for c in coming}, {c.plan for c in coming if c.plan}
+    until = max((c.until or 0.0 for c in coming), default=0.0)
+    return reasons.WaitsForCuts(waiting, chosen.shape, tuple(sorted(nodes)), tuple(sorted(plans)), until)
 
 
-def _next_try(demand: PlacementDemand) -> str:
-    """Return when the first shape is tried again, if all usable shapes are in back-off."""
+def _next_try(demand: PlacementDemand) -> tuple[float | None, int]:
+    """Return when the first shape is tried again, and how many shapes there are, if all are in back-off."""
     limits = [demand.limits.get(candidate.shape) for candidate in demand.usable]
-    times = [limit.until for limit in limits if limit is not None and limit.until is not None]
+    back_offs = [limit.back_off for limit in limits if limit is not None]
+    times = [b.back_off.until for b in back_offs if b is not None and not b.is_over]
     if len(times) < 2 or len(times) < len(limits):
-        return ""
-    first = rfc3339(min(times))
-    return f"; all {len(times)} shapes that may be used are in back-off, the next is tried at {first}"
+        return None, 0
+    return min(times), len(times)
 
 
-def _of_no_candidate(demand: PlacementDemand, node_offers: NodeOffers) -> tuple[Reason, str]:
-    """Return reason and message where no shape serves the model: what runs stays."""
-    why, left_out = no_serving_shape(demand.shapes), node_offers.left_out_message(demand.intent)
-    serving = _still_serving(demand.workloads)
-    if why is None:
-        text = _no_candidate(demand.intent, node_offers)
-        return Reason.INSUFFICIENT_CAPACITY, f"{text}{left_out}{serving}"
-    more_devices_help = why.reason is Reason.INFEASIBLE
-    text = no_shape_sentence(demand.shapes, why)
-    return why.reason, f"{text}{left_out if more_devices_help else ''}{serving}"
-
-
-def _no_candidate(intent: Intent, node_offers: NodeOffers) -> str:
-    unknown = sorted(name for name in intent.pools if name not in node_offers.fleet.pools)
-    if unknown:
-        named = " and ".join(unknown)
-        return f"placement.pools names {named}, and there is no such GPUPool; waits for one"
-    what = "no GPU that the catalog knows" if node_offers.fleet.nodes else "no GPU node"
-    where = f"GPUPools {' and '.join(intent.pools)} have" if intent.pools else "the fleet has"
-    return f"{where} {what}; waits for a node that offers one"
-
-
-def _still_serving(workloads: tuple[Workload, ...]) -> str:
-    shapes = ", ".join(w.shape.described for w in workloads if w.available > 0)
-    return f"; {shapes} goes on serving meanwhile" if shapes else ""
+def _without_candidate(demand: PlacementDemand, node_offers: NodeOffers) -> reasons.PlacedReason:
+    """Return the reason where no shape serves the model: what runs stays."""
+    why, left_out = no_serving_shape(demand.shapes), node_offers.left_out(demand.intent)
+    serving = tuple(w.shape for w in demand.workloads if w.available > 0)
+    if why is not None:
+        return reasons.NoShapeServes(demand.shapes, why, left_out, serving)
+    fleet, pools = node_offers.fleet, demand.intent.pools
+    unknown = tuple(sorted(name for name in pools if name not in fleet.pools))
+    return reasons.NoDeviceOffered(unknown, pools, bool(fleet.nodes), left_out, serving)
 
 
 def _waits_for_minimum(
     demand: PlacementDemand, target: PlacementTarget, current: Workload | None, others: tuple[Workload, ...]
-) -> str:
+) -> reasons.WaitsForMinimum | None:
     waits = current is None and target.replicas == 0 and any(workload.available for workload in others)
-    if not waits or target.over_budget or target.limit is not None:
-        return ""
-    return f"no move begins before the minimum of {demand.intent.min_replicas} replicas has free devices"
+    if not waits or target.over_budget is not None or target.limit is not None:
+        return None
+    return reasons.WaitsForMinimum(demand.intent.min_replicas)
 
 
-def _kept_replicas(chosen: ServingShape, others: tuple[Workload, ...], kept_by_uid: Mapping[str, int]) -> str:
-    counts = [(kept_by_uid[w.uid], w.shape.described) for w in others if kept_by_uid[w.uid]]
-    if not counts:
-        return ""
-    replicas = " and ".join(f"{count} replica{'s' * (count != 1)} on {shape}" for count, shape in counts)
-    return f"keeps {replicas} until enough replicas of {chosen.shape.described} are available"
+def _kept_replicas(
+    chosen: ServingShape, others: tuple[Workload, ...], kept_by_uid: Mapping[str, int]
+) -> reasons.KeptReplicas | None:
+    counts = tuple((kept_by_uid[w.uid], w.shape) for w in others if kept_by_uid[w.uid])
+    return reasons.KeptReplicas(counts, chosen.shape) if counts else None
 
 
-def _uncut(intent: Intent, chosen: ServingShape, node_offers: NodeOffers) -> str:
-    """Return why no slice was cut for an LLMDeployment on whole GPUs; empty: nothing failed."""
+def _failed_cut(intent: Intent, chosen: ServingShape, node_offers: NodeOffers) -> FailedChanges | None:
+    """Return why no slice was cut for an LLMDeployment on whole GPUs; None: nothing failed."""
     if chosen.shape.profile != WHOLE_GPU or intent.mig is MIGPolicy.FORBIDDEN:
-        return ""
-    failed = (
-        f for f in node_offers.fleet.snapshot.partition.failed if not intent.pools or f.pool in intent.pools
-    )
-    first = next(failed, None)
-    if first is None:
-        return ""
-    return f"FleetPlan {first.plan} could not cut GPUs of GPUPool {first.pool}: {first.message}"
+        return None
+    failed = node_offers.fleet.snapshot.partition.failed
+    return next((f for f in failed if not intent.pools or f.pool in intent.pools), None)

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
-from tangram.fleet import ResumeRollout, Shape, Workload
+from tangram.fleet import ResumeRollout, Workload
 from tangram.plan.fleet_input.free_capacity import FreeDevices
 from tangram.plan.place.now.placement_demand import PlacementDemand
 from tangram.plan.place.now.placement_targets import PlacementTarget
+from tangram.plan.reasons.placement import RolloutWaits
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +14,7 @@ class Rollout:
     """What the Deployment controller may do, and what the rollout waits for."""
 
     max_unavailable: int = 0  # 0: one surge pod
-    waits: str = ""
+    waits: RolloutWaits | None = None
 
 
 def rollout(
@@ -36,16 +37,14 @@ def rollout(
     shape, placed, limit = workload.shape, target.replicas, demand.limits.get(workload.shape)
     above_minimum = placed > demand.intent.min_replicas
     in_place = above_minimum and (workload.in_place or replicas >= target.max_replicas)
-    surge_limit = limit.message if limit is not None and limit.replicas <= replicas else ""
+    surge_limit = limit.cause if limit is not None and limit.replicas <= replicas else None
     held = placed + devices.count_held(demand.uid, shape) - demand.devices_held(shape, devices)
     if not in_place and not surge_limit and devices.allocate_up_to(demand.uid, shape, held + 1) > held:
         return Rollout()
     if above_minimum:
         # Replicas without a device are unavailable in any case: they must not use up the budget of one.
         return Rollout(max_unavailable=replicas - placed + 1)
-    if surge_limit:
-        return Rollout(waits=f"the rollout waits for one more pod: {surge_limit}")
-    return Rollout(waits=f"the rollout waits for one free {device_name(shape)} on {shape.sku}")
+    return Rollout(waits=RolloutWaits(shape, surge_limit))
 
 
 def resumed(workload: Workload | None, replicas: int) -> tuple[ResumeRollout, ...]:
@@ -58,8 +57,3 @@ def resumed(workload: Workload | None, replicas: int) -> tuple[ResumeRollout, ..
     if workload.updated or workload.replicas != replicas:
         return ()
     return (ResumeRollout(workload.owner_uid, workload.namespace, workload.name, workload.uid, replicas),)
-
-
-def device_name(shape: Shape) -> str:
-    """Return the device of one replica as messages name it: `gpu`, `1g.10gb`."""
-    return shape.resource.removeprefix("nvidia.com/mig-").removeprefix("nvidia.com/")

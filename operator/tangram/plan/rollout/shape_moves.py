@@ -73,7 +73,7 @@ def _waits_for_devices_of(
     if target.candidate is None or arrived < placed or target.replicas >= target.desired:
         return False
     shares_devices = old.shape.device_kind == target.candidate.shape.device_kind
-    is_bound = bool(target.over_budget) or target.limit is not None
+    is_bound = target.over_budget is not None or target.limit is not None
     return shares_devices or is_bound or demand.move is not None
 
 

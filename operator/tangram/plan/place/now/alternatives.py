@@ -9,6 +9,7 @@ from tangram.fleet import Alternative
 from tangram.plan.fleet_input.free_capacity import FreeDevices
 from tangram.plan.place.now.placement_demand import PlacementDemand
 from tangram.plan.place.now.placement_targets import PlacementTarget
+from tangram.plan.words.placement import sentence
 
 _ROUNDING = 1e-9  # tolerance for sums of prices
 
@@ -42,11 +43,11 @@ def _own_limit(
     shape, cost, budget = candidate.shape, count * candidate.price_per_hour, demand.intent.budget_per_hour
     available, limit = demand.devices_for(shape, devices), demand.limits.get(shape)
     if shape in demand.avoided.reasons:
-        return reasons.HeldBack(Reason.REPLICAS_NOT_STARTING, demand.avoided.reasons[shape])
+        return reasons.HeldBack(Reason.REPLICAS_NOT_STARTING, sentence(demand.avoided.reasons[shape]))
     if available < count:
         return reasons.NotEnoughGPUs(count, available, if_empty=False)
     if limit is not None and limit.replicas < count:
-        return reasons.HeldBack(limit.reason, limit.message)
+        return reasons.HeldBack(limit.cause.reason, sentence(limit.cause))
     if budget is not None and cost > budget + _ROUNDING:
         return reasons.OverBudget(cost, budget)
     return None

@@ -13,10 +13,15 @@ from tangram.capacity.sizing import ServingShape
 from tangram.eligibility.isolation import RoundStep, for_each
 from tangram.eligibility.reasons import Reason
 from tangram.fleet import BackOff, Shape
-from tangram.fleet.times import rfc3339
 from tangram.plan.fleet_input.free_capacity import FreeDevices
 from tangram.plan.place.now.affordable_replicas import affordable_replicas
 from tangram.plan.place.now.placement_demand import AvoidedShapes, PlacementDemand
+from tangram.plan.reasons.placement import (
+    FailedOnSeveralShapes,
+    NoOtherShapeIsFree,
+    NotReadyInTime,
+    OtherShapeIsUsed,
+)
 
 
 def avoided_shapes(
@@ -50,13 +55,12 @@ def _avoided(
         return AvoidedShapes()
     shapes = frozenset(b.shape for b in current)
     others = [candidate for candidate in demand.usable if candidate.shape not in shapes]
-    names = " and ".join(_described(b) for b in current)
-    until = rfc3339(max(b.until for b in current))
+    late = tuple(map(NotReadyInTime, current))
     if not any(_fits(demand, other, devices, shapes) for other in others):
-        return AvoidedShapes(note=f"{names}; no other shape that may be used has free devices")
+        return AvoidedShapes(failure=NoOtherShapeIsFree(late))
     is_beside = any(_fits(demand, other, devices, ()) for other in others)
-    note = f"{names}; another shape is used, until {until} at least"
-    return AvoidedShapes({b.shape: _described(b) for b in current}, ends_replicas=not is_beside, note=note)
+    failure = OtherShapeIsUsed(late, max(b.until for b in current))
+    return AvoidedShapes({b.shape: NotReadyInTime(b) for b in current}, not is_beside, failure=failure)
 
 
 def _first_alone(demand: PlacementDemand, failures: list[BackOff], devices: FreeDevices) -> AvoidedShapes:
@@ -64,24 +68,14 @@ def _first_alone(demand: PlacementDemand, failures: list[BackOff], devices: Free
     failed = [candidate for b in failures for candidate in demand.usable if candidate.shape == b.shape]
     shapes = frozenset(candidate.shape for candidate in failed)
     first = next((c for c in failed if _fits(demand, c, devices, shapes - {c.shape})), failed[0]).shape
-    names = " nor on ".join(candidate.shape.described for candidate in failed)
-    note = (
-        f"no replica became ready on {names}: the likely cause is the checkpoint or the engine image, so"
-        f" {first.described} is used and no other shape is tried until one is ready or the spec changes"
-    )
+    failure = FailedOnSeveralShapes(tuple(candidate.shape for candidate in failed), first)
     others = (c.shape for c in demand.usable if c.shape != first and not _is_ready(demand, c.shape))
-    return AvoidedShapes(dict.fromkeys(others, note), ends_replicas=True, is_final=True, note=note)
+    return AvoidedShapes(dict.fromkeys(others, failure), ends_replicas=True, is_final=True, failure=failure)
 
 
 def _is_ready(demand: PlacementDemand, shape: Shape) -> bool:
     workload = demand.workload_on(shape)
     return workload is not None and (workload.ready > 0 or workload.available > 0)
-
-
-def _described(back_off: BackOff) -> str:
-    why = f": {back_off.message}" if back_off.message else ""
-    since = f"attempt {back_off.attempts}, since {rfc3339(back_off.since)}"
-    return f"no replica on {back_off.shape.described} became ready in time ({since}){why}"
 
 
 def _fits(

@@ -24,8 +24,8 @@ from tangram.api.llm_deployment.back_offs import MAX_MESSAGE
 from tangram.eligibility.isolation import RoundStep, for_each
 from tangram.eligibility.reasons import Reason
 from tangram.fleet import BackOff, FleetSnapshot, Intent, Pool, Shape, Workload
-from tangram.fleet.times import rfc3339
 from tangram.plan.fleet_input.free_capacity import FreeDevices
+from tangram.plan.reasons.placement import PodsUnscheduled
 
 MOST_PER_OWNER = 3  # back-offs in one status: those that last longest
 _SETTLED_S = 10.0  # the scheduler has not tried a younger pod twice
@@ -55,7 +55,7 @@ class Obstacles:
     """Back-offs and pods that wait for a node, of all LLMDeployments."""
 
     back_offs: Mapping[str, tuple[BackOff, ...]]  # by uid
-    unscheduled_messages: Mapping[tuple[str, Shape], str]  # by uid and shape: a device is free, but no node
+    unscheduled: Mapping[tuple[str, Shape], PodsUnscheduled]  # by uid and shape
 
 
 _QUOTA = re.compile(r"exceeded quota: ([^\s,]+)")  # as in messages of the API server
@@ -87,7 +87,7 @@ def observe_obstacles(
     shapes: dict[str, set[Shape]] = defaultdict(set)
     for uid, shape in (*recorded, *workloads):
         shapes[uid].add(shape)
-    unscheduled_messages: dict[tuple[str, Shape], str] = {}
+    unscheduled: dict[tuple[str, Shape], PodsUnscheduled] = {}
 
     def back_offs_of(intent: Intent) -> tuple[str, tuple[BackOff, ...]]:
         back_offs, late = [], late_starts.get((intent.uid, intent.rendered_generation), {})
@@ -95,9 +95,11 @@ def observe_obstacles(
             workload, previous = workloads.get((intent.uid, shape)), recorded.get((intent.uid, shape))
             obstacle: Obstacle | None = None
             if workload is not None:
-                obstacle, message = _observed(workload, snapshot, intent, devices, now)
-                if message:
-                    unscheduled_messages[(intent.uid, shape)] = message
+                observed = _observed(workload, snapshot, intent, devices, now)
+                if isinstance(observed, PodsUnscheduled):
+                    unscheduled[(intent.uid, shape)] = observed
+                else:
+                    obstacle = observed
             if previous is not None:
                 previous = _valid_back_off(previous, intent, open_quotas, now)
             back_off = _back_off(previous, obstacle, late, intent, shape, workload, devices, now)
@@ -106,7 +108,7 @@ def observe_obstacles(
         return intent.uid, tuple(back_offs[:MOST_PER_OWNER])
 
     back_offs = for_each(RoundStep.BACK_OFF, intents, lambda intent: intent.uid, back_offs_of)
-    return Obstacles(dict(back_offs), unscheduled_messages)
+    return Obstacles(dict(back_offs), unscheduled)
 
 
 def _late_starts(snapshot: FleetSnapshot) -> Mapping[tuple[str, int], Mapping[Shape, bool]]:
@@ -138,28 +140,27 @@ def _back_off(
 
 def _observed(
     workload: Workload, snapshot: FleetSnapshot, intent: Intent, devices: FreeDevices, now: float
-) -> tuple[Obstacle | None, str]:
-    """Return the obstacle that rules a shape out now, or else the message about pods that wait for a node."""
+) -> Obstacle | PodsUnscheduled | None:
+    """Return the obstacle that rules a shape out now, or else the pods that wait for a node."""
     if workload.refused and workload.settled and workload.total < workload.replicas:
         quota = _QUOTA.search(workload.refused)
         if quota is None:
-            return Obstacle(Reason.FAILED_CREATE, workload.refused, workload.total), ""
-        return Obstacle(Reason.QUOTA_EXCEEDED, workload.refused[quota.start() :], workload.total), ""
+            return Obstacle(Reason.FAILED_CREATE, workload.refused, workload.total)
+        return Obstacle(Reason.QUOTA_EXCEEDED, workload.refused[quota.start() :], workload.total)
     unscheduled = workload.unscheduled
     if unscheduled is None or now - unscheduled.since < _SETTLED_S:
-        return None, ""
+        return None
     scheduled = max(0, workload.total - unscheduled.pods)
     is_short = scheduled < workload.replicas  # else the unscheduled pods are those of a surge
     if not is_short or devices.count_free(intent.uid, workload.shape) <= 0:
-        return None, ""  # without a free device it is shortage: the pods are scheduled when one is free
+        return None  # without a free device it is shortage: the pods are scheduled when one is free
     is_patient = _may_grow(snapshot, intent, workload.shape) or _drains(snapshot, workload.shape, now)
     needs = snapshot.pod_needs
     due = unscheduled.since + (needs.growing_deadline_s if is_patient else needs.scheduling_deadline_s)
     if now < due:
-        pods = f"{unscheduled.pods} of {workload.replicas} pods on {workload.shape.described}"
-        since = f"since {rfc3339(unscheduled.since)}: {unscheduled.message[:MAX_MESSAGE]}"
-        return None, f"{pods} cannot be scheduled {since}; from {rfc3339(due)} on another shape is tried"
-    return Obstacle(Reason.UNSCHEDULABLE, unscheduled.message, scheduled), ""
+        bounded = replace(unscheduled, message=unscheduled.message[:MAX_MESSAGE])
+        return PodsUnscheduled(workload.shape, workload.replicas, bounded, due)
+    return Obstacle(Reason.UNSCHEDULABLE, unscheduled.message, scheduled)
 
 
 def _next(

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tangram.capacity.sizing import Constraint, Rejection, ServingShape
-from tangram.eligibility.reasons import Reason
 from tangram.eligibility.shapes.serving_shapes import AssessedShapes
 from tangram.fleet import (
     CheckpointFacts,
@@ -17,6 +16,13 @@ from tangram.fleet import (
     replicas_for,
 )
 from tangram.plan.fleet_input.free_capacity import FreeDevices
+from tangram.plan.reasons.placement import (
+    BackedOff,
+    FailedOnSeveralShapes,
+    LimitCause,
+    NotReadyInTime,
+    StartFailure,
+)
 
 NO_LIMIT = 10**9
 # Share of its cost that a move from the checkpoint's format to a quantised one has to save.
@@ -28,20 +34,22 @@ class ReplicaLimit:
     """Most replicas of one shape for now, by quota or back-off, however many devices are free."""
 
     replicas: int
-    reason: Reason
-    message: str
-    until: float | None = None  # epoch seconds; None: until what the message names changes
-    is_probe: bool = False  # it includes one replica to try whether the back-off is over
+    cause: LimitCause
+
+    @property
+    def back_off(self) -> BackedOff | None:
+        """The back-off that causes it."""
+        return self.cause if isinstance(self.cause, BackedOff) else None
 
 
 @dataclass(frozen=True, slots=True)
 class AvoidedShapes:
     """Shapes on which replicas do not become ready, so that others are used."""
 
-    reasons: Mapping[Shape, str] = field(default_factory=dict)  # by shape, why it is avoided
+    reasons: Mapping[Shape, NotReadyInTime | FailedOnSeveralShapes] = field(default_factory=dict)
     ends_replicas: bool = False  # their replicas end before others are ready
     is_final: bool = False  # replicas of two shapes failed: the cause is not a shape
-    note: str = ""  # for conditions
+    failure: StartFailure | None = None
 
 
 @dataclass(frozen=True, slots=True)

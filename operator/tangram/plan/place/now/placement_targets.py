@@ -17,6 +17,7 @@ from tangram.plan.place.now.affordable_replicas import affordable_replicas, othe
 from tangram.plan.place.now.device_assignments import DeviceAssignment, DeviceDemand, ShapeOption
 from tangram.plan.place.now.joint_assignment import assign_devices
 from tangram.plan.place.now.placement_demand import NO_LIMIT, PlacementDemand, ReplicaLimit
+from tangram.plan.reasons.placement import BudgetBinds
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class PlacementTarget:
     waiting: int = 0  # of them for which GPUs are being cut
     surge: int = 0  # replicas beside `replicas`, with a device: they take over from others that leave theirs
     max_replicas: int = NO_LIMIT  # that budget, quota and back-off allow now
-    over_budget: str = ""  # the message, if the budget allows no more replicas
+    over_budget: BudgetBinds | None = None  # if the budget allows no more replicas
     limit: ReplicaLimit | None = None  # if it allows no more replicas
     failure: str = ""  # why there is no joint assignment: a bug
 
@@ -206,7 +207,7 @@ def _target(
     is_bound = is_useless or (most < option.desired and assignment.replicas >= most)
     if limit is not None and (not is_bound or limit.replicas > most):
         limit = None
-    over_budget = _over_budget(demand, candidate, option) if is_bound and limit is None else ""
+    over_budget = _over_budget(demand, candidate, option) if is_bound and limit is None else None
     return PlacementTarget(
         candidate,
         option.desired,
@@ -234,11 +235,8 @@ def _unassigned_option(choice: PlacementChoice, devices: FreeDevices) -> int:
     return max(range(len(shapes)), key=lambda i: (choice.options[i].max_replicas > 0, fitting[i]))
 
 
-def _over_budget(demand: PlacementDemand, candidate: ServingShape, option: ShapeOption) -> str:
-    others = other_shapes_cost(demand, candidate)
-    beside = f", beside {others:.2f} $/h for what runs until then" if others else ""
-    return (
-        f"placement.budgetPerHour of {demand.intent.budget_per_hour:.2f} $/h allows"
-        f" {max(0, option.max_replicas)} of {option.desired} replicas on {candidate.shape.described} at"
-        f" {candidate.price_per_hour:.2f} $/h each{beside}"
-    )
+def _over_budget(demand: PlacementDemand, candidate: ServingShape, option: ShapeOption) -> BudgetBinds | None:
+    budget, allowed = demand.intent.budget_per_hour, max(0, option.max_replicas)
+    if budget is None:
+        return None
+    return BudgetBinds(budget, allowed, option.desired, candidate, other_shapes_cost(demand, candidate))

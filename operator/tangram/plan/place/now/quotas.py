@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from tangram.eligibility.host_resources import cpu_cores, memory_bytes
 from tangram.fleet import FleetSnapshot, HostResources, Intent, MIGPolicy, PodNeeds, QuotaLimit, Shape
 from tangram.plan.place.now.placement_demand import PlacementDemand
+from tangram.plan.reasons.placement import QuotaBinds
 
 _MIB = 2**20
 _OBJECT_COUNTS = ("count/deployments.apps", "count/replicasets.apps")
@@ -72,21 +73,24 @@ class Quotas:
         self._left = {limit: limit.hard - limit.used for limit in snapshot.quotas}
         self._needs, self._default_class = snapshot.pod_needs, snapshot.class_of_unnamed_pods
 
-    def max_new_pods(self, demand: PlacementDemand, shape: Shape) -> tuple[int | None, str]:
-        """Return how many more pods may be created (None: any number), and the quota that binds.
+    def max_new_pods(self, demand: PlacementDemand, shape: Shape) -> tuple[int, QuotaBinds] | None:
+        """Return how many more pods may be created, and the quota that binds; None: any number.
 
         If there is no Deployment on `shape`, a quota has to allow that object too.
         """
-        fewest, binding = None, ""
-        for limit, amount in self._amounts(demand, shape):
-            count = _pods_within(self._left[limit], amount)
-            if count is not None and (fewest is None or count < fewest):
-                fewest, binding = count, _usage(limit)
+        counts = [
+            (count, limit)
+            for limit, amount in self._amounts(demand, shape)
+            if (count := _pods_within(self._left[limit], amount)) is not None
+        ]
         if demand.workload_on(shape) is None:
-            for limit in self._limits.get(demand.intent.namespace, ()):
-                if limit.resource in _OBJECT_COUNTS and self._left[limit] < 1:
-                    fewest, binding = 0, _usage(limit)
-        return fewest, binding
+            limits = reversed(self._limits.get(demand.intent.namespace, ()))
+            counts[:0] = [(0, limit) for limit in limits if self._has_no_object_left(limit)]
+        fewest = min(counts, key=lambda pair: pair[0], default=None)
+        return None if fewest is None else (fewest[0], QuotaBinds(fewest[1]))
+
+    def _has_no_object_left(self, limit: QuotaLimit) -> bool:
+        return limit.resource in _OBJECT_COUNTS and self._left[limit] < 1
 
     def take(self, demand: PlacementDemand, new_pods: Mapping[Shape, int]) -> None:
         """Take what new pods need: of each resource the most that one of the alternative shapes needs."""
@@ -115,14 +119,3 @@ def _priority_class(demand: PlacementDemand, shape: Shape) -> str:
     """Return the PriorityClass of new pods: that of an existing Deployment, until its next rollout."""
     workload = demand.workload_on(shape)
     return demand.intent.priority_class_name if workload is None else workload.priority_class_name
-
-
-def _usage(limit: QuotaLimit) -> str:
-    used, hard = quantity(limit.used), quantity(limit.hard)
-    name = f"ResourceQuota {limit.quota} of namespace {limit.namespace}"
-    return f"{name}: {used} of {hard} {limit.resource} are used"
-
-
-def quantity(value: float) -> str:
-    """Return a count, cores or bytes as text."""
-    return f"{value / 2**30:g}Gi" if value >= _MIB else f"{value:g}"

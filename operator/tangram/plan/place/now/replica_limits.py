@@ -1,15 +1,15 @@
 """Most replicas per shape by quota, back-off and refusals of the API server, whatever devices are free."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from tangram.eligibility.isolation import RoundStep, for_each
 from tangram.eligibility.reasons import Reason
 from tangram.fleet import BackOff, FleetSnapshot, Shape
-from tangram.fleet.times import rfc3339
 from tangram.plan.fleet_input.free_capacity import FreeDevices
 from tangram.plan.place.now.back_off import RULES, Obstacles
 from tangram.plan.place.now.placement_demand import PlacementDemand, ReplicaLimit
 from tangram.plan.place.now.quotas import Quotas
+from tangram.plan.reasons.placement import BackedOff, DeploymentRefused, NamespaceRefusesPods
 
 _REFUSALS = (Reason.QUOTA_EXCEEDED, Reason.FAILED_CREATE)  # of pods, by the API server
 
@@ -65,35 +65,35 @@ def _limit(
     now: float,
 ) -> ReplicaLimit | None:
     """Return the lowest limit. No limit ends a pod that exists."""
-    uid, namespace, workload = demand.uid, demand.intent.namespace, demand.workload_on(shape)
+    workload = demand.workload_on(shape)
     pods, replicas = (workload.total, workload.replicas) if workload is not None else (0, 0)
-    limits: list[ReplicaLimit] = []
-    more, binding = quotas.max_new_pods(demand, shape)
-    if more is not None:  # missing pods may be on the way: only a refusal takes their replicas back
-        limits.append(ReplicaLimit(max(pods + more, replicas), Reason.QUOTA_EXCEEDED, binding))
-    limits += [
-        _back_off_limit(back_off, shape, pods, now)
-        for back_off in obstacles.back_offs.get(uid, ())
-        if back_off.reason != Reason.REPLICAS_NOT_STARTING
-        and (back_off.shape == shape or RULES[back_off.reason].every_shape)
-    ]
+    limits = [*_quota_limit(demand, shape, pods, replicas, quotas)]
+    limits += _back_off_limits(obstacles.back_offs.get(demand.uid, ()), shape, pods, now)
+    namespace = demand.intent.namespace
     if namespace in refused and not any(w.total for w in demand.workloads):
-        text = f"namespace {namespace} refuses pods, so this LLMDeployment starts with one pod"
-        limits.append(ReplicaLimit(max(1, replicas), Reason.FAILED_CREATE, text))
-    if uid in problems and workload is None:
-        text = f"its Deployment is refused: {problems[uid]}"
-        limits.append(ReplicaLimit(0, Reason.FAILED_CREATE, text))
+        limits.append(ReplicaLimit(max(1, replicas), NamespaceRefusesPods(namespace)))
+    if demand.uid in problems and workload is None:
+        limits.append(ReplicaLimit(0, DeploymentRefused(problems[demand.uid])))
     return min(limits, key=lambda limit: limit.replicas, default=None)
 
 
-def _back_off_limit(back_off: BackOff, shape: Shape, pods: int, now: float) -> ReplicaLimit:
-    replicas = back_off.replicas if back_off.shape == shape else pods
-    until = None if now >= back_off.until else back_off.until
-    what = f"{back_off.shape.described}: {back_off.message}" if back_off.message else back_off.shape.described
-    retry = f"it is tried again at {rfc3339(back_off.until)}"
-    retry = "one more replica is started as a test" if until is None else retry
-    text = f"{what} (attempt {back_off.attempts}, since {rfc3339(back_off.since)}); {retry}"
-    return ReplicaLimit(replicas + (until is None), Reason(back_off.reason), text, until, until is None)
+def _quota_limit(
+    demand: PlacementDemand, shape: Shape, pods: int, replicas: int, quotas: Quotas
+) -> Iterator[ReplicaLimit]:
+    """Yield the limit of quotas. It takes no replica back: missing pods may be on the way."""
+    if (room := quotas.max_new_pods(demand, shape)) is not None:
+        more, quota = room
+        yield ReplicaLimit(max(pods + more, replicas), quota)
+
+
+def _back_off_limits(
+    back_offs: Iterable[BackOff], shape: Shape, pods: int, now: float
+) -> Iterator[ReplicaLimit]:
+    for back_off in back_offs:
+        concerns_shape = back_off.shape == shape or RULES[back_off.reason].every_shape
+        if concerns_shape and back_off.reason != Reason.REPLICAS_NOT_STARTING:
+            replicas, is_over = back_off.replicas if back_off.shape == shape else pods, now >= back_off.until
+            yield ReplicaLimit(replicas + is_over, BackedOff(back_off, is_over))
 
 
 def _new_pods(
