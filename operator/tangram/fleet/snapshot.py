@@ -56,6 +56,8 @@ class Node:
     left_out: tuple[LeftOut, ...] = ()
     # (resource, count) offered until lately, sorted: not for new replicas, kept for those that have it
     withheld: tuple[tuple[str, int], ...] = ()
+    host_cpu: float | None = None  # allocatable cores; None: not known
+    host_memory: float | None = None  # allocatable bytes; None: not known
 
 
 @dataclass(frozen=True, slots=True)

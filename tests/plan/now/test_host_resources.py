@@ -22,6 +22,7 @@ from tangram.fleet.quantity import parse_quantity
 from tangram.plan import plan
 from tangram.plan.fleet_input.observed.snapshot_input import snapshot_input
 from tangram.plan.offers.fleet_shapes import fleet_shapes
+from tangram.plan.offers.host_capacity import HostCapacity, largest_hosts
 from tangram.plan.place.now.quotas import pod_amounts
 from tangram.shell.objects.engine_pod import engine_template
 from tangram.shell.settings import EnginePodSettings, Settings
@@ -154,3 +155,37 @@ def test_a_recommended_plan_uses_no_shape_that_the_operator_would_not() -> None:
     few = profiles(asking(cpu=6))
     assert few >= {"gpu", "3g.40gb"}
     assert not few & {"1g.10gb", "1g.20gb", "2g.20gb"}
+
+
+def on_hosts(demand: Intent, *hosts: tuple[float | None, float | None], **changes: object) -> Plan:
+    """Plan on nodes of one GPU each, with these cores and GiB."""
+    nodes = (
+        replace(node(f"n{i}", gpu=1), host_cpu=cores, host_memory=None if memory is None else memory * GIB)
+        for i, (cores, memory) in enumerate(hosts)
+    )
+    return plan(snapshot(*nodes, pod_needs=PodNeeds(8.0, 64 * GIB), **changes), (demand,), NOW)
+
+
+@pytest.mark.parametrize("host", [(8, 64), (None, 64), (8, None), (None, None)])
+def test_a_pod_whose_requests_fit_on_a_node_or_may_fit_is_placed(host) -> None:
+    (decision,) = on_hosts(asking(), (4, 32), host).decisions
+
+    assert decision.placed_reason == "Placed"
+
+
+def test_a_pod_that_fits_on_no_node_is_explained_with_its_requests_and_the_largest_nodes() -> None:
+    fleet = ((4, 512), (96, 32), (95, 32), (4, 256))
+    (decision,) = on_hosts(asking(cpu=12, memory_gib=48), *fleet).decisions
+
+    assert decision.shape is None
+    assert decision.placed_reason == "Infeasible"
+    assert (
+        "a pod requests 12 cores and 48Gi memory, and no node with H100-80GB-SXM has both:"
+        " the largest has 96 cores and 32Gi memory, 4 cores and 512Gi memory" in decision.placed_message
+    )
+
+
+def test_thousands_of_slightly_different_hosts_are_one_host() -> None:
+    hosts = (HostCapacity((), 96.0, 512 * GIB - i) for i in range(3000))
+
+    assert largest_hosts(hosts) == (HostCapacity((), 96.0, 512 * GIB),)

@@ -19,6 +19,7 @@ from tangram.eligibility.devices.device_rules import (
 from tangram.eligibility.devices.tolerations import Toleration
 from tangram.fleet import LeftOut, Node
 from tangram.fleet.labels import ZONE_LABEL
+from tangram.fleet.quantity import parse_quantity
 
 PARTLY = frozenset({LeftOutReason.UNHEALTHY, LeftOutReason.NOT_OFFERED})
 """Reasons that leave out some devices of a resource, and not the others."""
@@ -72,7 +73,17 @@ def gpu_node(facts: NodeFacts, added: Iterable[Toleration] = (), selected: Itera
         labels=tuple(sorted((key, facts.labels[key]) for key in set(selected) if key in facts.labels)),
         unhealthy=tuple(sorted((r, n) for r, n in missing.items() if n > 0)),
         left_out=(*on_node, *on_devices),
+        host_cpu=_amount(facts, "cpu"),
+        host_memory=_amount(facts, "memory"),
     )
+
+
+def _amount(facts: NodeFacts, resource: str) -> float | None:
+    """Return what a node offers of a resource of its host; None: not known, or no quantity."""
+    try:
+        return parse_quantity(str(facts.allocatable[resource]))
+    except (KeyError, ValueError):
+        return None
 
 
 def holds_replicas(node: Node) -> bool:

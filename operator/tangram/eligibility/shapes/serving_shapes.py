@@ -4,8 +4,9 @@ Operator, recommendation and `tangram plan` assess shapes here; each brings the 
 their prices. `tangram size`, without an LLMDeployment, starts one floor below, at `AssessmentCache.assessed`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from tangram.capacity.sizing import Constraint, Rejection, ServingShape, ShapeChange, SizingRequest
 from tangram.capacity.sizing.assessment_cache import AssessmentCache, assessment_cache
@@ -17,6 +18,8 @@ from tangram.eligibility.shapes.evaluation_reports import report_rejection
 from tangram.eligibility.shapes.serving_requirements import UNLOADED_RPS, ServingRequirements
 from tangram.fleet import WHOLE_GPU, Intent, MIGPolicy, ProvisionedLoad, Shape, ShapeKey
 from tangram.fleet.lengths import with_mean
+
+_NONE: Mapping[Shape, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +89,12 @@ def assessed_shapes(
     shapes: Iterable[Shape],
     prices: Prices,
     price_of: Callable[[Shape], float | None] | None = None,
+    excluded: Mapping[Shape, str] = _NONE,
 ) -> AssessedShapes:
     """Assess `shapes`: rules of placement first, then the sizing model, the price and evaluation reports.
 
     `price_of`: USD per hour of one replica, where that is not the price of the SKU in `prices`.
+    `excluded`: shapes that no node has room for beside its GPUs, with the reason.
     """
     assessments = assessment_cache(requirements.architecture, replace(requirements.request, rps=UNLOADED_RPS))
     priced = price_of or (lambda shape: prices.replica_hour(*shape.key))
@@ -97,7 +102,7 @@ def assessed_shapes(
     rejected: list[Rejection] = []
     for shape in shapes:
         assessed: ServingShape | Rejection
-        if rule := _broken_rule(requirements, shape):
+        if rule := _broken_rule(requirements, shape) or excluded.get(shape):
             assessed = Rejection(shape, Constraint.PLACEMENT, rule)
         else:
             assessed = assessments.assessed(shape, priced, lambda shape: _unproven(requirements, shape))

@@ -12,6 +12,7 @@ from tangram.eligibility.shapes.serving_requirements import ServingRequirements
 from tangram.eligibility.shapes.serving_shapes import AssessedShapes, assessed_shapes
 from tangram.fleet import (
     WHOLE_GPU,
+    HostResources,
     Intent,
     Node,
     NodeSelector,
@@ -19,6 +20,9 @@ from tangram.fleet import (
     resource_name,
 )
 from tangram.plan.fleet_input.fleet import Fleet, PoolNames, may_use
+from tangram.plan.offers.host_capacity import HostCapacity, host_shortage, largest_hosts
+from tangram.plan.reasons.placement import NoLargeEnoughHost
+from tangram.plan.words.placement import sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,8 @@ class NodeOffers:
     gpu_hours: Mapping[tuple[str, PoolNames], float | None]  # USD by SKU and the GPUPools of a node
     # By SKU: where nodes without the product label have the SKU that a pool declares.
     unlabelled: Mapping[str, frozenset[PoolNames]] = field(default_factory=dict)
+    # By SKU and profile: the largest CPU and memory of the nodes with such a device.
+    hosts: Mapping[tuple[str, str], tuple[HostCapacity, ...]] = field(default_factory=dict)
     _devices: dict[PoolNames, tuple[Device, ...]] = field(default_factory=dict)  # computed so far
     _prices: dict[tuple[str, str, PoolNames], float | None] = field(default_factory=dict)
 
@@ -89,6 +95,13 @@ class NodeOffers:
                 pools_by_selector[selector] = frozenset((name, other))
         return pools_by_selector
 
+    def host_shortage(
+        self, shape: Shape, requests: HostResources, pools: PoolNames
+    ) -> NoLargeEnoughHost | None:
+        """Return why no node in `pools` has the CPU and memory of a pod of `shape`; None: some may have."""
+        hosts = self.hosts.get((shape.sku, shape.profile), ())
+        return host_shortage(hosts, shape, requests, self.fleet.snapshot.pod_needs, pools)
+
     def left_out(self, intent: Intent) -> tuple[Node, ...]:
         """Return the nodes that `intent` could run on, with devices that no new replica is given."""
         return tuple(
@@ -123,6 +136,7 @@ def offers(fleet: Fleet) -> NodeOffers:
     places_by_device: dict[tuple[str, str], set[PoolNames]] = defaultdict(set)
     products: dict[str, set[str]] = {}
     unlabelled: dict[str, set[PoolNames]] = defaultdict(set)
+    hosts: dict[tuple[str, str], set[HostCapacity]] = defaultdict(set)
     for place in fleet.nodes:
         node = place.node
         if node.sku is None:
@@ -135,12 +149,14 @@ def offers(fleet: Fleet) -> NodeOffers:
             profile = _profile_name(node.sku, resource) if count > 0 else None
             if profile is not None:
                 places_by_device[(node.sku, profile)].add(place.pools)
+                hosts[node.sku, profile].add(HostCapacity.of(node, place.pools))
     return NodeOffers(
         shapes={shape: tuple(sorted(places)) for shape, places in sorted(places_by_device.items())},
         products={sku: tuple(sorted(labels)) for sku, labels in products.items()},
         fleet=fleet,
         gpu_hours={(p.node.sku, p.pools): p.gpu_hour for p in fleet.nodes if p.node.sku is not None},
         unlabelled={sku: frozenset(places) for sku, places in unlabelled.items()},
+        hosts={device: largest_hosts(sizes) for device, sizes in hosts.items()},
     )
 
 
@@ -151,11 +167,18 @@ def node_shapes(
     pools, formats, degrees = requirements.pools, requirements.formats, requirements.tensor_parallel
     own = [s.key[:2] for s in present if s.tensor_parallel in degrees and s.precision in formats]
     devices = node_offers.devices(pools, own)
-    shapes = candidate_shapes(
+    candidates = candidate_shapes(
         requirements.architecture, devices, tuple(sorted(formats)), degrees, requirements.runtime_name
     )
-    price_of = partial(node_offers.replica_hour, pools=pools)
-    return assessed_shapes(requirements, shapes, node_offers.fleet.prices, price_of)
+    shapes = tuple(candidates)
+    fleet, price_of = node_offers.fleet, partial(node_offers.replica_hour, pools=pools)
+    running, requests = frozenset(present), requirements.intent.resources
+    short = {
+        shape: sentence(shortage)
+        for shape in shapes
+        if shape not in running and (shortage := node_offers.host_shortage(shape, requests, pools))
+    }
+    return assessed_shapes(requirements, shapes, fleet.prices, price_of, short)
 
 
 def _is_known(device: Device) -> bool:

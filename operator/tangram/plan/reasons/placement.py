@@ -212,6 +212,16 @@ PlacedReason = AllPlaced | SomePlaced | LimitCause | PodsUnscheduled | NoDeviceO
 
 
 @dataclass(frozen=True, slots=True)
+class NoLargeEnoughHost:
+    """No node that offers the device has the CPU and memory of one pod."""
+
+    shape: Shape
+    cpu: float  # cores that the pod requests
+    memory: float  # bytes
+    hosts: tuple[tuple[float, float], ...]  # cores and bytes of the largest nodes; infinite: not known
+
+
+@dataclass(frozen=True, slots=True)
 class RolloutWaits:
     """A rollout waits for one more pod, or for its device."""
 

@@ -3,6 +3,7 @@
 `sentence` takes each record of `reasons`, so that one reason reads the same everywhere.
 """
 
+import math
 from collections.abc import Iterable
 from functools import singledispatch
 
@@ -10,6 +11,7 @@ from tangram.eligibility.devices.node_devices import left_out_notes
 from tangram.eligibility.explanation.words import no_shape_sentence
 from tangram.eligibility.reasons import Reason
 from tangram.fleet import FailedChanges, Node, Shape
+from tangram.fleet.quantity import memory_quantity
 from tangram.fleet.times import rfc3339
 from tangram.plan.reasons import placement as reasons
 
@@ -207,6 +209,20 @@ def _left_out(nodes: tuple[Node, ...]) -> str:
     more = f" and {len(notes) - _MOST_NAMED} more reasons" if len(notes) > _MOST_NAMED else ""
     count = f"{len(nodes)} node{'s' * (len(nodes) != 1)}"
     return f"; devices of {count} are left out: {', '.join(notes[:_MOST_NAMED])}{more}"
+
+
+@sentence.register
+def _no_large_enough_host(reason: reasons.NoLargeEnoughHost) -> str:
+    largest = ", ".join(_host(*host) for host in reason.hosts[:_MOST_NAMED])
+    return (
+        f"a pod requests {_host(reason.cpu, reason.memory)}, and no node with {reason.shape.sku} has both:"
+        f" the largest has {largest}"
+    )
+
+
+def _host(cpu: float, memory: float) -> str:
+    cores = "any number of cores" if math.isinf(cpu) else f"{cpu:g} cores"
+    return f"{cores} and {'any' if math.isinf(memory) else memory_quantity(memory)} memory"
 
 
 # Notes on a rollout, and on replicas that stay

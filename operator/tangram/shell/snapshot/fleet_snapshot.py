@@ -99,7 +99,7 @@ def node(
     facts = NodeFacts(
         name=obj["metadata"]["name"],
         labels=labels_of(obj),
-        allocatable=obj["allocatable"],
+        allocatable=obj["allocatable"] | obj["host"],
         capacity=_existing(obj.get("capacity") or {}, partition),
         taints=tuple(obj["taints"]),
         unschedulable=obj["unschedulable"],

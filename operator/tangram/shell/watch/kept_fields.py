@@ -131,11 +131,16 @@ def node(obj: Object) -> Object:
         "bootID": str((status.get("nodeInfo") or {}).get("bootID") or "")[:MAX_ID] if labels else "",
         "allocatable": allocatable,
         "capacity": capacity,
+        "host": _host(status) if labels else {},
     }
 
 
 def _devices(status: Object, key: str) -> Object:
     return {k: v for k, v in (status.get(key) or {}).items() if k.startswith(NVIDIA_PREFIX)}
+
+
+def _host(status: Object) -> Object:
+    return {k: v for k, v in (status.get("allocatable") or {}).items() if k in ("cpu", "memory")}
 
 
 def _gpu_labels(obj: Object, devices: Object) -> dict[str, str]:
