@@ -214,22 +214,35 @@ def _idle_note(
     now: float,
 ) -> str:
     """Return the note while nothing is evaluated: a failure, or the report on what serves or is refused."""
-    intent, facts = demand.intent, demand.facts
+    return _failure_note(demand, pending, jobs, now) or _report_note(demand, target, reports)
+
+
+def _failure_note(
+    demand: PlacementDemand,
+    pending: tuple[Rejection, ...],
+    jobs: Mapping[EvaluationKey, Evaluation],
+    now: float,
+) -> str:
     for candidate in pending:
-        job = jobs.get(report_key(intent, facts.digest, candidate.shape))
+        job = jobs.get(report_key(demand.intent, demand.facts.digest, candidate.shape))
         if job is not None and isinstance(job.result, EvaluationFailure) and _is_backing_off(job, now):
             again = rfc3339(job.result.at + RETRY_AFTER_S)
             failed = f"the evaluation of {candidate.shape.described} failed"
             return f"{failed}: {job.result.message.rstrip('.')}; it is tried again at {again}"
-    shape = target.candidate.shape if target.candidate is not None else None
-    if shape is not None and shape.precision != facts.dtype:
+    return ""
+
+
+def _report_note(demand: PlacementDemand, target: PlacementTarget, reports: Reports) -> str:
+    intent, facts, chosen = demand.intent, demand.facts, target.candidate
+    if chosen is not None and chosen.shape.precision != facts.dtype:
+        precision = chosen.shape.precision
         if intent.precision not in (ANY, AS_STORED):
-            return f"engine.precision names {shape.precision}: it is served without an evaluation"
-        report = reports.get(report_key(intent, facts.digest, shape))
-        return f"{shape.precision} evaluated on {shape.sku}: {report}" if report else ""
+            return f"engine.precision names {precision}: it is served without an evaluation"
+        report = reports.get(report_key(intent, facts.digest, chosen.shape))
+        return f"{precision} evaluated on {chosen.shape.sku}: {report}" if report else ""
     refused = [r for r in demand.shapes.rejected if r.constraint is Constraint.TOLERANCE]
-    if target.candidate is not None:
-        refused = [c for c in refused if demand.cost(c) < demand.cost(target.candidate)]
+    if chosen is not None:
+        refused = [c for c in refused if demand.cost(c) < demand.cost(chosen)]
     return min(refused, key=lambda c: (demand.cost(c), c.shape)).message if refused else ""
 
 

@@ -8,6 +8,7 @@ from tangram.capacity.sizing import ServingShape
 from tangram.eligibility.shapes.runtimes import is_renderable, launch
 from tangram.fleet import (
     Action,
+    Alternative,
     ApplyDeployment,
     Decision,
     RemoveDeployment,
@@ -21,6 +22,7 @@ from tangram.plan.place.now.alternatives import alternatives
 from tangram.plan.place.now.back_off import Obstacles
 from tangram.plan.place.now.placement_demand import PlacementDemand
 from tangram.plan.place.now.placement_targets import PlacementTarget
+from tangram.plan.reasons.placement import PlacedReason
 from tangram.plan.rollout.left_out_replicas import left_out_replicas
 from tangram.plan.rollout.node_selection import node_selection
 from tangram.plan.rollout.placed_condition import idle_ms, placed_condition, rollout_notes
@@ -46,17 +48,10 @@ def deployment_placement(
     on_shape = NOT_RUNNING if chosen is None else running.get(chosen.shape, NOT_RUNNING)
     placed = max(target.replicas, min(target.desired, target.max_replicas, on_shape.replicas))
     condition = placed_condition(demand, target, placed, node_offers, obstacles)
-    decision = replace(
-        decision,
-        alternatives=alternatives(demand, target, devices),
-        placed_reason=condition.reason,
-        placed_message=sentence(condition),
-        runtime_reason=demand.shapes.requirements.runtime_reason,
-    )
+    decision = _on_condition(decision, demand, condition, alternatives(demand, target, devices))
     if chosen is None:
         return decision, ()
     current = demand.workload_on(chosen.shape)
-    others = tuple(workload for workload in demand.workloads if workload.shape != chosen.shape)
     replicas = _replicas(target, current)
     pod_rollout = rollout(demand, target, current, replicas, devices)
     kept_by_uid = kept_replicas(demand, target, current)
@@ -66,7 +61,20 @@ def deployment_placement(
     return replace(decision, placed_message=joined(condition, left_out, *notes)), (
         *_apply(demand, node_offers, devices, chosen, replicas, pod_rollout, current),
         *resumed(current, replicas),
-        *_end_replicas(others, kept_by_uid),
+        *_end_replicas(demand, chosen, kept_by_uid),
+    )
+
+
+def _on_condition(
+    decision: Decision, demand: PlacementDemand, condition: PlacedReason, others: tuple[Alternative, ...]
+) -> Decision:
+    """Return the decision with its condition `Placed`, its runtime and the other shapes."""
+    return replace(
+        decision,
+        alternatives=others,
+        placed_reason=condition.reason,
+        placed_message=sentence(condition),
+        runtime_reason=demand.shapes.requirements.runtime_reason,
     )
 
 
@@ -104,9 +112,13 @@ def _replicas(target: PlacementTarget, current: Workload | None) -> int:
     return max(target.replicas, min(target.desired, target.max_replicas, present)) + target.surge
 
 
-def _end_replicas(others: tuple[Workload, ...], kept_by_uid: Mapping[str, int]) -> Iterator[Action]:
+def _end_replicas(
+    demand: PlacementDemand, chosen: ServingShape, kept_by_uid: Mapping[str, int]
+) -> Iterator[Action]:
     """End the replicas of other shapes that a move does not need any more."""
-    for workload in others:
+    for workload in demand.workloads:
+        if workload.shape == chosen.shape:
+            continue
         identity = (workload.owner_uid, workload.namespace, workload.name, workload.uid)
         if kept_by_uid[workload.uid] == 0:
             yield RemoveDeployment(*identity)

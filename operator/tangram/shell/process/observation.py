@@ -79,16 +79,41 @@ class Observer:
         UID, are added to those about specs.
         """
         view = without_broken_objects(view, self.record_unreadable)
-        keys = self.settings.engine.pod_metadata_keys
-        default_class = self.settings.default_priority_class_name
         observed = fleet_snapshot(view, self.settings, now, self.record_unreadable)
-        needs = self.settings.pod_needs
-        readable = parsed_intents(view, self.record_unreadable, default_class, keys, needs, observed)
-        readable = tuple(_warned(intent, warnings) for intent in readable)
-        parsed = (*readable, *unreadable_intents(view, readable, self.faults.faults))
+        parsed = self._parsed(view, observed, warnings)
         intents = tuple(intent for intent in parsed if isinstance(intent, Intent))
-        pod_names = engine_pod_names(view)
-        scaling = self.scaler.decide(
+        scaling = self._scaling(view, observed, intents, now)
+        back_offs_by_uid = recorded_back_offs(view, self.record_unreadable) | (back_offs or {})
+        of_intents = (back_off for intent in intents for back_off in back_offs_by_uid.get(intent.uid, ()))
+        snapshot = replace(
+            self._with_memory(observed, scaling, now),
+            problems=_sorted(problems),
+            evaluation_problems=_sorted(evaluation_problems),
+            back_offs=tuple(sorted(of_intents)),
+            faults=self.faults.faults,
+        )
+        return Observation(now, view, parsed, intents, engine_pod_names(view), scaling, snapshot)
+
+    def _parsed(
+        self, view: MirrorView, observed: FleetSnapshot, warnings: Mapping[str, str]
+    ) -> tuple[ParsedIntent, ...]:
+        settings = self.settings
+        readable = parsed_intents(
+            view,
+            self.record_unreadable,
+            settings.default_priority_class_name,
+            settings.engine.pod_metadata_keys,
+            settings.pod_needs,
+            observed,
+        )
+        readable = tuple(_warned(intent, warnings) for intent in readable)
+        return *readable, *unreadable_intents(view, readable, self.faults.faults)
+
+    def _scaling(
+        self, view: MirrorView, observed: FleetSnapshot, intents: tuple[Intent, ...], now: float
+    ) -> Mapping[str, ScalingResult]:
+        runtimes = {runtime.name: runtime for runtime in observed.runtimes}
+        return self.scaler.decide(
             intents,
             observed.workloads,
             recorded_replicas(view),
@@ -96,28 +121,21 @@ class Observer:
             recorded_variants(view),
             self.faults,
             recorded_scaling(view),
-            CapacityInputs(
-                _facts_of(intents, observed),
-                start_times(view),
-                {runtime.name: runtime for runtime in observed.runtimes},
-            ),
+            CapacityInputs(_facts_of(intents, observed), start_times(view), runtimes),
         )
-        back_offs_by_uid = recorded_back_offs(view, self.record_unreadable) | (back_offs or {})
-        snapshot = replace(
+
+    def _with_memory(
+        self, observed: FleetSnapshot, scaling: Mapping[str, ScalingResult], now: float
+    ) -> FleetSnapshot:
+        """Return the snapshot with what the scaler and the offered devices know from earlier rounds."""
+        return replace(
             observed,
             nodes=self.devices.remember(observed.nodes, now, observed.partition.nodes),
             desired=tuple(sorted((uid, result.decision.replicas) for uid, result in scaling.items())),
             desired_of=self.scaler.counted_shapes(),
             provisioned=provisioned_loads(scaling),
             start_outcomes=self.scaler.start_outcomes(),
-            problems=_sorted(problems),
-            evaluation_problems=_sorted(evaluation_problems),
-            back_offs=tuple(
-                sorted(back_off for intent in intents for back_off in back_offs_by_uid.get(intent.uid, ()))
-            ),
-            faults=self.faults.faults,
         )
-        return Observation(now, view, parsed, intents, pod_names, scaling, snapshot)
 
     def record_unreadable(self, obj: Object, error: Exception) -> None:
         """Record an object that cannot be read as a fault of the LLMDeployment that it belongs to."""

@@ -1,6 +1,6 @@
 """Parse the LLMDeployments: valid intents, and invalid ones with the reason. Pure."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from tangram.api import last_accepted, parse, parse_priority_class, priority_classes
 from tangram.eligibility.acceptance import specs_in_force
@@ -42,34 +42,37 @@ def parsed_intents(
     Decisions identify LLMDeployments by UID, which the API server makes unique; a second object with the UID
     of another is skipped.
     """
-    uids: set[str] = set()
     listed = None if view.priority_classes is None else parsed_priority_classes(view, on_skipped)
     classes = priority_classes(listed, default_class)
-
     runtimes = None if fleet is None else runtimes_of(fleet)
 
     def read(intent: ParsedIntent) -> ParsedIntent:
         return intent if runtimes is None else with_runtime(intent, runtimes)
 
-    def parsed(obj: Object) -> ParsedIntent:
-        if uid_of(obj) in uids:
-            raise DuplicateUID(f"UID {uid_of(obj)} is that of another LLMDeployment")
-        intent = read(parse(obj, classes, pod_metadata_keys))
-        uids.add(intent.uid)
-        return intent
-
     objects = sorted(living(view.llm_deployments), key=key_of)
-    intents = tuple(convert_each(objects, parsed, on_skipped))
-    recorded = {uid_of(obj): last_accepted(obj, classes, pod_metadata_keys) for obj in objects}
-    accepted_before = {
-        uid: before
-        for uid, intent in recorded.items()
-        if intent is not None and isinstance(before := read(intent), Intent)
-    }
+    parse_once = _once_per_uid(lambda obj: read(parse(obj, classes, pod_metadata_keys)))
+    intents = tuple(convert_each(objects, parse_once, on_skipped))
+    last = ((uid_of(obj), last_accepted(obj, classes, pod_metadata_keys)) for obj in objects)
+    in_force = ((uid, read(intent)) for uid, intent in last if intent is not None)
+    accepted_before = {uid: intent for uid, intent in in_force if isinstance(intent, Intent)}
     if fleet is None:
         return specs_in_force(intents, accepted_before, needs)
     facts, image = fleet.known_facts, fleet.engine_image
     return specs_in_force(intents, accepted_before, needs, lambda i: checkpoint_key(i, image) in facts)
+
+
+def _once_per_uid(parsed: Callable[[Object], ParsedIntent]) -> Callable[[Object], ParsedIntent]:
+    """Return `parsed` for objects of different UIDs. It raises `DuplicateUID` for a second object of one."""
+    uids: set[str] = set()
+
+    def parsed_once(obj: Object) -> ParsedIntent:
+        if uid_of(obj) in uids:
+            raise DuplicateUID(f"UID {uid_of(obj)} is that of another LLMDeployment")
+        intent = parsed(obj)
+        uids.add(intent.uid)
+        return intent
+
+    return parsed_once
 
 
 def unreadable_intents(

@@ -17,7 +17,7 @@ shapes show that the cause is the checkpoint or the engine image, and no third o
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from tangram.api.llm_deployment.back_offs import MAX_MESSAGE
@@ -80,35 +80,49 @@ def observe_obstacles(
     snapshot: FleetSnapshot, intents: tuple[Intent, ...], devices: FreeDevices, now: float
 ) -> Obstacles:
     """Return which shapes are backed off from now on. `devices`: before any is reserved for missing pods."""
-    open_quotas = _open_quotas(snapshot)
-    recorded = {(b.owner_uid, b.shape): b for b in snapshot.back_offs}
-    workloads = {(w.owner_uid, w.shape): w for w in snapshot.workloads}
-    late_starts = _late_starts(snapshot)
-    shapes: dict[str, set[Shape]] = defaultdict(set)
-    for uid, shape in (*recorded, *workloads):
-        shapes[uid].add(shape)
-    unscheduled: dict[tuple[str, Shape], PodsUnscheduled] = {}
+    observed = _ObservedShapes(snapshot, devices, now)
+    back_offs = for_each(RoundStep.BACK_OFF, intents, lambda intent: intent.uid, observed.back_offs_of)
+    return Obstacles(dict(back_offs), observed.unscheduled)
 
-    def back_offs_of(intent: Intent) -> tuple[str, tuple[BackOff, ...]]:
-        back_offs, late = [], late_starts.get((intent.uid, intent.rendered_generation), {})
-        for shape in sorted(shapes[intent.uid]):
-            workload, previous = workloads.get((intent.uid, shape)), recorded.get((intent.uid, shape))
-            obstacle: Obstacle | None = None
-            if workload is not None:
-                observed = _observed(workload, snapshot, intent, devices, now)
-                if isinstance(observed, PodsUnscheduled):
-                    unscheduled[(intent.uid, shape)] = observed
-                else:
-                    obstacle = observed
-            if previous is not None:
-                previous = _valid_back_off(previous, intent, open_quotas, now)
-            back_off = _back_off(previous, obstacle, late, intent, shape, workload, devices, now)
-            back_offs += [back_off] if back_off is not None else []
-        back_offs.sort(key=lambda b: (not _is_open_failure(b), -b.until, b.shape))
-        return intent.uid, tuple(back_offs[:MOST_PER_OWNER])
 
-    back_offs = for_each(RoundStep.BACK_OFF, intents, lambda intent: intent.uid, back_offs_of)
-    return Obstacles(dict(back_offs), unscheduled)
+class _ObservedShapes:
+    """The shapes that have a Deployment or a recorded back-off, by uid of their LLMDeployment."""
+
+    def __init__(self, snapshot: FleetSnapshot, devices: FreeDevices, now: float) -> None:
+        self._snapshot, self._devices, self._now = snapshot, devices, now
+        self._recorded = {(b.owner_uid, b.shape): b for b in snapshot.back_offs}
+        self._workloads = {(w.owner_uid, w.shape): w for w in snapshot.workloads}
+        self._open_quotas, self._late_starts = _open_quotas(snapshot), _late_starts(snapshot)
+        self._shapes: dict[str, set[Shape]] = defaultdict(set)
+        for uid, shape in (*self._recorded, *self._workloads):
+            self._shapes[uid].add(shape)
+        self.unscheduled: dict[tuple[str, Shape], PodsUnscheduled] = {}
+
+    def back_offs_of(self, intent: Intent) -> tuple[str, tuple[BackOff, ...]]:
+        """Return the uid and the back-offs of an LLMDeployment, and record its unscheduled pods."""
+        of_shapes = (self._back_off_of(intent, shape) for shape in sorted(self._shapes[intent.uid]))
+        return intent.uid, _longest(back_off for back_off in of_shapes if back_off is not None)
+
+    def _back_off_of(self, intent: Intent, shape: Shape) -> BackOff | None:
+        key, devices, now = (intent.uid, shape), self._devices, self._now
+        workload, previous = self._workloads.get(key), self._recorded.get(key)
+        obstacle: Obstacle | None = None
+        if workload is not None:
+            observed = _observed(workload, self._snapshot, intent, devices, now)
+            if isinstance(observed, PodsUnscheduled):
+                self.unscheduled[key] = observed
+            else:
+                obstacle = observed
+        if previous is not None:
+            previous = _valid_back_off(previous, intent, self._open_quotas, now)
+        late = self._late_starts.get((intent.uid, intent.rendered_generation), {})
+        return _back_off(previous, obstacle, late, intent, shape, workload, devices, now)
+
+
+def _longest(back_offs: Iterable[BackOff]) -> tuple[BackOff, ...]:
+    """Return as many back-offs as a status keeps: failures to start first, then those that last longest."""
+    ranked = sorted(back_offs, key=lambda b: (not _is_open_failure(b), -b.until, b.shape))
+    return tuple(ranked[:MOST_PER_OWNER])
 
 
 def _late_starts(snapshot: FleetSnapshot) -> Mapping[tuple[str, int], Mapping[Shape, bool]]:
