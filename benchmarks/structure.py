@@ -203,6 +203,17 @@ def identifier_counts(root: Path = ROOT) -> dict[str, int]:
     }
 
 
+def density(root: Path = ROOT) -> dict[str, float]:
+    """Return the distinct identifiers per line of a function, docstrings included, by package."""
+    names, lines = Counter[str](), Counter[str]()
+    for module, path in modules(root).items():
+        package = ".".join(module.split(".")[:2])
+        for function in functions(ast.parse(path.read_text())).values():
+            names[package] += len(identifiers(function))
+            lines[package] += (function.end_lineno or 0) - function.lineno + 1
+    return {package: round(names[package] / lines[package], 2) for package in sorted(lines)}
+
+
 def functions(tree: ast.Module) -> dict[str, Function]:
     """Return the functions and methods of a module by qualified name; inner ones belong to them."""
     found: dict[str, Function] = {}
@@ -239,6 +250,7 @@ def figures(root: Path = ROOT) -> dict[str, object]:
         "fan-in: median": statistics.median(fans.values()),
         "fan-in: maximum": f"{fans[most]} ({most})",
         f"functions above {MOST_IDENTIFIERS} identifiers": sum(n > MOST_IDENTIFIERS for n in counts.values()),
+        "identifiers per line of a function": density(root),
         "identifiers: maximum": f"{counts[densest]} ({densest})",
         "vague bindings": f"{100 * sum(len(v) for v, _ in vague) / sum(n for _, n in vague):.2f} %",
     }
