@@ -4,8 +4,10 @@ from dataclasses import dataclass, replace
 
 from tangram.eligibility.reasons import OFF, PAUSED, Reason
 from tangram.fleet import Decision, FleetSnapshot, Intent, InvalidIntent, ParsedIntent, Workload, WriteProblem
+from tangram.plan.reasons import conditions as reasons
 from tangram.plan.status.fetch_condition import fetch_condition
 from tangram.plan.status.request_time_limit import time_limit_warnings
+from tangram.plan.words.conditions import sentence
 from tangram.scaling import ScalingDecision, Signal, SignalState
 from tangram.scaling.control import NOT_STARTING
 
@@ -75,11 +77,6 @@ class ConditionInputs:
         return self.decision.placed_reason == Reason.SCALED_TO_ZERO
 
     @property
-    def shape(self) -> str:
-        """The decided shape, as messages show it."""
-        return self.decision.shape.described if self.decision.shape is not None else "no shape"
-
-    @property
     def target(self) -> Workload | None:
         """The Deployment on the decided shape; without a decision, the one with most available replicas."""
         shape = self.decision.shape
@@ -109,10 +106,11 @@ def condition_inputs(
 def accepted(inputs: ConditionInputs) -> ConditionState:
     """Whether the spec is valid and the LLMDeployment may be served."""
     decision = inputs.decision
-    valid = decision.accepted_reason == Reason.VALID
-    warnings = f"; but {'; '.join(inputs.warnings)}" if inputs.warnings and decision.accepted else ""
-    status = TRUE if valid else FALSE
-    return ConditionState(status, decision.accepted_reason, f"{decision.accepted_message}{warnings}")
+    status = TRUE if decision.accepted_reason == Reason.VALID else FALSE
+    message = decision.accepted_message
+    if inputs.warnings and decision.accepted:
+        message = sentence(reasons.AcceptedWithWarnings(message, inputs.warnings))
+    return ConditionState(status, decision.accepted_reason, message)
 
 
 def model_ready(inputs: ConditionInputs) -> ConditionState:
@@ -138,72 +136,60 @@ def placed(inputs: ConditionInputs) -> ConditionState:
 
 def available(inputs: ConditionInputs) -> ConditionState:
     """Whether the minimum of replicas is available, of any shape and generation."""
-    if inputs.is_off or inputs.available >= inputs.minimum:
-        enough = Reason.MIN_REPLICAS_AVAILABLE, f"at least {inputs.minimum} available"
-        return ConditionState(TRUE, *((Reason.SCALED_TO_ZERO, OFF) if inputs.is_off else enough))
+    if inputs.is_off:
+        return ConditionState(TRUE, Reason.SCALED_TO_ZERO, OFF)
+    if inputs.available >= inputs.minimum:
+        return _state(TRUE, reasons.MinimumAvailable(inputs.minimum))
+    return _state(FALSE, _why_not_available(inputs))
+
+
+def _why_not_available(inputs: ConditionInputs) -> reasons.ConditionReason:
+    decision, workloads = inputs.decision, inputs.workloads
     if inputs.problem:
-        return ConditionState(FALSE, inputs.problem.reason, inputs.problem.message)
-    if not inputs.workloads:
-        starting = Reason.REPLICAS_STARTING, f"waits for a Deployment on {inputs.shape}"
-        waiting = Reason.WAITING_FOR_PLACEMENT, "waits until condition Placed is True"
-        return ConditionState(FALSE, *(starting if inputs.decision.placed else waiting))
-    messages = sorted({w.message for w in inputs.workloads if w.message})
-    messages += [inputs.decision.start_failures] if inputs.decision.start_failures else []
-    count = f"{inputs.available} of at least {inputs.minimum} available"
-    if messages:
-        return ConditionState(FALSE, Reason.REPLICAS_NOT_STARTING, f"{count}; {'; '.join(messages)}")
-    if inputs.available >= sum(w.replicas for w in inputs.workloads):  # all placed replicas are available
-        text = f"{count}; the others wait until condition Placed is True"
-        return ConditionState(FALSE, Reason.WAITING_FOR_PLACEMENT, text)
-    names = ", ".join(w.name for w in inputs.workloads)
-    text = f"{count}; waits for the pods of {names} to become ready"
-    return ConditionState(FALSE, Reason.REPLICAS_STARTING, text)
+        return reasons.StatedReason(inputs.problem.reason, inputs.problem.message)
+    if not workloads:
+        waits = reasons.WaitsForCondition("Placed", Reason.WAITING_FOR_PLACEMENT)
+        return reasons.WaitsForDeployment(decision.shape) if decision.placed else waits
+    failures = sorted({w.message for w in workloads if w.message})
+    failures += [decision.start_failures] if decision.start_failures else []
+    missing = inputs.available < sum(w.replicas for w in workloads)  # pods of placed replicas
+    names = tuple(w.name for w in workloads) if missing else ()
+    return reasons.TooFewAvailable(inputs.available, inputs.minimum, tuple(failures), names)
 
 
 def scaling_active(inputs: ConditionInputs) -> ConditionState:
     """Whether the number of replicas can follow the load."""
-    if isinstance(inputs.intent, InvalidIntent) or not inputs.decision.accepted:
-        return ConditionState(UNKNOWN, Reason.NOT_ACCEPTED, "waits until condition Accepted is True")
-    if inputs.intent.paused:
+    intent, signal = inputs.intent, inputs.signal
+    if isinstance(intent, InvalidIntent) or not inputs.decision.accepted:
+        return _state(UNKNOWN, reasons.WaitsForCondition("Accepted", Reason.NOT_ACCEPTED))
+    if intent.paused:
         return ConditionState(FALSE, Reason.PAUSED, "spec.paused is true")
-    if inputs.intent.min_replicas == inputs.intent.max_replicas:
-        return _fixed(inputs.intent)
-    if inputs.signal is None:
-        text = f"{NO_SOURCE}; the number of replicas stays"
-        return ConditionState(FALSE, Reason.METRICS_MISSING, text)
-    if inputs.signal.state in (SignalState.FRESH, SignalState.THIN):
-        return _following(inputs)
-    status = UNKNOWN if inputs.signal.reason == Reason.NO_READY_REPLICAS else FALSE
-    return ConditionState(
-        status, inputs.signal.reason, f"{inputs.signal.message}; the number of replicas stays"
-    )
+    if intent.min_replicas == intent.max_replicas:
+        return _state(FALSE, _fixed(intent))
+    if signal is None:
+        return _state(FALSE, reasons.NumberStays(Reason.METRICS_MISSING, NO_SOURCE))
+    if signal.state in (SignalState.FRESH, SignalState.THIN):
+        return _following(signal, inputs.scale)
+    status = UNKNOWN if signal.reason == Reason.NO_READY_REPLICAS else FALSE
+    return _state(status, reasons.NumberStays(signal.reason, signal.message))
 
 
-def _fixed(intent: Intent) -> ConditionState:
+def _fixed(intent: Intent) -> reasons.FixedNumber | reasons.NumberSet:
     """The number does not follow the load: spec.replicas is set, or the bounds allow one number."""
     if intent.replicas is None:
-        text = "scaling.minReplicas equals scaling.maxReplicas: the number is fixed"
-        return ConditionState(FALSE, Reason.DISABLED, text)
-    manager = intent.replicas_set_by
-    setter = " (set by a client that is not recorded)"
-    if manager:
-        through = f" ({manager.subresource})" if manager.subresource else ""
-        setter = f", set by {manager.manager}{through}" + (f" at {manager.time}" if manager.time else "")
-    command = f"tangram scale {intent.name} -n {intent.namespace} --auto"
-    text = f"spec.replicas is {intent.replicas}{setter}; without it Tangram scales: {command}"
-    return ConditionState(FALSE, Reason.REPLICAS_SET, text)
+        return reasons.FixedNumber()
+    return reasons.NumberSet(intent.replicas, intent.replicas_set_by, intent.namespace, intent.name)
 
 
-def _following(inputs: ConditionInputs) -> ConditionState:
+def _following(signal: Signal, scale: ScalingDecision | None) -> ConditionState:
     """Metrics are recent, but something else may keep replicas from following the load."""
-    pods_read = inputs.signal.pods_read if inputs.signal else ""
-    recent = f"metrics are recent, read from {pods_read}" if pods_read else "metrics are recent"
-    if inputs.scale is None:
-        return ConditionState(TRUE, Reason.METRICS_FRESH, recent)
-    message = "; ".join(filter(None, (inputs.scale.warning, inputs.scale.unreachable)))
-    if inputs.scale.reason == NOT_STARTING:
+    recent = _state(TRUE, reasons.MetricsRecent(signal.pods_read))
+    if scale is None:
+        return recent
+    message = "; ".join(filter(None, (scale.warning, scale.unreachable)))
+    if scale.reason == NOT_STARTING:
         return ConditionState(FALSE, Reason.REPLICAS_NOT_STARTING, message)
-    return ConditionState(TRUE, Reason.METRICS_FRESH, message or recent)
+    return replace(recent, message=message) if message else recent
 
 
 def ready(inputs: ConditionInputs, previous: ConditionState | None) -> ConditionState:
@@ -237,8 +223,7 @@ def _short(inputs: ConditionInputs) -> ConditionState:
         return placed(inputs)
     condition = available(inputs)
     if condition.status == TRUE:  # an older shape serves, the decided one does not yet
-        text = f"waits for replicas of {inputs.shape} to become available"
-        return ConditionState(FALSE, Reason.ROLLOUT_IN_PROGRESS, text)
+        return _state(FALSE, reasons.WaitsForShape(inputs.decision.shape))
     return condition
 
 
@@ -278,23 +263,25 @@ def _rollout(
     While the Deployment controller has not observed the last write, the previous condition of this generation
     stands, and a new generation counts as not rolled out.
     """
-    text = f"waits for Deployment {target.name} to replace its pods"
-    waits = ConditionState(FALSE, Reason.ROLLOUT_IN_PROGRESS, text)
+    waits = _state(FALSE, reasons.WaitsForPods(target.name))
     if target.owner_generation != inputs.rendered_generation:
         return waits
     if not target.settled:
         return previous or waits
     if target.is_rolling:
         why = inputs.decision.rollout_waits or target.message
-        return replace(waits, message=f"{text}: {why}") if why else waits
+        return _state(FALSE, reasons.WaitsForPods(target.name, why))
     return None
 
 
 def _serving(inputs: ConditionInputs) -> ConditionState:
     desired = inputs.decision.desired
     if inputs.ready >= desired:
-        return ConditionState(TRUE, Reason.ALL_REPLICAS_READY, f"{desired} of {desired} replicas are ready")
+        return _state(TRUE, reasons.AllReady(desired))
     condition = placed(inputs)
-    why = f"; {condition.message}" if condition.status == FALSE else ""
-    text = f"{inputs.ready} of {desired} replicas are ready (minimum {inputs.minimum}){why}"
-    return ConditionState(TRUE, Reason.MIN_REPLICAS_READY, text)
+    not_placed = condition.message if condition.status == FALSE else ""
+    return _state(TRUE, reasons.SomeReady(inputs.ready, desired, inputs.minimum, not_placed))
+
+
+def _state(status: str, reason: reasons.ConditionReason) -> ConditionState:
+    return ConditionState(status, reason.reason, sentence(reason))
