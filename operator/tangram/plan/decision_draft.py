@@ -18,19 +18,10 @@ from tangram.fleet import (
 )
 from tangram.plan.fleet_input.fleet import Fleet
 from tangram.plan.jobs.inspections import Inspections, ModelState, model_state
+from tangram.plan.reasons.placement import SpecNotAccepted
+from tangram.plan.words.placement import sentence
 
-FAULT_TEXTS: Mapping[str, str] = {
-    RoundStep.READ: "its objects could not be read",
-    RoundStep.SCALE: "its replicas could not be counted",
-    RoundStep.MODEL: "its checkpoint could not be assessed",
-    RoundStep.ASSESSMENT: "its shapes could not be assessed",
-    RoundStep.BACK_OFF: "its back-offs could not be determined",
-    RoundStep.LIMIT: "its quota could not be counted",
-    RoundStep.TARGET: "its devices could not be assigned",
-    RoundStep.PLACE: "its placement could not be decided",
-    RoundStep.UNATTRIBUTED: "it could not be planned",
-}
-_NOT_ACCEPTED = ModelState(Reason.NOT_ACCEPTED, "waits until condition Accepted is True")
+_NOT_ACCEPTED = ModelState(Reason.NOT_ACCEPTED, sentence(SpecNotAccepted(is_running=False)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +67,11 @@ class DecisionDraft:
     def decision_without_actions(self) -> Decision | None:
         """Return the decision if nothing is to be created, changed or removed; else None."""
         if not self.acceptance.accepted:
-            waits = "waits until condition Accepted is True"
-            stay = "no accepted spec is recorded: running replicas stay unchanged, and are not scaled"
-            return self.decision(Reason.NOT_ACCEPTED, f"{waits}; {stay}" if self.workloads else waits)
+            return self.decision(Reason.NOT_ACCEPTED, sentence(SpecNotAccepted(bool(self.workloads))))
         if isinstance(self.intent, Intent) and self.intent.paused:
             return self.decision(Reason.PAUSED, PAUSED)
         if self.fault is not None:
-            return self.decision(Reason.NOT_JUDGED, _fault_message(self.fault))
+            return self.decision(Reason.NOT_JUDGED, sentence(self.fault))
         return None
 
 
@@ -97,7 +86,7 @@ def drafts(
         uid, own = intent.uid, fleet.workloads.get(intent.uid, ())
         fault = faulted.get(uid)
         if fault is not None and fault.step in (RoundStep.MODEL, RoundStep.UNATTRIBUTED):
-            model = ModelState(Reason.NOT_JUDGED, _fault_message(fault))
+            model = ModelState(Reason.NOT_JUDGED, sentence(fault))
         elif isinstance(intent, InvalidIntent) or not accepted[uid].accepted:
             model = _NOT_ACCEPTED
         else:
@@ -129,8 +118,3 @@ def _desired(intent: ParsedIntent, workloads: tuple[Workload, ...], desired: Map
     if isinstance(intent, InvalidIntent):
         return existing
     return min(max(desired.get(intent.uid, existing), intent.min_replicas), intent.max_replicas)
-
-
-def _fault_message(fault: Fault) -> str:
-    failed = FAULT_TEXTS.get(fault.step, FAULT_TEXTS[RoundStep.UNATTRIBUTED])
-    return f"{failed} ({fault.error}); please report this; running replicas stay unchanged"

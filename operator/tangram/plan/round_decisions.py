@@ -17,7 +17,6 @@ from tangram.fleet import (
     ReplicaMove,
     ScaleDeployment,
 )
-from tangram.fleet.times import rfc3339
 from tangram.plan.decision_draft import DecisionDraft
 from tangram.plan.fleet_input.fleet import Fleet
 from tangram.plan.fleet_input.running_replicas import RunningByShape, observe_running_replicas
@@ -31,7 +30,9 @@ from tangram.plan.planning_round import (
     RoundPlacement,
     uid_of,
 )
+from tangram.plan.reasons.placement import CannotMove, WaitsForConsent, WaitsForPlan
 from tangram.plan.rollout.deployment_placement import deployment_placement
+from tangram.plan.words.placement import sentence
 
 # Why replicas have no device though a FleetPlan of changes may give them one.
 _SERVED_BY_CHANGES = (Reason.INFEASIBLE, Reason.INSUFFICIENT_CAPACITY, Reason.SLO_UNREACHABLE)
@@ -109,9 +110,8 @@ def _waiting_for_consent(decision: Decision, plan: str) -> Decision:
     """Return the decision with the FleetPlan that would serve the LLMDeployment and waits for a person."""
     if not plan or decision.placed_reason not in _SERVED_BY_CHANGES:
         return decision
-    text = f"FleetPlan {plan} serves it and waits for consent: tangram approve {plan}"
-    message = f"{text}; without it: {decision.placed_message}"
-    return replace(decision, placed_reason=Reason.WAITING_FOR_CONSENT, placed_message=message, consent=plan)
+    waits = WaitsForConsent(plan, decision.placed_message)
+    return replace(decision, placed_reason=waits.reason, placed_message=sentence(waits), consent=plan)
 
 
 def _immovable(
@@ -129,7 +129,7 @@ def _immovable(
         elif isinstance(demand, str):
             reasons[uid] = demand
         elif demand is not None and moved_shape(demand) is None:
-            reasons[uid] = f"{move.shape} does not serve it any more, or its placement excludes it"
+            reasons[uid] = sentence(CannotMove(move.shape))
     return tuple(sorted(reasons.items()))
 
 
@@ -145,8 +145,8 @@ def _with_running(decision: Decision, fleet: Fleet, own: RunningByShape) -> Deci
 
 
 def _waiting_for_plan(draft: DecisionDraft, until: float) -> tuple[Decision, list[Action]]:
-    text = f"waits for the plan of the fleet, which may cut GPUs for it, until {rfc3339(until)}"
-    return draft.decision(Reason.WAITING_FOR_SLICES, text), [ApplyService(draft.intent.uid)]
+    waits = WaitsForPlan(until)
+    return draft.decision(waits.reason, sentence(waits)), [ApplyService(draft.intent.uid)]
 
 
 def _decide(

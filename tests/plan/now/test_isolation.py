@@ -13,6 +13,7 @@ from tangram.plan.offers import assessment
 from tangram.plan.place.now import back_off, joint_assignment, placement_targets, replica_limits
 from tangram.plan.place.now.joint_assignment import assign_devices
 from tangram.plan.place.now.placement_demand import NO_LIMIT
+from tangram.plan.words.placement import FAULT_TEXTS
 from tests.support.fleet import NOW, claims, intent, node, shape, snapshot, workload
 
 SLICE, WHOLE, L4 = shape("1g.10gb"), shape(), shape(sku="L4")
@@ -120,8 +121,8 @@ def broken(monkeypatch, where, name, of=BAD.uid):
 
 
 def test_each_round_step_has_its_own_fault_text():
-    assert decision_draft.FAULT_TEXTS.keys() == set(RoundStep)
-    assert len(set(decision_draft.FAULT_TEXTS.values())) == len(RoundStep)
+    assert FAULT_TEXTS.keys() == set(RoundStep)
+    assert len(set(FAULT_TEXTS.values())) == len(RoundStep)
 
 
 STEPS = [

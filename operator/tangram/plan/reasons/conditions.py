@@ -1,10 +1,10 @@
-"""Why the conditions of an LLMDeployment have their status, `Placed` and `SLOMet` aside."""
+"""Why the conditions of an LLMDeployment have their status, `Placed` aside."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 from tangram.eligibility.reasons import Reason
-from tangram.fleet import FieldManager, Lengths, Shape
+from tangram.fleet import FieldManager, Lengths, Objective, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +162,46 @@ class SomeReady:
     reason: ClassVar[Reason] = Reason.MIN_REPLICAS_READY
 
 
+@dataclass(frozen=True, slots=True)
+class CheckedObjective:
+    """An objective, and the bucket edge at which it is checked."""
+
+    name: str  # TTFT | TPOT
+    objective: Objective
+    edge_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectivesMissed:
+    """More requests than allowed miss an objective."""
+
+    missed: tuple[str, ...]  # ttft, tpot
+    objectives: tuple[CheckedObjective, ...]
+    unreachable: tuple[str, ...]  # why more replicas do not help
+
+    @property
+    def reason(self) -> Reason:
+        """The first objective that is missed."""
+        return Reason.TTFT_EXCEEDED if "ttft" in self.missed else Reason.TPOT_EXCEEDED
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectivesMet:
+    """Enough requests meet the objectives."""
+
+    objectives: tuple[CheckedObjective, ...]
+    reason: ClassVar[Reason] = Reason.WITHIN_TARGET
+
+
+@dataclass(frozen=True, slots=True)
+class TooFewRequests:
+    """The window has too few requests to tell."""
+
+    least: int
+    window_s: float
+    reason: ClassVar[Reason] = Reason.INSUFFICIENT_SAMPLES
+
+
 ConditionReason = (
     StatedReason
     | AcceptedWithWarnings
@@ -177,4 +217,7 @@ ConditionReason = (
     | WaitsForPods
     | AllReady
     | SomeReady
+    | ObjectivesMissed
+    | ObjectivesMet
+    | TooFewRequests
 )

@@ -10,7 +10,7 @@ from tangram.capacity.sizing import ServingShape
 from tangram.eligibility.explanation.no_serving_shape import NoServingShape
 from tangram.eligibility.reasons import Reason
 from tangram.eligibility.shapes.serving_shapes import AssessedShapes
-from tangram.fleet import BackOff, FailedChanges, Node, QuotaLimit, Shape, Unscheduled
+from tangram.fleet import BackOff, FailedChanges, Node, QuotaLimit, Shape, ShapeKey, Unscheduled
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +209,38 @@ class NoShapeServes:
 
 
 PlacedReason = AllPlaced | SomePlaced | LimitCause | PodsUnscheduled | NoDeviceOffered | NoShapeServes
+
+
+@dataclass(frozen=True, slots=True)
+class SpecNotAccepted:
+    """No spec is in force."""
+
+    is_running: bool  # replicas stay
+    reason: ClassVar[Reason] = Reason.NOT_ACCEPTED
+
+
+@dataclass(frozen=True, slots=True)
+class WaitsForPlan:
+    """The plan of the fleet may cut GPUs for it."""
+
+    until: float  # epoch seconds
+    reason: ClassVar[Reason] = Reason.WAITING_FOR_SLICES
+
+
+@dataclass(frozen=True, slots=True)
+class WaitsForConsent:
+    """A FleetPlan that waits for a person would serve it."""
+
+    plan: str
+    without_it: str  # message of `Placed` if no person approves
+    reason: ClassVar[Reason] = Reason.WAITING_FOR_CONSENT
+
+
+@dataclass(frozen=True, slots=True)
+class CannotMove:
+    """Replicas are to move to a shape that is none of their candidates."""
+
+    shape: ShapeKey
 
 
 @dataclass(frozen=True, slots=True)

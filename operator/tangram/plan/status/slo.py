@@ -1,12 +1,19 @@
 """Latency in the status: the condition `SLOMet`, which does not flap, and numbers that are written rarely."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tangram.eligibility.reasons import Reason
-from tangram.fleet import Intent, Objective
+from tangram.fleet import Intent
 from tangram.fleet.times import epoch, rfc3339
+from tangram.plan.reasons.conditions import (
+    CheckedObjective,
+    ObjectivesMet,
+    ObjectivesMissed,
+    TooFewRequests,
+)
 from tangram.plan.status.conditions import FALSE, NO_SOURCE, TRUE, UNKNOWN, ConditionInputs, ConditionState
+from tangram.plan.words.conditions import sentence
 from tangram.scaling import Sample, ScalingDecision, Signal, Window
 from tangram.scaling.objective_evidence import narrowest, violations
 from tangram.scaling.queries import TPOT_BUCKETS, TTFT_BUCKETS, snap
@@ -69,24 +76,27 @@ def _assess(intent: Intent, signal: Signal, sample: Sample, scale: ScalingDecisi
     if sample.requests == 0:
         return ConditionState(UNKNOWN, Reason.NO_TRAFFIC, "no request in the window")
     window = _window(signal, sample)
-    objectives = "; ".join(_objectives(intent))
+    objectives = _objectives(intent)
     missed = violations(intent, window, signal.min_samples)
     if missed:
-        reason = Reason.TTFT_EXCEEDED if "ttft" in missed else Reason.TPOT_EXCEEDED
-        unreachable = (
-            {} if scale is None else {"ttft": scale.ttft_unreachable, "tpot": scale.tpot_unreachable}
-        )
-        why = [f"; {unreachable[name]}" for name in missed if unreachable.get(name)]
-        text = f"missed: {', '.join(missed).upper()} ({objectives}){''.join(why)}"
-        return ConditionState(FALSE, reason, text)
+        return _state(FALSE, ObjectivesMissed(tuple(missed), objectives, _unreachable(missed, scale)))
     if (window.requests or 0) < signal.min_samples:
-        text = f"fewer than {signal.min_samples} requests in the window of {window.seconds:.0f} s"
-        return ConditionState(UNKNOWN, Reason.INSUFFICIENT_SAMPLES, text)
+        return _state(UNKNOWN, TooFewRequests(signal.min_samples, window.seconds))
     has_ttft = intent.ttft is None or window.ttft_attainment is not None
     has_tpot = intent.tpot is None or window.tpot_attainment is not None or window.itl_attainment is not None
     if not (has_ttft and has_tpot):
         return ConditionState(UNKNOWN, Reason.INSUFFICIENT_SAMPLES, "no request has ended in the window")
-    return ConditionState(TRUE, Reason.WITHIN_TARGET, f"met: {objectives}")
+    return _state(TRUE, ObjectivesMet(objectives))
+
+
+def _unreachable(missed: Iterable[str], scale: ScalingDecision | None) -> tuple[str, ...]:
+    """Return why more replicas do not help against what is missed."""
+    reasons = {} if scale is None else {"ttft": scale.ttft_unreachable, "tpot": scale.tpot_unreachable}
+    return tuple(reasons[name] for name in missed if reasons.get(name))
+
+
+def _state(status: str, reason: ObjectivesMissed | ObjectivesMet | TooFewRequests) -> ConditionState:
+    return ConditionState(status, reason.reason, sentence(reason))
 
 
 def _window(signal: Signal, sample: Sample) -> Window:
@@ -94,18 +104,13 @@ def _window(signal: Signal, sample: Sample) -> Window:
     return narrowest(windows, signal.min_samples) or windows[0]
 
 
-def _objectives(intent: Intent) -> list[str]:
+def _objectives(intent: Intent) -> tuple[CheckedObjective, ...]:
     objectives = (("TTFT", intent.ttft, TTFT_BUCKETS), ("TPOT", intent.tpot, TPOT_BUCKETS))
-    return [_objective(name, objective, buckets) for name, objective, buckets in objectives if objective]
-
-
-def _objective(name: str, objective: Objective, buckets: tuple[float, ...]) -> str:
-    """Describe an objective, and the bucket edge at which it is checked."""
-    edge_ms = snap(objective.milliseconds, buckets) * 1000
-    text = f"{name} of at most {objective.milliseconds} ms for {objective.percentile} % of requests"
-    if abs(edge_ms - objective.milliseconds) < 1e-6:
-        return text
-    return f"{text}, measured at the histogram edge of {edge_ms:g} ms"
+    return tuple(
+        CheckedObjective(name, objective, snap(objective.milliseconds, buckets) * 1000)
+        for name, objective, buckets in objectives
+        if objective
+    )
 
 
 def _numbers(intent: Intent, signal: Signal, sample: Sample, now: float) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""The sentences of conditions, `Placed` and `SLOMet` aside."""
+"""The sentences of conditions, `Placed` aside."""
+
+from collections.abc import Iterable
 
 from tangram.fleet import FetchState, Shape
 from tangram.fleet.times import rfc3339
@@ -6,6 +8,8 @@ from tangram.plan.reasons import conditions as reasons
 from tangram.plan.words.placement import sentence
 
 __all__ = ["sentence"]
+
+_SAME_MS = 1e-6
 
 
 @sentence.register
@@ -136,6 +140,35 @@ def _all_ready(reason: reasons.AllReady) -> str:
 def _some_ready(reason: reasons.SomeReady) -> str:
     why = f"; {reason.not_placed}" if reason.not_placed else ""
     return f"{reason.ready} of {reason.desired} replicas are ready (minimum {reason.minimum}){why}"
+
+
+@sentence.register
+def _objectives_missed(reason: reasons.ObjectivesMissed) -> str:
+    missed = ", ".join(reason.missed).upper()
+    why = "".join(f"; {text}" for text in reason.unreachable)
+    return f"missed: {missed} ({_all(reason.objectives)}){why}"
+
+
+@sentence.register
+def _objectives_met(reason: reasons.ObjectivesMet) -> str:
+    return f"met: {_all(reason.objectives)}"
+
+
+def _all(objectives: Iterable[reasons.CheckedObjective]) -> str:
+    return "; ".join(map(sentence, objectives))
+
+
+@sentence.register
+def _checked_objective(reason: reasons.CheckedObjective) -> str:
+    most_ms, percentile = reason.objective.milliseconds, reason.objective.percentile
+    text = f"{reason.name} of at most {most_ms} ms for {percentile} % of requests"
+    is_edge = abs(reason.edge_ms - most_ms) < _SAME_MS
+    return text if is_edge else f"{text}, measured at the histogram edge of {reason.edge_ms:g} ms"
+
+
+@sentence.register
+def _too_few_requests(reason: reasons.TooFewRequests) -> str:
+    return f"fewer than {reason.least} requests in the window of {reason.window_s:.0f} s"
 
 
 def _shape(shape: Shape | None) -> str:

@@ -4,19 +4,32 @@
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import singledispatch
 
 from tangram.eligibility.devices.node_devices import left_out_notes
 from tangram.eligibility.explanation.words import no_shape_sentence
+from tangram.eligibility.isolation import RoundStep
 from tangram.eligibility.reasons import Reason
-from tangram.fleet import FailedChanges, Node, Shape
+from tangram.fleet import FailedChanges, Fault, Node, Shape
 from tangram.fleet.quantity import memory_quantity
 from tangram.fleet.times import rfc3339
 from tangram.plan.reasons import placement as reasons
 
 _MOST_NAMED = 3  # nodes, or notes about them, that one sentence names
 _MIB = 2**20
+
+FAULT_TEXTS: Mapping[str, str] = {
+    RoundStep.READ: "its objects could not be read",
+    RoundStep.SCALE: "its replicas could not be counted",
+    RoundStep.MODEL: "its checkpoint could not be assessed",
+    RoundStep.ASSESSMENT: "its shapes could not be assessed",
+    RoundStep.BACK_OFF: "its back-offs could not be determined",
+    RoundStep.LIMIT: "its quota could not be counted",
+    RoundStep.TARGET: "its devices could not be assigned",
+    RoundStep.PLACE: "its placement could not be decided",
+    RoundStep.UNATTRIBUTED: "it could not be planned",
+}
 
 
 @singledispatch
@@ -209,6 +222,35 @@ def _left_out(nodes: tuple[Node, ...]) -> str:
     more = f" and {len(notes) - _MOST_NAMED} more reasons" if len(notes) > _MOST_NAMED else ""
     count = f"{len(nodes)} node{'s' * (len(nodes) != 1)}"
     return f"; devices of {count} are left out: {', '.join(notes[:_MOST_NAMED])}{more}"
+
+
+@sentence.register
+def _spec_not_accepted(reason: reasons.SpecNotAccepted) -> str:
+    waits = "waits until condition Accepted is True"
+    stay = "no accepted spec is recorded: running replicas stay unchanged, and are not scaled"
+    return f"{waits}; {stay}" if reason.is_running else waits
+
+
+@sentence.register
+def _fault(fault: Fault) -> str:
+    failed = FAULT_TEXTS.get(fault.step, FAULT_TEXTS[RoundStep.UNATTRIBUTED])
+    return f"{failed} ({fault.error}); please report this; running replicas stay unchanged"
+
+
+@sentence.register
+def _waits_for_plan(reason: reasons.WaitsForPlan) -> str:
+    return f"waits for the plan of the fleet, which may cut GPUs for it, until {rfc3339(reason.until)}"
+
+
+@sentence.register
+def _waits_for_consent(reason: reasons.WaitsForConsent) -> str:
+    serves = f"FleetPlan {reason.plan} serves it and waits for consent: tangram approve {reason.plan}"
+    return f"{serves}; without it: {reason.without_it}"
+
+
+@sentence.register
+def _cannot_move(reason: reasons.CannotMove) -> str:
+    return f"{reason.shape} does not serve it any more, or its placement excludes it"
 
 
 @sentence.register
