@@ -11,7 +11,7 @@ from tangram.eligibility.devices.node_devices import left_out_notes
 from tangram.eligibility.explanation.words import no_shape_sentence
 from tangram.eligibility.isolation import RoundStep
 from tangram.eligibility.reasons import Reason
-from tangram.fleet import FailedChanges, Fault, Node, Shape
+from tangram.fleet import BackOff, FailedChanges, Fault, Node, Shape
 from tangram.fleet.quantity import memory_quantity
 from tangram.fleet.times import rfc3339
 from tangram.plan.reasons import placement as reasons
@@ -48,6 +48,15 @@ def device_name(shape: Shape) -> str:
     return shape.resource.removeprefix("nvidia.com/mig-").removeprefix("nvidia.com/")
 
 
+def _free_device(shape: Shape, one: str = "a") -> str:
+    return f"{one} free {_device(shape)}"
+
+
+def _device(shape: Shape) -> str:
+    """Return what one replica takes: `1g.10gb on H100-80GB-SXM`."""
+    return f"{device_name(shape)} on {shape.sku}"
+
+
 def quantity(value: float) -> str:
     """Return a count, cores or bytes."""
     return f"{value / 2**30:g}Gi" if value >= _MIB else f"{value:g}"
@@ -76,11 +85,9 @@ def _deployment_refused(reason: reasons.DeploymentRefused) -> str:
 @sentence.register
 def _backed_off(reason: reasons.BackedOff) -> str:
     back_off = reason.back_off
-    why = f": {back_off.message}" if back_off.message else ""
-    since = f"attempt {back_off.attempts}, since {rfc3339(back_off.since)}"
     later = f"it is tried again at {rfc3339(back_off.until)}"
     next_step = "one more replica is started as a test" if reason.is_over else later
-    return f"{back_off.shape.described}{why} ({since}); {next_step}"
+    return f"{back_off.shape.described}{_why(back_off)} ({_attempt(back_off)}); {next_step}"
 
 
 @sentence.register
@@ -109,9 +116,16 @@ def _budget_binds(reason: reasons.BudgetBinds) -> str:
 @sentence.register
 def _not_ready_in_time(reason: reasons.NotReadyInTime) -> str:
     back_off = reason.back_off
-    why = f": {back_off.message}" if back_off.message else ""
-    since = f"attempt {back_off.attempts}, since {rfc3339(back_off.since)}"
-    return f"no replica on {back_off.shape.described} became ready in time ({since}){why}"
+    late = f"no replica on {back_off.shape.described} became ready in time"
+    return f"{late} ({_attempt(back_off)}){_why(back_off)}"
+
+
+def _attempt(back_off: BackOff) -> str:
+    return f"attempt {back_off.attempts}, since {rfc3339(back_off.since)}"
+
+
+def _why(back_off: BackOff) -> str:
+    return f": {back_off.message}" if back_off.message else ""
 
 
 @sentence.register
@@ -180,8 +194,9 @@ def _waits_for_cuts(reason: reasons.WaitsForCuts) -> str:
 
 @sentence.register
 def _no_free_device(reason: reasons.NoFreeDevice) -> str:
-    device = f"a free {device_name(reason.shape)} on {reason.shape.sku}"
-    needs = f"{reason.replicas} more {'needs' if reason.replicas == 1 else 'need'} {device}"
+    needs = (
+        f"{reason.replicas} more {'needs' if reason.replicas == 1 else 'need'} {_free_device(reason.shape)}"
+    )
     where = f" in {' or '.join(reason.pools)}" if reason.pools else ""
     return f"{needs}{where}{_left_out(reason.left_out)}"
 
@@ -274,7 +289,7 @@ def _host(cpu: float, memory: float) -> str:
 def _rollout_waits(reason: reasons.RolloutWaits) -> str:
     if reason.cause is not None:
         return f"the rollout waits for one more pod: {sentence(reason.cause)}"
-    return f"the rollout waits for one free {device_name(reason.shape)} on {reason.shape.sku}"
+    return f"the rollout waits for {_free_device(reason.shape, 'one')}"
 
 
 @sentence.register
@@ -303,7 +318,7 @@ def _failed_changes(failed: FailedChanges) -> str:
 @sentence.register
 def _runs_where_none_is_placed(reason: reasons.RunsWhereNoneIsPlaced) -> str:
     count, missing, is_single = reason.replicas, reason.without_device, reason.replicas == 1
-    device = f"{device_name(reason.shape)} on {reason.shape.sku}"
+    device = _device(reason.shape)
     run = "1 replica runs" if is_single else f"{count} replicas run"
     text = f"{run} where no new one is placed: {', '.join(_places(reason))}"
     if missing:
