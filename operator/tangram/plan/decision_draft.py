@@ -85,12 +85,7 @@ def drafts(
     def draft(intent: ParsedIntent) -> DecisionDraft:
         uid, own = intent.uid, fleet.workloads.get(intent.uid, ())
         fault = faulted.get(uid)
-        if fault is not None and fault.step in (RoundStep.MODEL, RoundStep.UNATTRIBUTED):
-            model = ModelState(Reason.NOT_JUDGED, sentence(fault))
-        elif isinstance(intent, InvalidIntent) or not accepted[uid].accepted:
-            model = _NOT_ACCEPTED
-        else:
-            model = model_state(intent, inspections)
+        model = _model(intent, fault, accepted[uid], inspections)
         replicas = _desired(intent, own, fleet.desired)
         return DecisionDraft(
             intent,
@@ -105,6 +100,16 @@ def drafts(
         )
 
     return {d.intent.uid: d for d in for_each(RoundStep.MODEL, intents, lambda intent: intent.uid, draft)}
+
+
+def _model(
+    intent: ParsedIntent, fault: Fault | None, accepted: Acceptance, inspections: Inspections
+) -> ModelState:
+    if fault is not None and fault.step in (RoundStep.MODEL, RoundStep.UNATTRIBUTED):
+        return ModelState(Reason.NOT_JUDGED, sentence(fault))
+    if isinstance(intent, InvalidIntent) or not accepted.accepted:
+        return _NOT_ACCEPTED
+    return model_state(intent, inspections)
 
 
 def replicas_of(workloads: tuple[Workload, ...]) -> int:

@@ -71,9 +71,7 @@ def _explanation(
     """
     if not any(u.demand == demand_id and u.share > 0 for u in packing.unmet):
         return {}, 0, 0
-    from tangram.packing.explanation.explain import infeasible_core  # noqa: PLC0415 - loads the solver
-    from tangram.packing.explanation.question import size  # noqa: PLC0415
-    from tangram.packing.explanation.sufficient_changes import relaxations  # noqa: PLC0415
+    from tangram.packing.explanation.question import size  # noqa: PLC0415 - loads the solver
 
     assessed = fleet.assessed.get(demand_id)
     if assessed is not None and (missing := no_gpu_in_pools(assessed, fleet)):
@@ -82,6 +80,16 @@ def _explanation(
         changes = list(_serving_settings(fleet, assessed, limits))
         built = _MOST_SETTINGS * _MODELS_PER_SOLVE * size(fleet.problem)
         return {"because": [_shortfall(assessed)], "relaxations": changes}, built, 0
+    return _solved_explanation(fleet, packing, demand_id, limits, solves)
+
+
+def _solved_explanation(
+    fleet: FleetProblem, packing: Packing, demand_id: str, limits: PlanTimeLimit | None, solves: int
+) -> tuple[dict[str, Any], int, int]:
+    """Return the same for a demand that shapes serve."""
+    from tangram.packing.explanation.explain import infeasible_core  # noqa: PLC0415 - loads the solver
+    from tangram.packing.explanation.sufficient_changes import relaxations  # noqa: PLC0415
+
     problem = _with_all_offers(fleet, demand_id)
     for_core, for_changes = _budgets(limits, solves)
     solves_before = for_changes.solves

@@ -157,10 +157,7 @@ def _observed(
 ) -> Obstacle | PodsUnscheduled | None:
     """Return the obstacle that rules a shape out now, or else the pods that wait for a node."""
     if workload.refused and workload.settled and workload.total < workload.replicas:
-        quota = _QUOTA.search(workload.refused)
-        if quota is None:
-            return Obstacle(Reason.FAILED_CREATE, workload.refused, workload.total)
-        return Obstacle(Reason.QUOTA_EXCEEDED, workload.refused[quota.start() :], workload.total)
+        return _refusal(workload)
     unscheduled = workload.unscheduled
     if unscheduled is None or now - unscheduled.since < _SETTLED_S:
         return None
@@ -175,6 +172,14 @@ def _observed(
         bounded = replace(unscheduled, message=unscheduled.message[:MAX_MESSAGE])
         return PodsUnscheduled(workload.shape, workload.replicas, bounded, due)
     return Obstacle(Reason.UNSCHEDULABLE, unscheduled.message, scheduled)
+
+
+def _refusal(workload: Workload) -> Obstacle:
+    """Return the refusal of pods by the API server: by a quota, or by anything else."""
+    quota = _QUOTA.search(workload.refused)
+    if quota is None:
+        return Obstacle(Reason.FAILED_CREATE, workload.refused, workload.total)
+    return Obstacle(Reason.QUOTA_EXCEEDED, workload.refused[quota.start() :], workload.total)
 
 
 def _next(
