@@ -40,8 +40,7 @@ def solve(problem: Problem, limits: SolveLimits = _NO_LIMITS) -> Packing:
         packing = _without_moves(problem, limits, solver_time)
     if _moves_too_much(problem, packing):
         packing = _nothing_changes(problem)
-    dollars = next(stage for stage in packing.stages if stage.name == "dollars")
-    unbounded = dollars.value > 0 and not dollars.bound
+    unbounded = packing.dollars.value > 0 and not packing.dollars.bound
     return _with_bounds(problem, packing, solver_time) if unbounded and not solver_time.late() else packing
 
 
@@ -93,7 +92,7 @@ def _without_moves(problem: Problem, limits: SolveLimits, solver_time: SolverTim
 def _with_bounds(problem: Problem, packing: Packing, solver_time: SolverTime) -> Packing:
     """Return a packing that was found by other means beside the bounds of the problem that was asked."""
     stages = with_bounds(_relaxed(prepared_fleet(problem)), packing.stages, solver_time)
-    bound = next(stage.bound for stage in stages if stage.name == "dollars")
+    bound = next(stage.bound for stage in stages if stage.is_dollars)
     gap = (packing.objective - bound) / packing.objective if packing.objective > 0 else 0.0
     packing = replace(packing, bound=bound, gap=gap, stages=stages)
     return packing if packing.status == "FALLBACK" else replace(packing, status="FEASIBLE")
@@ -110,7 +109,7 @@ def _near(stage: Stage) -> bool:
 
 def _paid(packing: Packing) -> int:
     """Return how many stages there are up to the dollars: what a packing is worth."""
-    return next(i for i, stage in enumerate(packing.stages, 1) if stage.name == "dollars")
+    return next(i for i, stage in enumerate(packing.stages, 1) if stage.is_dollars)
 
 
 def _worth(packing: Packing) -> tuple[float, ...]:

@@ -137,7 +137,7 @@ def _bounded(packing: Packing, freer: Packing, problem: Problem) -> Packing:
 
     def bounded(stage: Stage) -> Stage:
         freer_stage = bounds.get(stage.name)
-        if not stage.name.startswith("unmet"):
+        if not stage.is_unmet:
             return stage
         if freer_stage is None:
             return replace(stage, bound=0.0, proved=stage.value <= 0)

@@ -9,7 +9,7 @@ from tangram.packing.assignment.counts import SolutionCounts, counts_of, nothing
 from tangram.packing.assignment.sites import shapes_at
 from tangram.packing.model.gpu_classes import GPUClasses, PreparedFleet
 from tangram.packing.problem.prepared import MONEY, MixColumn, units
-from tangram.packing.problem.result import Packing, Stage
+from tangram.packing.problem.result import DOLLARS, Packing, Stage, unmet_stage
 from tangram.packing.search.settled import chosen_columns
 from tangram.packing.search.stages import Run
 
@@ -28,18 +28,16 @@ class Report:
         """Return the packing behind the last solution of `run`."""
         chosen = chosen_columns(self.fleet, self.first)
         result, share = self._write(run.model.classes, chosen, counts_of(run, chosen))
-        dollars = next(stage for stage in self.first.stages if stage.name == "dollars")
+        dollars = next(stage for stage in self.first.stages if stage.is_dollars)
         left = _as_laid_out(result, self.first.stages)
         missed = any(left[s.name].value > s.value + _ROUNDING for s in self.first.stages if s.name in left)
         bound = 0.0 if missed else max(0.0, min(dollars.bound, result.objective))
         # The solver counts whole hundred-thousandths of a dollar: smaller differences are rounding.
         blur = (len(result.layouts) + len(result.moves) + 1) / MONEY
         proved = dollars.proved and not missed and result.objective - bound <= blur
-        paid = Stage("dollars", result.objective, result.objective if proved else bound, proved)
-        later = () if run is self.first else (s for s in run.stages if s.name != "dollars")
-        stages = tuple(
-            paid if s.name == "dollars" else left.get(s.name, s) for s in (*self.first.stages, *later)
-        )
+        paid = Stage(DOLLARS, result.objective, result.objective if proved else bound, proved)
+        later = () if run is self.first else (s for s in run.stages if not s.is_dollars)
+        stages = tuple(paid if s.is_dollars else left.get(s.name, s) for s in (*self.first.stages, *later))
         if share is not None:
             stages = tuple(_without_some(stage, share) for stage in stages)
         return replace(
@@ -58,9 +56,9 @@ class Report:
         packing, _ = self._write(grouped, chosen, nothing_changes(grouped, chosen))
         unmet = _unmet(packing)
         priorities = sorted({demand.priority for demand in self.fleet.demands}, reverse=True)
-        shares = ((f"unmet[{p}]", unmet.get(p, 0.0)) for p in priorities)
+        shares = ((unmet_stage(p), unmet.get(p, 0.0)) for p in priorities)
         stages = [Stage(name, share, 0.0, share == 0.0) for name, share in shares]
-        stages.append(Stage("dollars", packing.objective, 0.0, packing.objective == 0.0))
+        stages.append(Stage(DOLLARS, packing.objective, 0.0, packing.objective == 0.0))
         gap = 1.0 if packing.objective > 0 or packing.unmet else 0.0
         return replace(packing, gap=gap, stages=tuple(stages))
 
@@ -84,7 +82,7 @@ class Report:
 
 def _without_some(stage: Stage, share: float) -> Stage:
     """Return a stage where replicas have no place: what follows the dollars is not that of the solution."""
-    if stage.name == "dollars" or stage.name.startswith("unmet["):
+    if stage.is_dollars or stage.is_unmet:
         return stage
     value = share if stage.name == "share" else stage.value
     return Stage(stage.name, value, 0.0, proved=False)
@@ -104,8 +102,8 @@ def _as_laid_out(packing: Packing, stages: Sequence[Stage]) -> dict[str, Stage]:
     More, where the model relaxes spread, which a plan may not: what is known of later stages then holds for
     the solution alone. Less, where idle GPUs had room for more: a bound above that is false and left out.
     """
-    left = {stage.name: 0.0 for stage in stages if stage.name.startswith("unmet[")}
-    left |= {f"unmet[{priority}]": share for priority, share in _unmet(packing).items()}
+    left = {stage.name: 0.0 for stage in stages if stage.is_unmet}
+    left |= {unmet_stage(priority): share for priority, share in _unmet(packing).items()}
     stated, missed = dict[str, Stage](), False
     for stage in (stage for stage in stages if stage.name in left):
         value = left[stage.name]

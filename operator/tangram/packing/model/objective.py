@@ -23,6 +23,7 @@ from tangram.packing.model import cp_model
 from tangram.packing.model.terms import Terms
 from tangram.packing.problem.mix import UNMET
 from tangram.packing.problem.prepared import MONEY, MixColumn
+from tangram.packing.problem.result import DOLLARS, unmet_stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +92,9 @@ class PackingObjective:
     def mix_stage(self, priority: int | None) -> StageObjective:
         """Return the stage of a priority's unmet demand; of None, the stage of the dollars."""
         if priority is None:
-            return StageObjective("dollars", self.dollars, scale=MONEY)
+            return StageObjective(DOLLARS, self.dollars, scale=MONEY)
         stopped = self.stopped.get(priority, Terms())
-        return StageObjective(f"unmet[{priority}]", self.unmet[priority], stopped, UNMET)
+        return StageObjective(unmet_stage(priority), self.unmet[priority], stopped, UNMET)
 
     def share_stage(self, replicas: Iterable[Terms]) -> StageObjective:
         """Return the stage of the share: of equal shares, few large replicas rather than many small ones."""

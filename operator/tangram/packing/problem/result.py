@@ -70,6 +70,14 @@ class Unmet:
     reason: str
 
 
+DOLLARS = "dollars"
+
+
+def unmet_stage(priority: int) -> str:
+    """Return the name of the stage of a priority's unmet demand."""
+    return f"unmet[{priority}]"
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     """One stage of the lexicographic objective, smaller is better."""
@@ -78,6 +86,16 @@ class Stage:
     value: float
     bound: float  # nothing better exists; of what follows the share: for the replicas that were chosen
     proved: bool
+
+    @property
+    def is_dollars(self) -> bool:
+        """Whether its value is the objective of the packing."""
+        return self.name == DOLLARS
+
+    @property
+    def is_unmet(self) -> bool:
+        """Whether its value is the unmet demand of a priority."""
+        return self.name.startswith("unmet[")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +115,11 @@ class Packing:
     moves: tuple[Move, ...] = ()
     unmet: tuple[Unmet, ...] = ()
     grown: tuple[tuple[str, int], ...] = ()  # (pool, new nodes)
+
+    @property
+    def dollars(self) -> Stage:
+        """The stage of the dollars, which each packing has."""
+        return next(stage for stage in self.stages if stage.is_dollars)
 
     @property
     def gpus_in_use(self) -> int:

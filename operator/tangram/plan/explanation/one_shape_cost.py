@@ -6,6 +6,7 @@ from typing import Any
 
 from tangram.packing import Demand, Packing, Stage
 from tangram.packing.problem.prepared import prices_of
+from tangram.packing.problem.result import DOLLARS, unmet_stage
 from tangram.plan.place.best.pack import PlanTimeLimit, pack
 from tangram.plan.place.best.packing_problem import FleetProblem
 
@@ -44,7 +45,7 @@ def one_shape_document(
     if free.status == "FALLBACK":
         return dict(_UNKNOWN)
     difference = _difference(packing, free)
-    demands_of_stage = sum(difference["stage"] == f"unmet[{demand.priority}]" for demand in problem.demands)
+    demands_of_stage = sum(difference["stage"] == unmet_stage(demand.priority) for demand in problem.demands)
     return difference | {"text": _text(difference, demands_of_stage)}
 
 
@@ -57,7 +58,7 @@ def points(missing: float, demands: int) -> str:
 def _text(cost: Mapping[str, Any], demands: int) -> str:
     if cost["difference"] <= _EQUAL:
         return "costs nothing: no mix of shapes serves more, or as much for less"
-    if cost["stage"] == "dollars":
+    if cost["stage"] == DOLLARS:
         return (
             f"costs at most {cost['difference']:.2f} $ ({cost['differenceShare']:.2%}):"
             f" free mixes cost {cost['free']:.2f} $, bound {cost['freeBound']:.2f} $"
@@ -75,8 +76,7 @@ def _difference(packing: Packing, free: Packing) -> dict[str, Any]:
     free_stages = {stage.name: stage for stage in free.stages}
     difference: dict[str, Any] = {"difference": 0.0}
     for stage in packing.stages:
-        compared = stage.name == "dollars" or stage.name.startswith("unmet[")
-        if compared and difference["difference"] <= _EQUAL:
+        if (stage.is_dollars or stage.is_unmet) and difference["difference"] <= _EQUAL:
             difference = _stage(stage, free_stages[stage.name])
     return difference
 

@@ -5,6 +5,7 @@ from tangram.eligibility.explanation.words import no_shape_sentence
 from tangram.eligibility.shapes.serving_shapes import AssessedShapes
 from tangram.packing import Packing, Unmet
 from tangram.packing.problem.mix import least_unmet
+from tangram.packing.problem.result import unmet_stage
 from tangram.plan.fleet_input.documents import profile_names as profiles
 from tangram.plan.place.best.packing_problem import FleetProblem
 from tangram.plan.place.best.replica_bounds import ReplicaBounds
@@ -65,7 +66,7 @@ def _least_price(assessed: AssessedShapes) -> float:
 
 def _reason_of_packing(item: Unmet, packing: Packing) -> str:
     """Return the packing's reason, where it is proved that no plan serves the item's priority better."""
-    proved = any(stage.name == f"unmet[{item.priority}]" and stage.proved for stage in packing.stages)
+    proved = any(stage.name == unmet_stage(item.priority) and stage.proved for stage in packing.stages)
     return item.reason if proved else "no better place was found for it within the limits"
 
 

@@ -10,6 +10,7 @@ from tangram.eligibility.shapes.serving_requirements import ServingRequirements
 from tangram.eligibility.shapes.serving_shapes import AssessedShapes
 from tangram.fleet import Shape, ShapeKey
 from tangram.packing import Choice, GPULayout, GPUState, Move, Packing, Placed, Site
+from tangram.packing.problem.result import unmet_stage
 from tangram.plan.explanation.alternatives import alternatives, shape_document
 from tangram.plan.explanation.unmet_reason import unmet_reason
 from tangram.plan.fleet_input.documents.fleet_input import FleetInput
@@ -55,7 +56,7 @@ def _round(value: float) -> float:
 
 
 def _stages(fleet: FleetProblem, packing: Packing) -> list[dict[str, Any]]:
-    demands = Counter(f"unmet[{demand.priority}]" for demand in fleet.problem.demands)
+    demands = Counter(unmet_stage(demand.priority) for demand in fleet.problem.demands)
     return [
         {"name": s.name, "value": _round(s.value), "bound": _round(s.bound), "proved": s.proved}
         | ({"demands": demands[s.name]} if s.name in demands else {})
