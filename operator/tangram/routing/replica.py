@@ -1,0 +1,194 @@
+"""The load of each replica, as one picker knows it: from the requests that it sent, and what became of them."""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tangram.routing.correction import RatioEstimate
+from tangram.routing.prefix_index import MOST_ENTRIES, PrefixIndex
+from tangram.routing.request import RoutedRequest
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaRates:
+    """How fast a replica is, as predicted: seconds are linear in what they depend on. See `rates`."""
+
+    prefill_tokens_per_s: float
+    step_base_s: float  # of a decode step
+    step_per_running_s: float = 0.0
+    step_per_context_token_s: float = 0.0  # of all running requests together
+    prefill_per_pair_s: float = 0.0  # attention: per prompt token and token before it
+    most_running: int = 256
+    kv_tokens: int | None = None  # room of the KV cache; None: never the limit
+    tpot_objective_s: float = math.inf
+    gpus: float = 1.0  # dominant share of a GPU, times GPUs: what a second of the replica costs
+
+    def prefill_s(self, tokens: float, cached: float = 0.0) -> float:
+        """Seconds to compute `tokens` of a prompt behind `cached` ones, alone."""
+        return tokens / self.prefill_tokens_per_s + self.prefill_per_pair_s * tokens * (cached + tokens / 2)
+
+    def step_s(self, running: float, context_tokens: float = 0.0) -> float:
+        """Seconds of a decode step of `running` requests that hold `context_tokens` together."""
+        return (
+            self.step_base_s
+            + self.step_per_running_s * running
+            + self.step_per_context_token_s * context_tokens
+        )
+
+
+@dataclass(slots=True, eq=False)
+class StartedRequest:
+    """A request that was sent to a replica; the caller passes it back with what it sees."""
+
+    request: RoutedRequest
+    address: str
+    at: float
+    cached_tokens: float  # as predicted
+    prefill_s: float  # of its uncached tokens, as predicted, uncorrected
+    first_token_at: float | None = None
+    has_ended: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class ReplicaLoad:
+    """What runs and waits on one replica. Sums are kept, so that a pick reads a few numbers."""
+
+    address: str
+    place: int  # in the prefix index
+    rates: ReplicaRates
+    pending: deque[StartedRequest] = field(default_factory=deque)  # no first token yet, in order of sending
+    pending_s: float = 0.0  # predicted prefill of those
+    service_began_at: float = 0.0  # of the first pending one
+    running: int = 0  # requests sent and not ended
+    context_tokens: float = 0.0  # that these hold, half of their answers included
+    used_at: float = -math.inf  # last request sent
+    residence_s: float = 0.0  # mean of requests from first token to end; 0: none has ended
+    prefill_ratio: RatioEstimate = field(default_factory=RatioEstimate)
+    step_ratio: RatioEstimate = field(default_factory=RatioEstimate)
+
+    def backlog_s(self, now: float) -> float:
+        """Seconds until the prompts that were sent are computed."""
+        if not self.pending:
+            return 0.0
+        return max(0.0, self.pending_s * self.prefill_ratio.value - (now - self.service_began_at))
+
+
+class ReplicaLoads:
+    """Loads of the replicas of one served model. A cache: a picker that starts anew is right after a while.
+
+    `sees_first_tokens`: whether the caller reports them. If not, a prompt counts as computed when its predicted
+    time is over, and predictions stay uncorrected.
+    """
+
+    def __init__(self, most_entries: int = MOST_ENTRIES, sees_first_tokens: bool = True) -> None:
+        self.replicas: dict[str, ReplicaLoad] = {}
+        self.prefixes = PrefixIndex(most_entries)
+        self.sees_first_tokens = sees_first_tokens
+        self.pending = 0  # requests without a first token, over all replicas
+
+    def set_replicas(self, rates: Mapping[str, ReplicaRates]) -> None:
+        """Replace the replicas. Those that stay keep their loads; of those that went nothing is kept."""
+        for address in self.replicas.keys() - rates.keys():
+            gone = self.replicas.pop(address)
+            self.pending -= len(gone.pending)
+            self.prefixes.remove(gone.place)
+        free = iter(sorted(set(range(len(rates))) - {load.place for load in self.replicas.values()}))
+        for address, of_replica in rates.items():
+            if known := self.replicas.get(address):
+                known.rates = of_replica
+            else:
+                place = next(free)
+                self.replicas[address] = ReplicaLoad(address, place, of_replica)
+                self.prefixes.add(place)
+
+    def started(
+        self, address: str, request: RoutedRequest, now: float, cached_tokens: float | None = None
+    ) -> StartedRequest:
+        """Note that a request was sent to a replica. Raises `KeyError` for one that is not there.
+
+        `cached_tokens`: as the choice predicted; None: looked up.
+        """
+        load = self.replicas[address]
+        if cached_tokens is None:
+            cached_tokens = self.cached_tokens(address, request)
+        prefill_s = load.rates.prefill_s(request.prompt_tokens - cached_tokens, cached_tokens)
+        sent = StartedRequest(request, address, now, cached_tokens, prefill_s)
+        if not load.pending:
+            load.service_began_at = now
+        load.pending.append(sent)
+        load.pending_s += prefill_s
+        load.running += 1
+        load.context_tokens += _context(request)
+        load.used_at = now
+        self.pending += 1
+        kv_tokens = load.rates.kv_tokens
+        room = math.inf if kv_tokens is None else kv_tokens / request.block_tokens
+        self.prefixes.store(load.place, request.blocks, int(min(room, self.prefixes.most_entries)))
+        return sent
+
+    def first_token(self, sent: StartedRequest, now: float) -> None:
+        """Note that a request has its first token: its prompt, and those before it, are computed."""
+        load = self._load(sent)
+        if load is None or sent.first_token_at is not None:
+            return
+        observed_s = now - max(sent.at, load.service_began_at)
+        expected_s = sent.prefill_s + load.rates.step_s(load.running, load.context_tokens)
+        load.prefill_ratio.observe(observed_s, expected_s, now)
+        self._computed(load, sent, now)
+
+    def ended(self, sent: StartedRequest, now: float, answer_tokens: int | None = None) -> None:
+        """Note that a request has ended, however it did. `answer_tokens`: as its usage says."""
+        if sent.has_ended:
+            return
+        sent.has_ended = True
+        load = self._load(sent)
+        if load is None:
+            return
+        if sent.first_token_at is None:
+            self._computed(load, sent, now)
+        elif answer_tokens is not None and answer_tokens > 1:
+            decoded_s = now - sent.first_token_at
+            load.residence_s += (decoded_s - load.residence_s) * (0.05 if load.residence_s else 1.0)
+            predicted_s = load.rates.step_s(load.running, load.context_tokens) * (answer_tokens - 1)
+            load.step_ratio.observe(decoded_s, predicted_s, now)
+        load.running -= 1
+        load.context_tokens = max(0.0, load.context_tokens - _context(sent.request)) if load.running else 0.0
+
+    def cached_tokens(self, address: str, request: RoutedRequest) -> float:
+        """Return how many tokens of a prompt a replica holds, as far as its requests tell."""
+        bit = 1 << self.replicas[address].place
+        for count, bits in self.prefixes.matched_blocks(request.blocks):
+            if bits & bit:
+                return cached_tokens_of(request, count)
+        return 0.0
+
+    def let_time_pass(self, now: float) -> None:
+        """Where first tokens are not seen: end the prefills whose predicted time is over."""
+        if self.sees_first_tokens:
+            return
+        for load in self.replicas.values():
+            while load.pending:
+                done_at = load.service_began_at + load.pending[0].prefill_s
+                if done_at > now:
+                    break
+                self._computed(load, load.pending[0], done_at)
+
+    def _load(self, sent: StartedRequest) -> ReplicaLoad | None:
+        return self.replicas.get(sent.address)
+
+    def _computed(self, load: ReplicaLoad, sent: StartedRequest, now: float) -> None:
+        sent.first_token_at = now
+        load.pending.remove(sent)
+        load.pending_s = load.pending_s - sent.prefill_s if load.pending else 0.0
+        load.service_began_at = now
+        self.pending -= 1
+
+
+def cached_tokens_of(request: RoutedRequest, blocks: int) -> float:
+    """Return the tokens of the first `blocks` blocks; the last token of a prompt is always computed."""
+    return min(blocks * request.block_tokens, request.prompt_tokens - 1.0) if blocks else 0.0
+
+
+def _context(request: RoutedRequest) -> float:
+    return request.prompt_tokens + request.most_tokens / 2
