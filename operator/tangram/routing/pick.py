@@ -1,17 +1,16 @@
 """The replica on which a request has its first token soonest, as predicted."""
 
-import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
+from heapq import nsmallest
+from typing import NamedTuple
 
-from tangram.routing.replica import ReplicaLoad, ReplicaLoads, cached_tokens_of
+from tangram.routing.replica import ReplicaLoad, ReplicaLoads, cached_tokens
 from tangram.routing.request import RoutedRequest
 
-# Predictions that differ by less are equal: noise must not send all cold requests to one replica.
-TIE_S = 0.001
-TIE_SHARE = 0.02
 RUNNERS_UP = 2
+_TIE_DIGITS = 4  # of seconds: what differs by less is equal
 
 
 class RefusalCause(StrEnum):
@@ -32,26 +31,29 @@ class Refusal:
     retry_after_s: float | None = None  # None: trying again does not help
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaScore:
-    """One replica, as a request would find it."""
+class ReplicaScore(NamedTuple):
+    """One replica, as a request would find it. The lowest takes it."""
 
-    score_s: float  # what picks are by: `ttft_s` and the delay of the requests behind
+    rank: int  # 0: within the TPOT objective of what runs there; 1: beyond; 2: longer than its KV cache
+    score_s: float  # `ttft_s`, and what the prompt delays others
+    used_at: float  # last request sent
+    place: int
     address: str
     ttft_s: float
     tpot_s: float
     cached_tokens: float
-    meets_tpot: bool  # the TPOT objective of what runs there, this request included
+    gpu_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The replica that takes a request."""
+    """The replica that takes a request, as predicted."""
 
     address: str
-    ttft_s: float  # predicted
+    ttft_s: float
     tpot_s: float
     cached_tokens: float
+    gpu_seconds: float  # of prefill and answer
     meets_tpot: bool  # False: no replica takes one more within its TPOT objective
     runners_up: tuple[ReplicaScore, ...] = ()
 
@@ -64,7 +66,78 @@ def pick(
 ) -> Choice | Refusal:
     """Return the replica with the lowest score, among those of `subset` where it is given.
 
-    Replicas whose TPOT objective holds with one more request go before all others. Of equal scores, the replica
-    that was sent a request least recently takes it. Nothing is noted: the caller calls `loads.started`.
+    Replicas whose TPOT objective holds with one more request go before all others. Of equal scores, the
+    replica that was sent a request least recently takes it: cold prefixes spread over the caches. Nothing is
+    noted: the caller calls `loads.started`.
     """
-    raise NotImplementedError
+    replicas: Collection[ReplicaLoad] = loads.replicas.values()
+    if not replicas:
+        return Refusal(RefusalCause.NO_REPLICA)
+    if subset is not None:
+        replicas = [loads.replicas[address] for address in subset if address in loads.replicas]
+        if not replicas:
+            return Refusal(RefusalCause.SUBSET_IS_EMPTY)
+    loads.let_time_pass(now)
+    best, *runners_up = nsmallest(1 + RUNNERS_UP, _scores(request, loads, replicas, now))
+    return Choice(
+        best.address,
+        best.ttft_s,
+        best.tpot_s,
+        best.cached_tokens,
+        best.gpu_seconds,
+        best.rank == 0,
+        tuple(runners_up),
+    )
+
+
+def _scores(
+    request: RoutedRequest, loads: ReplicaLoads, replicas: Collection[ReplicaLoad], now: float
+) -> list[ReplicaScore]:
+    """Score replicas. A prompt also delays those that wait: as many as wait per replica of the fleet.
+
+    Without that term, a request leaves the replica that holds its prefix as soon as another one is idle, and
+    under load each prefix is computed everywhere: what is gained by one request is lost by those behind it.
+    """
+    matched = loads.prefixes.matched_blocks(request.blocks)
+    delayed = loads.pending / len(loads.replicas)
+    prompt, context = request.prompt_tokens, loads.context_tokens(request)
+    answer = loads.answer_tokens(request)
+    scores = []
+    for load in replicas:
+        rates, cached = load.rates, 0.0
+        if matched:
+            bit = 1 << load.place
+            for blocks, holders in matched:
+                if holders & bit:
+                    cached = cached_tokens(request, blocks)
+                    break
+        tpot_s = rates.step_s(load.running + 1, load.context_tokens + context) * load.step_ratio.value
+        prefill_s = rates.prefill_s(prompt - cached, cached) * load.prefill_ratio.value
+        ttft_s = load.backlog_s(now) + prefill_s + tpot_s + _wait_s(load, context, answer * tpot_s)
+        rank = 1 if tpot_s > rates.tpot_objective_s else 0
+        if rates.kv_tokens is not None and context > rates.kv_tokens:
+            rank = 2
+        gpu_seconds = rates.gpus * (prefill_s + answer * tpot_s / (load.running + 1))
+        scores.append(
+            ReplicaScore(
+                rank,
+                round(ttft_s + delayed * prefill_s, _TIE_DIGITS),
+                load.used_at,
+                load.place,
+                load.address,
+                ttft_s,
+                tpot_s,
+                cached,
+                gpu_seconds,
+            )
+        )
+    return scores
+
+
+def _wait_s(load: ReplicaLoad, context: float, answer_s: float) -> float:
+    """Seconds until a replica has a slot and KV blocks for one more request, which its running ones free."""
+    missing = (load.running + 1 - load.rates.most_running) / max(1, load.running)
+    if load.rates.kv_tokens is not None and load.context_tokens:
+        over = load.context_tokens + context - load.rates.kv_tokens
+        missing = max(missing, over / load.context_tokens)
+    return missing * (load.residence_s or answer_s) if missing > 0 else 0.0

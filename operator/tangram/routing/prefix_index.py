@@ -37,9 +37,9 @@ class PrefixIndex:
         """Blocks of one replica at most."""
         return self.most_entries // max(1, len(self._blocks))
 
-    def store(self, place: int, blocks: Sequence[int], most_blocks: int) -> None:
-        """Note that a replica, whose cache has room for `most_blocks`, holds the blocks of a prompt."""
-        most = min(most_blocks, self.most_blocks)
+    def store(self, place: int, blocks: Sequence[int], most_blocks: int | None = None) -> None:
+        """Note that a replica, whose own cache has room for `most_blocks`, holds the blocks of a prompt."""
+        most = self.most_blocks if most_blocks is None else min(most_blocks, self.most_blocks)
         held, holders, bit = self._blocks[place], self._holders, 1 << place
         for block in reversed(blocks[:most]):  # so that the first blocks are the last to be evicted
             if block in held:

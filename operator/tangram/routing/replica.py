@@ -1,4 +1,4 @@
-"""The load of each replica, as one picker knows it: from the requests that it sent, and what became of them."""
+"""The load of each replica, as one picker knows it: by the requests that it sent, and what became of them."""
 
 import math
 from collections import deque
@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from tangram.routing.correction import RatioEstimate
 from tangram.routing.prefix_index import MOST_ENTRIES, PrefixIndex
 from tangram.routing.request import RoutedRequest
+
+ANSWER_TOKENS = 256.0  # until answers have ended
+_NEW_ANSWER = 0.02  # weight of a new answer in means: they remember about the last fifty
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,30 +41,17 @@ class ReplicaRates:
 
 
 @dataclass(slots=True, eq=False)
-class StartedRequest:
-    """A request that was sent to a replica; the caller passes it back with what it sees."""
-
-    request: RoutedRequest
-    address: str
-    at: float
-    cached_tokens: float  # as predicted
-    prefill_s: float  # of its uncached tokens, as predicted, uncorrected
-    first_token_at: float | None = None
-    has_ended: bool = False
-
-
-@dataclass(slots=True, eq=False)
 class ReplicaLoad:
     """What runs and waits on one replica. Sums are kept, so that a pick reads a few numbers."""
 
     address: str
     place: int  # in the prefix index
     rates: ReplicaRates
-    pending: deque[StartedRequest] = field(default_factory=deque)  # no first token yet, in order of sending
+    pending: deque["StartedRequest"] = field(default_factory=deque)  # no first token yet, as they were sent
     pending_s: float = 0.0  # predicted prefill of those
     service_began_at: float = 0.0  # of the first pending one
     running: int = 0  # requests sent and not ended
-    context_tokens: float = 0.0  # that these hold, half of their answers included
+    context_tokens: float = 0.0  # that these hold, half of their expected answers included
     used_at: float = -math.inf  # last request sent
     residence_s: float = 0.0  # mean of requests from first token to end; 0: none has ended
     prefill_ratio: RatioEstimate = field(default_factory=RatioEstimate)
@@ -74,17 +64,32 @@ class ReplicaLoad:
         return max(0.0, self.pending_s * self.prefill_ratio.value - (now - self.service_began_at))
 
 
+@dataclass(slots=True, eq=False)
+class StartedRequest:
+    """A request that was sent to a replica; the caller passes it back with what it sees."""
+
+    request: RoutedRequest
+    load: ReplicaLoad
+    at: float
+    cached_tokens: float  # as predicted
+    prefill_s: float  # of its uncached tokens, as predicted, uncorrected
+    context_tokens: float  # that it holds on average
+    first_token_at: float | None = None
+    has_ended: bool = False
+
+
 class ReplicaLoads:
     """Loads of the replicas of one served model. A cache: a picker that starts anew is right after a while.
 
-    `sees_first_tokens`: whether the caller reports them. If not, a prompt counts as computed when its predicted
-    time is over, and predictions stay uncorrected.
+    `sees_first_tokens`: whether the caller reports them. If not, a prompt counts as computed when its
+    predicted time is over, and predictions stay uncorrected.
     """
 
     def __init__(self, most_entries: int = MOST_ENTRIES, sees_first_tokens: bool = True) -> None:
         self.replicas: dict[str, ReplicaLoad] = {}
         self.prefixes = PrefixIndex(most_entries)
         self.sees_first_tokens = sees_first_tokens
+        self.mean_answer_tokens = ANSWER_TOKENS
         self.pending = 0  # requests without a first token, over all replicas
 
     def set_replicas(self, rates: Mapping[str, ReplicaRates]) -> None:
@@ -102,66 +107,55 @@ class ReplicaLoads:
                 self.replicas[address] = ReplicaLoad(address, place, of_replica)
                 self.prefixes.add(place)
 
-    def started(
-        self, address: str, request: RoutedRequest, now: float, cached_tokens: float | None = None
-    ) -> StartedRequest:
-        """Note that a request was sent to a replica. Raises `KeyError` for one that is not there.
-
-        `cached_tokens`: as the choice predicted; None: looked up.
-        """
+    def started(self, address: str, request: RoutedRequest, now: float) -> StartedRequest:
+        """Note that a request was sent to a replica. Raises `KeyError` for one that is not there."""
         load = self.replicas[address]
-        if cached_tokens is None:
-            cached_tokens = self.cached_tokens(address, request)
-        prefill_s = load.rates.prefill_s(request.prompt_tokens - cached_tokens, cached_tokens)
-        sent = StartedRequest(request, address, now, cached_tokens, prefill_s)
+        cached = self._cached_tokens(load, request)
+        prefill_s = load.rates.prefill_s(request.prompt_tokens - cached, cached)
+        sent = StartedRequest(request, load, now, cached, prefill_s, self.context_tokens(request))
         if not load.pending:
             load.service_began_at = now
         load.pending.append(sent)
         load.pending_s += prefill_s
         load.running += 1
-        load.context_tokens += _context(request)
+        load.context_tokens += sent.context_tokens
         load.used_at = now
         self.pending += 1
         kv_tokens = load.rates.kv_tokens
-        room = math.inf if kv_tokens is None else kv_tokens / request.block_tokens
-        self.prefixes.store(load.place, request.blocks, int(min(room, self.prefixes.most_entries)))
+        most_blocks = None if kv_tokens is None else int(kv_tokens / request.block_tokens)
+        self.prefixes.store(load.place, request.blocks, most_blocks)
         return sent
 
     def first_token(self, sent: StartedRequest, now: float) -> None:
-        """Note that a request has its first token: its prompt, and those before it, are computed."""
-        load = self._load(sent)
-        if load is None or sent.first_token_at is not None:
+        """Note that a request has its first token: its prompt is computed."""
+        load = sent.load
+        if sent.first_token_at is not None or not self._is_here(load):
             return
         observed_s = now - max(sent.at, load.service_began_at)
         expected_s = sent.prefill_s + load.rates.step_s(load.running, load.context_tokens)
         load.prefill_ratio.observe(observed_s, expected_s, now)
-        self._computed(load, sent, now)
+        self._computed(sent, now)
 
     def ended(self, sent: StartedRequest, now: float, answer_tokens: int | None = None) -> None:
         """Note that a request has ended, however it did. `answer_tokens`: as its usage says."""
-        if sent.has_ended:
+        load = sent.load
+        if sent.has_ended or not self._is_here(load):
             return
         sent.has_ended = True
-        load = self._load(sent)
-        if load is None:
-            return
         if sent.first_token_at is None:
-            self._computed(load, sent, now)
-        elif answer_tokens is not None and answer_tokens > 1:
-            decoded_s = now - sent.first_token_at
-            load.residence_s += (decoded_s - load.residence_s) * (0.05 if load.residence_s else 1.0)
-            predicted_s = load.rates.step_s(load.running, load.context_tokens) * (answer_tokens - 1)
-            load.step_ratio.observe(decoded_s, predicted_s, now)
+            self._computed(sent, now)
+        elif answer_tokens is not None:
+            self._learn_from_answer(sent, now - sent.first_token_at, answer_tokens, now)
         load.running -= 1
-        load.context_tokens = max(0.0, load.context_tokens - _context(sent.request)) if load.running else 0.0
+        load.context_tokens = load.context_tokens - sent.context_tokens if load.running else 0.0
 
-    def cached_tokens(self, address: str, request: RoutedRequest) -> float:
-        """Return how many tokens of a prompt a replica holds, as far as its requests tell."""
-        bit = 1 << self.replicas[address].place
-        for count, bits in self.prefixes.matched_blocks(request.blocks):
-            if bits & bit:
-                return cached_tokens_of(request, count)
-        return 0.0
+    def answer_tokens(self, request: RoutedRequest) -> float:
+        """Return how long the answer is expected to be: as the last ones, unless the client allows less."""
+        return min(float(request.most_tokens), self.mean_answer_tokens)
+
+    def context_tokens(self, request: RoutedRequest) -> float:
+        """Return how many tokens a request holds on average while it runs."""
+        return request.prompt_tokens + self.answer_tokens(request) / 2
 
     def let_time_pass(self, now: float) -> None:
         """Where first tokens are not seen: end the prefills whose predicted time is over."""
@@ -172,23 +166,36 @@ class ReplicaLoads:
                 done_at = load.service_began_at + load.pending[0].prefill_s
                 if done_at > now:
                     break
-                self._computed(load, load.pending[0], done_at)
+                self._computed(load.pending[0], done_at)
 
-    def _load(self, sent: StartedRequest) -> ReplicaLoad | None:
-        return self.replicas.get(sent.address)
+    def _is_here(self, load: ReplicaLoad) -> bool:
+        return self.replicas.get(load.address) is load
 
-    def _computed(self, load: ReplicaLoad, sent: StartedRequest, now: float) -> None:
+    def _cached_tokens(self, load: ReplicaLoad, request: RoutedRequest) -> float:
+        bit = 1 << load.place
+        for count, bits in self.prefixes.matched_blocks(request.blocks):
+            if bits & bit:
+                return cached_tokens(request, count)
+        return 0.0
+
+    def _computed(self, sent: StartedRequest, now: float) -> None:
+        load = sent.load
         sent.first_token_at = now
         load.pending.remove(sent)
         load.pending_s = load.pending_s - sent.prefill_s if load.pending else 0.0
         load.service_began_at = now
         self.pending -= 1
 
+    def _learn_from_answer(
+        self, sent: StartedRequest, decoded_s: float, answer_tokens: int, now: float
+    ) -> None:
+        load = sent.load
+        self.mean_answer_tokens += (answer_tokens - self.mean_answer_tokens) * _NEW_ANSWER
+        load.residence_s += (decoded_s - load.residence_s) * (_NEW_ANSWER if load.residence_s else 1.0)
+        step_s = load.rates.step_s(load.running, load.context_tokens)
+        load.step_ratio.observe(decoded_s, step_s * (answer_tokens - 1), now)
 
-def cached_tokens_of(request: RoutedRequest, blocks: int) -> float:
+
+def cached_tokens(request: RoutedRequest, blocks: int) -> float:
     """Return the tokens of the first `blocks` blocks; the last token of a prompt is always computed."""
-    return min(blocks * request.block_tokens, request.prompt_tokens - 1.0) if blocks else 0.0
-
-
-def _context(request: RoutedRequest) -> float:
-    return request.prompt_tokens + request.most_tokens / 2
+    return min(blocks * request.block_tokens, request.prompt_tokens - 1.0)

@@ -21,9 +21,9 @@ class RoutedRequest:
 def prefix_blocks(prompt: bytes, salt: str = "") -> tuple[int, ...]:
     """Return the hashes of the whole blocks of a prompt, at most `MOST_BLOCKS`.
 
-    Each hash is over all bytes up to its block's end, so that equal hashes mean equal prefixes. `salt` is what
-    must not share prefixes: tenants (`cache_salt`), adapters. The hash is Python's: keyed by process, so that
-    a client cannot compute collisions, and no two processes agree on it.
+    Each hash is over all bytes up to its block's end, so that equal hashes mean equal prefixes. `salt` is
+    what must not share prefixes: tenants (`cache_salt`), adapters. The hash is Python's: keyed by process, so
+    that a client cannot compute collisions, and no two processes agree on it.
     """
     chained, blocks = hash(salt), []
     end = min(len(prompt) // BLOCK_BYTES, MOST_BLOCKS) * BLOCK_BYTES
