@@ -10,6 +10,9 @@ from tangram.routing.replica import ReplicaLoad, ReplicaLoads, cached_tokens
 from tangram.routing.request import RoutedRequest
 
 RUNNERS_UP = 2
+# What a second of the answer counts beside one before the first token, where the reader waits. Enough to level
+# decode loads; with 1, prompts leave their prefixes too easily (benchmarks/routing).
+ANSWER_WEIGHT = 0.2
 _TIE_DIGITS = 4  # of seconds: what differs by less is equal
 
 
@@ -34,13 +37,14 @@ class Refusal:
 class ReplicaScore(NamedTuple):
     """One replica, as a request would find it. The lowest takes it."""
 
-    rank: int  # 0: within the TPOT objective of what runs there; 1: beyond; 2: longer than its KV cache
-    score_s: float  # `ttft_s`, and what the prompt delays others
+    is_too_long: bool  # for its KV cache
+    score_s: float  # `ttft_s`, what the prompt delays others, and a share of the answer (`pick`)
     used_at: float  # last request sent
     place: int
     address: str
     ttft_s: float
     tpot_s: float
+    meets_tpot: bool  # the objective, with this request beside what runs there
     cached_tokens: float
     gpu_seconds: float
 
@@ -66,7 +70,8 @@ def pick(
 ) -> Choice | Refusal:
     """Return the replica with the lowest score, among those of `subset` where it is given.
 
-    Replicas whose TPOT objective holds with one more request go before all others. Of equal scores, the
+    The score is the predicted time to first token, the delay of the prompts that come behind this one, a share
+    of the answer's time, and all of what the answer takes beyond the TPOT objective. Of equal scores, the
     replica that was sent a request least recently takes it: cold prefixes spread over the caches. Nothing is
     noted: the caller calls `loads.started`.
     """
@@ -85,7 +90,7 @@ def pick(
         best.tpot_s,
         best.cached_tokens,
         best.gpu_seconds,
-        best.rank == 0,
+        best.meets_tpot,
         tuple(runners_up),
     )
 
@@ -93,13 +98,13 @@ def pick(
 def _scores(
     request: RoutedRequest, loads: ReplicaLoads, replicas: Collection[ReplicaLoad], now: float
 ) -> list[ReplicaScore]:
-    """Score replicas. A prompt also delays those that wait: as many as wait per replica of the fleet.
+    """Score replicas.
 
-    Without that term, a request leaves the replica that holds its prefix as soon as another one is idle, and
-    under load each prefix is computed everywhere: what is gained by one request is lost by those behind it.
+    A prompt delays those behind it: in a steady queue as many come while it waits as wait before it (Little's
+    law). Without that term a request leaves the replica that holds its prefix for any that is idle sooner, and
+    under load each prefix is computed everywhere: what one request gains, those behind it lose.
     """
     matched = loads.prefixes.matched_blocks(request.blocks)
-    delayed = loads.pending / len(loads.replicas)
     prompt, context = request.prompt_tokens, loads.context_tokens(request)
     answer = loads.answer_tokens(request)
     scores = []
@@ -113,20 +118,21 @@ def _scores(
                     break
         tpot_s = rates.step_s(load.running + 1, load.context_tokens + context) * load.step_ratio.value
         prefill_s = rates.prefill_s(prompt - cached, cached) * load.prefill_ratio.value
-        ttft_s = load.backlog_s(now) + prefill_s + tpot_s + _wait_s(load, context, answer * tpot_s)
-        rank = 1 if tpot_s > rates.tpot_objective_s else 0
-        if rates.kv_tokens is not None and context > rates.kv_tokens:
-            rank = 2
+        wait_s = max(load.backlog_s(now), _wait_s(load, context, answer * tpot_s))
+        ttft_s = wait_s + prefill_s + tpot_s
+        answer_s = answer * (ANSWER_WEIGHT * tpot_s + max(0.0, tpot_s - rates.tpot_objective_s))
+        is_too_long = rates.kv_tokens is not None and context > rates.kv_tokens
         gpu_seconds = rates.gpus * (prefill_s + answer * tpot_s / (load.running + 1))
         scores.append(
             ReplicaScore(
-                rank,
-                round(ttft_s + delayed * prefill_s, _TIE_DIGITS),
+                is_too_long,
+                round(ttft_s + len(load.pending) * prefill_s + answer_s, _TIE_DIGITS),
                 load.used_at,
                 load.place,
                 load.address,
                 ttft_s,
                 tpot_s,
+                tpot_s <= rates.tpot_objective_s,
                 cached,
                 gpu_seconds,
             )
@@ -136,8 +142,8 @@ def _scores(
 
 def _wait_s(load: ReplicaLoad, context: float, answer_s: float) -> float:
     """Seconds until a replica has a slot and KV blocks for one more request, which its running ones free."""
-    missing = (load.running + 1 - load.rates.most_running) / max(1, load.running)
-    if load.rates.kv_tokens is not None and load.context_tokens:
-        over = load.context_tokens + context - load.rates.kv_tokens
-        missing = max(missing, over / load.context_tokens)
+    rates = load.rates
+    missing = (load.running + 1 - rates.most_running) / rates.most_running
+    if rates.kv_tokens is not None:
+        missing = max(missing, (load.context_tokens + context) / rates.kv_tokens - 1)
     return missing * (load.residence_s or answer_s) if missing > 0 else 0.0

@@ -32,7 +32,14 @@ class ReplicaRates:
         return tokens / self.prefill_tokens_per_s + self.prefill_per_pair_s * tokens * (cached + tokens / 2)
 
     def step_s(self, running: float, context_tokens: float = 0.0) -> float:
-        """Seconds of a decode step of `running` requests that hold `context_tokens` together."""
+        """Seconds of a decode step of `running` requests that hold `context_tokens` together.
+
+        What has no slot or no KV block waits, and is in no step.
+        """
+        if self.kv_tokens is not None and context_tokens > self.kv_tokens:
+            running, context_tokens = running * self.kv_tokens / context_tokens, self.kv_tokens
+        if running > self.most_running:
+            running, context_tokens = self.most_running, context_tokens * self.most_running / running
         return (
             self.step_base_s
             + self.step_per_running_s * running
@@ -56,6 +63,14 @@ class ReplicaLoad:
     residence_s: float = 0.0  # mean of requests from first token to end; 0: none has ended
     prefill_ratio: RatioEstimate = field(default_factory=RatioEstimate)
     step_ratio: RatioEstimate = field(default_factory=RatioEstimate)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether requests wait for a slot or for KV blocks."""
+        kv_tokens = self.rates.kv_tokens
+        return self.running > self.rates.most_running or (
+            kv_tokens is not None and self.context_tokens > kv_tokens
+        )
 
     def backlog_s(self, now: float) -> float:
         """Seconds until the prompts that were sent are computed."""
@@ -131,9 +146,10 @@ class ReplicaLoads:
         load = sent.load
         if sent.first_token_at is not None or not self._is_here(load):
             return
-        observed_s = now - max(sent.at, load.service_began_at)
-        expected_s = sent.prefill_s + load.rates.step_s(load.running, load.context_tokens)
-        load.prefill_ratio.observe(observed_s, expected_s, now)
+        if not load.is_full:  # else it waited for a slot or for blocks, too
+            observed_s = now - max(sent.at, load.service_began_at)
+            expected_s = sent.prefill_s + load.rates.step_s(load.running, load.context_tokens)
+            load.prefill_ratio.observe(observed_s, expected_s, now)
         self._computed(sent, now)
 
     def ended(self, sent: StartedRequest, now: float, answer_tokens: int | None = None) -> None:
