@@ -99,14 +99,14 @@ class Served:
 
 @cache
 def fitted_shape(kind: str) -> FittingShape:
-    """Return the engine of a shape; raises `ValueError` where the model does not fit."""
+    """Return the engine of a shape; raises `TypeError` where the model does not fit."""
     architecture = known_model(MODEL)
     if architecture is None:
         raise LookupError(MODEL)
     request = SizingRequest(1000, 250, 1.0, engine="vllm", max_running=256, max_model_len=65536)
     fitted = Assessor(architecture, Prices()).fit(SHAPES[kind], request)
     if not isinstance(fitted, FittingShape):
-        raise ValueError(fitted.message)
+        raise TypeError(fitted.message)
     return fitted
 
 
@@ -133,7 +133,7 @@ def report_events(
     engines: Iterable[Engine], requests: Sequence[TenantRequest], policy: Policy, at: float
 ) -> None:
     """Advance all engines and tell the policy what happened up to `at`, in the order of time."""
-    happened = []
+    happened: list[tuple[float, int, EngineEventKind, int]] = []
     for engine in engines:
         engine.replica.advance(at)
         for event in engine.events.until(at):

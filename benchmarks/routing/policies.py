@@ -9,7 +9,7 @@ from operator import itemgetter
 
 from benchmarks.routing.fleet import Engine, Policy
 from tangram.capacity.load.traffic import uniforms
-from tangram.routing.pick import Choice, pick
+from tangram.routing.pick import Refusal, pick
 from tangram.routing.prefix_index import PrefixIndex
 from tangram.routing.replica import ReplicaLoads, StartedRequest
 from tangram.routing.request import RoutedRequest
@@ -116,8 +116,7 @@ class ScorerSum(CountingPolicy):
         scores = []
         for place, (waiting, usage) in enumerate(self.scraped):
             queue = (longest - waiting) / (longest - shortest) if longest > shortest else 1.0
-            blocks = next((count for count, holders in matched if holders >> place & 1), 0)
-            prefix = blocks / len(request.blocks) if request.blocks else 0.0
+            prefix = matched.get(place, 0) / max(1, len(request.blocks))
             scores.append((2 * queue + 2 * (1 - usage) + 3 * prefix, place))
         best = max(scores, key=itemgetter(0))[0]
         address = self.drawn([self.engines[place].address for score, place in scores if score > best - 1e-9])
@@ -137,8 +136,8 @@ class PredictedTtft:
     def pick(self, number: int, request: RoutedRequest, now: float) -> str:
         """Return the replica of `routing.pick`."""
         choice = pick(request, self.loads, now)
-        if not isinstance(choice, Choice):
-            raise LookupError(choice.cause)
+        if isinstance(choice, Refusal):
+            raise TypeError(choice.cause)
         self.started[number] = self.loads.started(choice.address, request, now)
         return choice.address
 

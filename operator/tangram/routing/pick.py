@@ -10,8 +10,8 @@ from tangram.routing.replica import ReplicaLoad, ReplicaLoads, cached_tokens
 from tangram.routing.request import RoutedRequest
 
 RUNNERS_UP = 2
-# What a second of the answer counts beside one before the first token, where the reader waits. Enough to level
-# decode loads; with 1, prompts leave their prefixes too easily (benchmarks/routing).
+# What a second of the answer counts beside one before the first token, where the reader waits. Enough to
+# level decode loads; with 1, prompts leave their prefixes too easily (benchmarks/routing).
 ANSWER_WEIGHT = 0.2
 _TIE_DIGITS = 4  # of seconds: what differs by less is equal
 
@@ -47,6 +47,7 @@ class ReplicaScore(NamedTuple):
     meets_tpot: bool  # the objective, with this request beside what runs there
     cached_tokens: float
     gpu_seconds: float
+    answer_gpu_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class Choice:
     tpot_s: float
     cached_tokens: float
     gpu_seconds: float  # of prefill and answer
+    answer_gpu_seconds: float
     meets_tpot: bool  # False: no replica takes one more within its TPOT objective
     runners_up: tuple[ReplicaScore, ...] = ()
 
@@ -70,10 +72,10 @@ def pick(
 ) -> Choice | Refusal:
     """Return the replica with the lowest score, among those of `subset` where it is given.
 
-    The score is the predicted time to first token, the delay of the prompts that come behind this one, a share
-    of the answer's time, and all of what the answer takes beyond the TPOT objective. Of equal scores, the
-    replica that was sent a request least recently takes it: cold prefixes spread over the caches. Nothing is
-    noted: the caller calls `loads.started`.
+    The score is the predicted time to first token, the delay of the prompts that come behind this one, a
+    share of the answer's time, and all of what the answer takes beyond the TPOT objective. Of equal scores,
+    the replica that was sent a request least recently takes it: cold prefixes spread over the caches. Nothing
+    is noted: the caller calls `loads.started`.
     """
     replicas: Collection[ReplicaLoad] = loads.replicas.values()
     if not replicas:
@@ -90,6 +92,7 @@ def pick(
         best.tpot_s,
         best.cached_tokens,
         best.gpu_seconds,
+        best.answer_gpu_seconds,
         best.meets_tpot,
         tuple(runners_up),
     )
@@ -100,29 +103,24 @@ def _scores(
 ) -> list[ReplicaScore]:
     """Score replicas.
 
-    A prompt delays those behind it: in a steady queue as many come while it waits as wait before it (Little's
-    law). Without that term a request leaves the replica that holds its prefix for any that is idle sooner, and
-    under load each prefix is computed everywhere: what one request gains, those behind it lose.
+    A prompt delays those behind it: in a steady queue as many come while it waits as wait before it
+    (Little's law). Without that term a request leaves the replica that holds its prefix for any that is idle
+    sooner, and under load each prefix is computed everywhere: what one request gains, those behind it lose.
     """
     matched = loads.prefixes.matched_blocks(request.blocks)
     prompt, context = request.prompt_tokens, loads.context_tokens(request)
     answer = loads.answer_tokens(request)
     scores = []
     for load in replicas:
-        rates, cached = load.rates, 0.0
-        if matched:
-            bit = 1 << load.place
-            for blocks, holders in matched:
-                if holders & bit:
-                    cached = cached_tokens(request, blocks)
-                    break
+        rates = load.rates
+        cached = cached_tokens(request, matched[load.place]) if load.place in matched else 0.0
         tpot_s = rates.step_s(load.running + 1, load.context_tokens + context) * load.step_ratio.value
         prefill_s = rates.prefill_s(prompt - cached, cached) * load.prefill_ratio.value
         wait_s = max(load.backlog_s(now), _wait_s(load, context, answer * tpot_s))
         ttft_s = wait_s + prefill_s + tpot_s
         answer_s = answer * (ANSWER_WEIGHT * tpot_s + max(0.0, tpot_s - rates.tpot_objective_s))
         is_too_long = rates.kv_tokens is not None and context > rates.kv_tokens
-        gpu_seconds = rates.gpus * (prefill_s + answer * tpot_s / (load.running + 1))
+        answer_gpu_seconds = rates.gpus * answer * tpot_s / (load.running + 1)
         scores.append(
             ReplicaScore(
                 is_too_long,
@@ -134,7 +132,8 @@ def _scores(
                 tpot_s,
                 tpot_s <= rates.tpot_objective_s,
                 cached,
-                gpu_seconds,
+                rates.gpus * prefill_s + answer_gpu_seconds,
+                answer_gpu_seconds,
             )
         )
     return scores

@@ -49,25 +49,20 @@ class PrefixIndex:
             held[block] = None
         self._evict(place, most)
 
-    def matched_blocks(self, blocks: Sequence[int]) -> list[tuple[int, int]]:
-        """Return (n, bits) by falling n: the places that hold the first n blocks and no more of these.
-
-        Places that hold none are absent.
-        """
-        holders, matched = self._holders, []
-        left, count = -1, 0
+    def matched_blocks(self, blocks: Sequence[int]) -> dict[int, int]:
+        """Return how many of the first blocks each replica holds, by place; absent: none."""
+        holders, matched = self._holders, dict[int, int]()
+        left = -1  # places that hold all blocks so far
         for count, block in enumerate(blocks):
             still = holders.get(block, 0) & left
             if still != left:
                 if count:
-                    matched.append((count, left & ~still))
-                left = still
+                    _set_places(matched, left & ~still, count)
                 if not still:
-                    break
-        else:
-            if left > 0:
-                matched.append((len(blocks), left))
-        matched.reverse()
+                    return matched
+                left = still
+        if blocks:
+            _set_places(matched, left, len(blocks))
         return matched
 
     def _evict(self, place: int, most: int) -> None:
@@ -79,3 +74,10 @@ class PrefixIndex:
                 holders[block] = left
             else:
                 del holders[block]
+
+
+def _set_places(matched: dict[int, int], bits: int, count: int) -> None:
+    while bits:
+        lowest = bits & -bits
+        matched[lowest.bit_length() - 1] = count
+        bits ^= lowest

@@ -125,7 +125,7 @@ class ReplicaLoads:
     def started(self, address: str, request: RoutedRequest, now: float) -> StartedRequest:
         """Note that a request was sent to a replica. Raises `KeyError` for one that is not there."""
         load = self.replicas[address]
-        cached = self._cached_tokens(load, request)
+        cached = cached_tokens(request, self.prefixes.matched_blocks(request.blocks).get(load.place, 0))
         prefill_s = load.rates.prefill_s(request.prompt_tokens - cached, cached)
         sent = StartedRequest(request, load, now, cached, prefill_s, self.context_tokens(request))
         if not load.pending:
@@ -186,13 +186,6 @@ class ReplicaLoads:
 
     def _is_here(self, load: ReplicaLoad) -> bool:
         return self.replicas.get(load.address) is load
-
-    def _cached_tokens(self, load: ReplicaLoad, request: RoutedRequest) -> float:
-        bit = 1 << load.place
-        for count, bits in self.prefixes.matched_blocks(request.blocks):
-            if bits & bit:
-                return cached_tokens(request, count)
-        return 0.0
 
     def _computed(self, sent: StartedRequest, now: float) -> None:
         load = sent.load

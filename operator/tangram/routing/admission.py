@@ -1,0 +1,220 @@
+"""Which request is sent next, which waits, and which is shed: tenants share GPU-seconds by weight.
+
+Engines are first come, first served: what they queue, no policy orders any more. So requests wait here as
+soon as the replica that they would go to has a queue of `QUEUE_S`, and leave by weighted deficits: each
+GPU-second that one tenant is sent is a deficit of all that wait, by their shares, and the largest deficit is
+served next. It is deficit round robin whose rounds are as short as can be.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tangram.routing.pick import Choice, Refusal, RefusalCause, pick
+from tangram.routing.replica import ReplicaLoad, ReplicaLoads, StartedRequest
+from tangram.routing.tenants import HeldRequest, TenantPolicy, TenantShares, TenantUse, occupied_gpus
+
+QUEUE_S = 0.1  # predicted prefill that a replica may have before it: enough that it never idles
+MOST_TENANTS = 10_000  # that are remembered; the ones that used nothing for longest go first
+MOST_HELD, MOST_HELD_BYTES = 2_000, 256 << 20  # of all tenants
+_MOST_TRIED = 16  # tenants whose first requests are scored in one call: it bounds the call
+_MOST_DEFICIT_S = 30.0  # what a tenant has to its credit or owes is forgotten beyond
+
+
+@dataclass(slots=True, eq=False)
+class Dispatched:
+    """A request that was sent; the caller passes it back when it ends."""
+
+    held: HeldRequest
+    choice: Choice
+    started: StartedRequest
+    gpus: float  # that it occupies
+    prefilling_gpus: float  # likewise until its first token
+
+
+class AdmissionQueue:
+    """Requests of one served model on their way to its replicas.
+
+    After each `offer`, first token and end, the caller sends what `next` returns until it returns None.
+    """
+
+    def __init__(
+        self,
+        loads: ReplicaLoads,
+        policies: Mapping[str, TenantPolicy] | None = None,
+        default: TenantPolicy | None = None,
+    ) -> None:
+        self.loads, self.policies, self.default = loads, policies or {}, default or TenantPolicy()
+        self.tenants: dict[str, TenantUse] = {}  # the one that used nothing for longest first
+        self.held = self.held_bytes = 0
+        self.shares = TenantShares(self.tenants)
+
+    def offer(self, held: HeldRequest, now: float) -> Refusal | None:
+        """Take a request in, or return why not: too long, too many that wait, a deadline it would miss."""
+        use = self._use(held.request.tenant)
+        refusal = self._limit(held, use)
+        if refusal is not None:
+            return refusal
+        choice = pick(held.request, self.loads, now)
+        if isinstance(choice, Choice):
+            held.gpu_seconds = choice.gpu_seconds
+            late_s = now + self._wait_s(use, now) + choice.ttft_s - held.deadline_at
+            if late_s > 0:
+                return Refusal(RefusalCause.SHED, retry_after_s=late_s)
+        use.held.append(held)
+        use.held_bytes += held.size_bytes
+        use.held_gpu_seconds += held.gpu_seconds
+        use.used_at = now
+        self.held += 1
+        self.held_bytes += held.size_bytes
+        return None
+
+    def next(self, now: float) -> Dispatched | None:
+        """Send the next request, if any may go now.
+
+        Higher priorities go first. Within one, the largest deficit over weight does, of the tenants within
+        their share of the fleet and their tokens in flight.
+        """
+        waiting = [use for use in self.tenants.values() if use.held]
+        waiting.sort(key=lambda use: (-use.policy.priority, -use.deficit_s / use.policy.weight))
+        for use in waiting[:_MOST_TRIED]:
+            choice = self._choice(use, now)
+            if choice is not None:
+                return self._dispatch(use, choice, waiting, now)
+        return None
+
+    def cancel(self, held: HeldRequest) -> None:
+        """Forget a request that waits: its client is gone. One that was sent is left alone."""
+        use = self.tenants.get(held.request.tenant)
+        if use is not None and held in use.held:
+            self._remove(use, held)
+
+    def late(self, now: float) -> list[HeldRequest]:
+        """Take out the requests whose deadlines have passed, and return them: they are to be refused."""
+        late = [held for use in self.tenants.values() for held in use.held if held.deadline_at <= now]
+        for held in late:
+            self.cancel(held)
+        return late
+
+    def first_token(self, dispatched: Dispatched, now: float) -> None:
+        """Note that a request has its first token."""
+        if dispatched.started.first_token_at is None:
+            use = self._use(dispatched.held.request.tenant)
+            use.prefilling_gpus = max(0.0, use.prefilling_gpus - dispatched.prefilling_gpus)
+            self.loads.first_token(dispatched.started, now)
+
+    def ended(self, dispatched: Dispatched, now: float, answer_tokens: int | None = None) -> None:
+        """Note that a request has ended, however it did; charge what it took beyond its prediction."""
+        started = dispatched.started
+        if started.has_ended:
+            return
+        use = self._use(dispatched.held.request.tenant)
+        if started.first_token_at is None:
+            use.prefilling_gpus = max(0.0, use.prefilling_gpus - dispatched.prefilling_gpus)
+        use.in_flight -= 1
+        use.tokens_in_flight = use.tokens_in_flight - started.context_tokens if use.in_flight else 0.0
+        use.occupied_gpus = use.occupied_gpus - dispatched.gpus if use.in_flight else 0.0
+        use.used_at = now
+        if answer_tokens is not None:
+            expected = self.loads.answer_tokens(started.request)
+            of_answer = dispatched.choice.answer_gpu_seconds
+            use.deficit_s -= of_answer * (answer_tokens / expected - 1)
+        self.loads.ended(started, now, answer_tokens)
+
+    # -- limits --------------------------------------------------------------------------------------------
+
+    def _limit(self, held: HeldRequest, use: TenantUse) -> Refusal | None:
+        policy, request = use.policy, held.request
+        context = request.prompt_tokens + request.most_tokens
+        if context > _limit(policy.most_context_tokens) or context > _limit(policy.most_tokens_in_flight):
+            return Refusal(RefusalCause.TOO_LONG)
+        if (
+            len(use.held) >= policy.most_held
+            or use.held_bytes + held.size_bytes > policy.most_held_bytes
+            or self.held >= MOST_HELD
+            or self.held_bytes + held.size_bytes > MOST_HELD_BYTES
+        ):
+            return Refusal(RefusalCause.HELD_LIMIT, retry_after_s=1.0)
+        return None
+
+    def _wait_s(self, use: TenantUse, now: float) -> float:
+        """Seconds until what a tenant has waiting is sent, at its share of the fleet."""
+        gpus = sum(load.rates.gpus for load in self.loads.replicas.values())
+        return use.held_gpu_seconds / (self.shares.of(use, now) * gpus) if use.held else 0.0
+
+    def _choice(self, use: TenantUse, now: float) -> Choice | None:
+        """Return where the first request of a tenant goes, None if it waits."""
+        request = use.held[0].request
+        context = self.loads.context_tokens(request)
+        if use.tokens_in_flight + context > _limit(use.policy.most_tokens_in_flight):
+            return None
+        choice = pick(request, self.loads, now)
+        if isinstance(choice, Refusal):
+            return None
+        load = self.loads.replicas[choice.address]
+        queue_s = QUEUE_S if use.policy.priority >= 0 else 0.0
+        if load.pending and (load.backlog_s(now) > queue_s or load.is_full):
+            return None
+        if load.running and (not choice.meets_tpot or load.is_full):
+            return None
+        gpus = sum(other.rates.gpus for other in self.loads.replicas.values())
+        most_gpus = gpus * self.shares.of(use, now)
+        if use.in_flight and use.occupied_gpus + occupied_gpus(load, context) > most_gpus:
+            return None
+        if use.prefilling_gpus and use.prefilling_gpus + _prefilling_gpus(load, choice) > most_gpus:
+            return None
+        return choice
+
+    # -- state ---------------------------------------------------------------------------------------------
+
+    def _dispatch(self, use: TenantUse, choice: Choice, waiting: list[TenantUse], now: float) -> Dispatched:
+        held = use.held[0]
+        self._remove(use, held)
+        self._charge(use, choice.gpu_seconds, waiting)
+        held.gpu_seconds = choice.gpu_seconds
+        started = self.loads.started(choice.address, held.request, now)
+        gpus = occupied_gpus(started.load, started.context_tokens)
+        prefilling_gpus = _prefilling_gpus(started.load, choice)
+        use.in_flight += 1
+        use.tokens_in_flight += started.context_tokens
+        use.occupied_gpus += gpus
+        use.prefilling_gpus += prefilling_gpus
+        return Dispatched(held, choice, started, gpus, prefilling_gpus)
+
+    def _charge(self, served: TenantUse, gpu_seconds: float, waiting: list[TenantUse]) -> None:
+        """Divide a request's cost among the tenants of its priority that wait: what they are owed for it."""
+        peers = [use for use in waiting if use.policy.priority == served.policy.priority]
+        weights = sum(use.policy.weight for use in peers)
+        for use in peers:
+            use.deficit_s += gpu_seconds * use.policy.weight / weights
+        served.deficit_s -= gpu_seconds
+        for use in peers:
+            use.deficit_s = min(_MOST_DEFICIT_S, max(-_MOST_DEFICIT_S, use.deficit_s))
+
+    def _remove(self, use: TenantUse, held: HeldRequest) -> None:
+        use.remove(held)
+        self.held -= 1
+        self.held_bytes -= held.size_bytes
+        if not use.held:
+            use.deficit_s = min(0.0, use.deficit_s)  # what was not claimed is no credit
+
+    def _use(self, tenant: str) -> TenantUse:
+        """Return the use of a tenant, which is now the most recent."""
+        use = self.tenants.pop(tenant, None)
+        if use is None:
+            use = TenantUse(self.policies.get(tenant, self.default))
+            if len(self.tenants) >= MOST_TENANTS:
+                idle = next((name for name, u in self.tenants.items() if not (u.held or u.in_flight)), None)
+                self.tenants.pop(idle or tenant, None)  # busy ones are as few as requests
+        self.tenants[tenant] = use
+        return use
+
+
+def _prefilling_gpus(load: ReplicaLoad, choice: Choice) -> float:
+    """GPUs that a prompt keeps from taking others: a long one all of its replica."""
+    prefill_s = (choice.gpu_seconds - choice.answer_gpu_seconds) / load.rates.gpus
+    return load.rates.gpus * min(1.0, prefill_s / QUEUE_S)
+
+
+def _limit(tokens: int | None) -> float:
+    return math.inf if tokens is None else tokens
