@@ -138,9 +138,11 @@ class AdmissionQueue:
         return None
 
     def _wait_s(self, use: TenantUse, now: float) -> float:
-        """Seconds until what a tenant has waiting is sent, at its share of the fleet."""
-        gpus = sum(load.rates.gpus for load in self.loads.replicas.values())
-        return use.held_gpu_seconds / (self.shares.of(use, now) * gpus) if use.held else 0.0
+        """Seconds until what a tenant has waiting is sent, at its share of the fleet or at its last rate."""
+        if not use.held:
+            return 0.0
+        at_share_s = use.held_gpu_seconds / (self.shares.of(use, now) * self.loads.gpus)
+        return max(at_share_s, len(use.held) * use.interval_s)
 
     def _choice(self, use: TenantUse, now: float) -> Choice | None:
         """Return where the first request of a tenant goes, None if it waits."""
@@ -153,23 +155,20 @@ class AdmissionQueue:
             return None
         load = self.loads.replicas[choice.address]
         queue_s = QUEUE_S if use.policy.priority >= 0 else 0.0
-        if load.pending and (load.backlog_s(now) > queue_s or load.is_full):
+        if load.running and (choice.wait_s > queue_s or not choice.meets_tpot):
             return None
-        if load.running and (not choice.meets_tpot or load.is_full):
-            return None
-        gpus = sum(other.rates.gpus for other in self.loads.replicas.values())
-        most_gpus = gpus * self.shares.of(use, now)
-        if use.in_flight and use.occupied_gpus + occupied_gpus(load, context) > most_gpus:
-            return None
-        if use.prefilling_gpus and use.prefilling_gpus + _prefilling_gpus(load, choice) > most_gpus:
-            return None
-        return choice
+        most_gpus = self.loads.gpus * self.shares.of(use, now)
+        occupied = use.occupied_gpus + occupied_gpus(load, context)
+        prefilling = use.prefilling_gpus + _prefilling_gpus(load, choice)
+        is_over = (use.in_flight and occupied > most_gpus) or (use.prefilling_gpus and prefilling > most_gpus)
+        return None if is_over else choice
 
     # -- state ---------------------------------------------------------------------------------------------
 
     def _dispatch(self, use: TenantUse, choice: Choice, waiting: list[TenantUse], now: float) -> Dispatched:
         held = use.held[0]
         self._remove(use, held)
+        use.sent(now)
         self._charge(use, choice.gpu_seconds, waiting)
         held.gpu_seconds = choice.gpu_seconds
         started = self.loads.started(choice.address, held.request, now)

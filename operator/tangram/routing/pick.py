@@ -42,6 +42,7 @@ class ReplicaScore(NamedTuple):
     used_at: float  # last request sent
     place: int
     address: str
+    wait_s: float  # before its prefill begins
     ttft_s: float
     tpot_s: float
     meets_tpot: bool  # the objective, with this request beside what runs there
@@ -55,6 +56,7 @@ class Choice:
     """The replica that takes a request, as predicted."""
 
     address: str
+    wait_s: float  # before its prefill begins
     ttft_s: float
     tpot_s: float
     cached_tokens: float
@@ -88,6 +90,7 @@ def pick(
     best, *runners_up = nsmallest(1 + RUNNERS_UP, _scores(request, loads, replicas, now))
     return Choice(
         best.address,
+        best.wait_s,
         best.ttft_s,
         best.tpot_s,
         best.cached_tokens,
@@ -128,6 +131,7 @@ def _scores(
                 load.used_at,
                 load.place,
                 load.address,
+                wait_s,
                 ttft_s,
                 tpot_s,
                 tpot_s <= rates.tpot_objective_s,

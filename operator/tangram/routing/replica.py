@@ -104,6 +104,7 @@ class ReplicaLoads:
         self.replicas: dict[str, ReplicaLoad] = {}
         self.prefixes = PrefixIndex(most_entries)
         self.sees_first_tokens = sees_first_tokens
+        self.gpus = 0.0  # of all replicas
         self.mean_answer_tokens = ANSWER_TOKENS
         self.pending = 0  # requests without a first token, over all replicas
 
@@ -121,6 +122,7 @@ class ReplicaLoads:
                 place = next(free)
                 self.replicas[address] = ReplicaLoad(address, place, of_replica)
                 self.prefixes.add(place)
+        self.gpus = sum(of_replica.gpus for of_replica in rates.values())
 
     def started(self, address: str, request: RoutedRequest, now: float) -> StartedRequest:
         """Note that a request was sent to a replica. Raises `KeyError` for one that is not there."""
@@ -155,9 +157,11 @@ class ReplicaLoads:
     def ended(self, sent: StartedRequest, now: float, answer_tokens: int | None = None) -> None:
         """Note that a request has ended, however it did. `answer_tokens`: as its usage says."""
         load = sent.load
-        if sent.has_ended or not self._is_here(load):
+        if sent.has_ended:
             return
         sent.has_ended = True
+        if not self._is_here(load):
+            return
         if sent.first_token_at is None:
             self._computed(sent, now)
         elif answer_tokens is not None:

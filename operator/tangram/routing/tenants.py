@@ -10,6 +10,7 @@ from tangram.routing.request import RoutedRequest
 
 ACTIVE_S = 30.0  # a tenant keeps its share for so long after its last request: streams pause
 _SUMS_S = 0.05
+_NEW_INTERVAL = 0.05  # weight of a new interval in the mean
 # Of the fleet that tenants of negative priority leave free for others.
 BATCH_HEADROOM = 0.2
 
@@ -56,6 +57,15 @@ class TenantUse:
     occupied_gpus: float = 0.0  # slots, KV blocks and step time of its requests in flight
     prefilling_gpus: float = 0.0  # that its prompts keep from taking others
     used_at: float = -math.inf
+    sent_at: float = -math.inf
+    left_waiting: bool = False  # others waited when the last one was sent
+    interval_s: float = 0.0  # between requests sent while others waited, mean of the last ones
+
+    def sent(self, now: float) -> None:
+        """Note that a request was sent, and has been removed from those that wait."""
+        if self.left_waiting:
+            self.interval_s += (now - self.sent_at - self.interval_s) * _NEW_INTERVAL
+        self.sent_at, self.left_waiting = now, bool(self.held)
 
     def is_active(self, now: float) -> bool:
         """Whether its share is its own; else others use it."""
