@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -29,7 +30,16 @@ SHAPES = {
     "3g": Shape("H200-141GB-SXM", "3g.71gb", 1, "fp8"),
     "1g": Shape("H200-141GB-SXM", "1g.35gb", 1, "fp8"),
 }
-GPUS = {"h100": 1.0, "h200": 1.0, "3g": 0.5, "1g": 0.25}  # dominant shares: memory slices of eight
+# A replica with the engine of one shape and the rates of another: slower than anything predicts.
+RATES_OF = {"h100 at half speed": "h100"}
+SHAPES["h100 at half speed"] = SHAPES["3g"]
+GPUS = {
+    "h100 at half speed": 1.0,
+    "h100": 1.0,
+    "h200": 1.0,
+    "3g": 0.5,
+    "1g": 0.25,
+}  # dominant shares: memory slices of eight
 TPOT_OBJECTIVE_S = 0.05
 
 
@@ -44,9 +54,10 @@ class TenantRequest:
     def routed(self) -> RoutedRequest:
         """What a gateway knows of it; its client allows an answer twice as long as it is."""
         sent = self.sent
+        error = 1 + 0.2 * math.sin(sent.arrival_s * 1000)  # of an estimate from bytes
         return RoutedRequest(
             MODEL,
-            sent.input_tokens,
+            max(1, round(sent.input_tokens * error)),
             2 * sent.output_tokens,
             sent.prefix_blocks,
             self.tenant,
@@ -84,8 +95,8 @@ class Served:
 
     ttft_s: list[float]
     tpot_s: list[float]
-    output_tokens_per_s: float
-    computed_tokens: int
+    output_tokens_per_s: float  # of answers that ended before the last request arrived
+    computed_share: float  # of prompt tokens; the others were cached
 
     @property
     def mean_ttft_s(self) -> float:
@@ -164,14 +175,15 @@ def serve(engines: list[Engine], policy: Policy, requests: Sequence[TenantReques
 
 def served(engines: Iterable[Engine], requests: Sequence[TenantRequest]) -> Served:
     """Return the times of requests that have all ended, from their arrival at the gateway on."""
-    ttft, tpot, end = [0.0] * len(requests), [0.0] * len(requests), 0.0
+    ttft, tpot, tokens = [0.0] * len(requests), [0.0] * len(requests), 0
+    last_arrival_s = requests[-1].sent.arrival_s
     for engine in engines:
         for place, number in enumerate(engine.requests):
             sent, times = requests[number].sent, engine.replica.request_times(place)
             ttft[number] = times.first_token_s - sent.arrival_s
             gaps = max(1, sent.output_tokens - 1)
             tpot[number] = (times.finished_s - times.first_token_s) / gaps
-            end = max(end, times.finished_s)
-    tokens = sum(request.sent.output_tokens for request in requests)
+            tokens += sent.output_tokens if times.finished_s <= last_arrival_s else 0
     computed = sum(engine.replica.prefill_tokens for engine in engines)
-    return Served(ttft, tpot, tokens / end, computed)
+    sent_tokens = sum(request.sent.input_tokens for request in requests)
+    return Served(ttft, tpot, tokens / last_arrival_s, computed / sent_tokens)

@@ -150,6 +150,28 @@ class PredictedTtft:
         self.loads.ended(self.started.pop(number), now, answer_tokens)
 
 
+class SeveralPickers:
+    """Pickers side by side, each of which sees its part of the requests alone."""
+
+    def __init__(self, pickers: Sequence[Policy]) -> None:
+        self.pickers = pickers
+
+    def pick(self, number: int, request: RoutedRequest, now: float) -> str:
+        """Ask the picker whose turn it is."""
+        return self._of(number).pick(number, request, now)
+
+    def first_token(self, number: int, now: float) -> None:
+        """Tell the picker of the request."""
+        self._of(number).first_token(number, now)
+
+    def ended(self, number: int, now: float, answer_tokens: int) -> None:
+        """Tell the picker of the request."""
+        self._of(number).ended(number, now, answer_tokens)
+
+    def _of(self, number: int) -> Policy:
+        return self.pickers[number % len(self.pickers)]
+
+
 POLICIES: dict[str, Callable[[Sequence[Engine], int], Policy]] = {
     "round robin": RoundRobin,
     "least load": LeastLoad,

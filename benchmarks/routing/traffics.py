@@ -15,6 +15,7 @@ from tangram.capacity.load.traffic import SimulatedRequest, open_traffic, unifor
 
 SEVEN_SHAPES = ("h200", "3g", "3g", "1g", "1g", "1g", "1g")
 FOUR_GPUS = ("h100",) * 4
+SLOW_GPU = ("h100", "h100", "h100", "h100 at half speed")
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Traffic:
     name: str
     kinds: tuple[str, ...]
     requests: Callable[[int], list[TenantRequest]]
+    pickers: int = 1
 
 
 def with_prefixes(
@@ -57,6 +59,20 @@ def _prefixed(
     return requests
 
 
+def _conversations(seed: int) -> list[TenantRequest]:
+    """Turns of 300 conversations: each prompt is the one before it, its answer and a new question."""
+    starts = open_traffic(300, 3.0, 2000, 200, 1.0, seed)
+    pauses, requests = uniforms(seed + 3), []
+    for number, start in enumerate(starts):
+        at, tokens = start.arrival_s, start.input_tokens
+        for _ in range(8):
+            ids = tuple(number * 1000 + place for place in range(tokens // BLOCK_TOKENS))
+            requests.append(SimulatedRequest(at, tokens, start.output_tokens, ids))
+            at += 5 + 30 * next(pauses)
+            tokens += start.output_tokens + 300
+    return _of(sorted(requests, key=lambda request: request.arrival_s))
+
+
 def _long_beside_short(seed: int) -> list[TenantRequest]:
     short = open_traffic(1800, 30.0, 300, 150, 1.0, seed, 60_000)
     long = open_traffic(150, 2.5, 25_000, 150, 1.0, seed + 50, 60_000)
@@ -75,6 +91,10 @@ TRAFFICS = (
     Traffic("unequal slices, shared prefixes", SEVEN_SHAPES, _prefixed(2000, 22.0, 500, 150, 30, 8_192)),
     Traffic("bursts", FOUR_GPUS, _plain(3000, 35.0, 1000, 250, 4.0)),
     Traffic("long beside short", FOUR_GPUS, _long_beside_short),
+    Traffic("conversations", FOUR_GPUS, _conversations),
+    Traffic("one replica at half speed", SLOW_GPU, _plain(3000, 35.0, 1000, 250)),
+    Traffic("no prefixes, 3 pickers", FOUR_GPUS, _plain(3000, 45.0, 1000, 250), 3),
+    Traffic("shared prefixes, 3 pickers", FOUR_GPUS, _prefixed(2000, 40.0, 500, 150, 60, 16_384), 3),
 )
 
 
