@@ -158,7 +158,7 @@ class AdmissionQueue:
         if load.running and (choice.wait_s > queue_s or not choice.meets_tpot):
             return None
         most_gpus = self.loads.gpus * self.shares.of(use, now)
-        occupied = use.occupied_gpus + occupied_gpus(load, context)
+        occupied = use.occupied_gpus + occupied_gpus(load, context, now)
         prefilling = use.prefilling_gpus + _prefilling_gpus(load, choice)
         is_over = (use.in_flight and occupied > most_gpus) or (use.prefilling_gpus and prefilling > most_gpus)
         return None if is_over else choice
@@ -172,7 +172,7 @@ class AdmissionQueue:
         self._charge(use, choice.gpu_seconds, waiting)
         held.gpu_seconds = choice.gpu_seconds
         started = self.loads.started(choice.address, held.request, now)
-        gpus = occupied_gpus(started.load, started.context_tokens)
+        gpus = occupied_gpus(started.load, started.context_tokens, now)
         prefilling_gpus = _prefilling_gpus(started.load, choice)
         use.in_flight += 1
         use.tokens_in_flight += started.context_tokens

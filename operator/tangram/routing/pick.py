@@ -117,8 +117,8 @@ def _scores(
     for load in replicas:
         rates = load.rates
         cached = cached_tokens(request, matched[load.place]) if load.place in matched else 0.0
-        tpot_s = rates.step_s(load.running + 1, load.context_tokens + context) * load.step_ratio.value
-        prefill_s = rates.prefill_s(prompt - cached, cached) * load.prefill_ratio.value
+        tpot_s = rates.step_s(load.running + 1, load.context_tokens + context) * load.step_ratio.at(now)
+        prefill_s = rates.prefill_s(prompt - cached, cached) * load.prefill_ratio.at(now)
         wait_s = max(load.backlog_s(now), _wait_s(load, context, answer * tpot_s))
         ttft_s = wait_s + prefill_s + tpot_s
         answer_s = answer * (ANSWER_WEIGHT * tpot_s + max(0.0, tpot_s - rates.tpot_objective_s))

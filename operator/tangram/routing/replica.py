@@ -27,6 +27,21 @@ class ReplicaRates:
     tpot_objective_s: float = math.inf
     gpus: float = 1.0  # dominant share of a GPU, times GPUs: what a second of the replica costs
 
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for rates that no replica has: a NaN would never be picked, or always."""
+        times = (
+            self.step_base_s,
+            self.step_per_running_s,
+            self.step_per_context_token_s,
+            self.prefill_per_pair_s,
+        )
+        if not (0 < self.prefill_tokens_per_s < math.inf and 0 < self.gpus < math.inf):
+            raise ValueError("prefill_tokens_per_s and gpus are positive numbers")
+        if not all(0 <= seconds < math.inf for seconds in times) or not self.tpot_objective_s > 0:
+            raise ValueError("step times are not negative, and the TPOT objective is positive")
+        if self.most_running < 1 or (self.kv_tokens is not None and self.kv_tokens < 1):
+            raise ValueError("a replica has room for one request at least")
+
     def prefill_s(self, tokens: float, cached: float = 0.0) -> float:
         """Seconds to compute `tokens` of a prompt behind `cached` ones, alone."""
         return tokens / self.prefill_tokens_per_s + self.prefill_per_pair_s * tokens * (cached + tokens / 2)
@@ -76,7 +91,7 @@ class ReplicaLoad:
         """Seconds until the prompts that were sent are computed."""
         if not self.pending:
             return 0.0
-        return max(0.0, self.pending_s * self.prefill_ratio.value - (now - self.service_began_at))
+        return max(0.0, self.pending_s * self.prefill_ratio.at(now) - (now - self.service_began_at))
 
 
 @dataclass(slots=True, eq=False)
@@ -106,14 +121,11 @@ class ReplicaLoads:
         self.sees_first_tokens = sees_first_tokens
         self.gpus = 0.0  # of all replicas
         self.mean_answer_tokens = ANSWER_TOKENS
-        self.pending = 0  # requests without a first token, over all replicas
 
     def set_replicas(self, rates: Mapping[str, ReplicaRates]) -> None:
         """Replace the replicas. Those that stay keep their loads; of those that went nothing is kept."""
         for address in self.replicas.keys() - rates.keys():
-            gone = self.replicas.pop(address)
-            self.pending -= len(gone.pending)
-            self.prefixes.remove(gone.place)
+            self.prefixes.remove(self.replicas.pop(address).place)
         free = iter(sorted(set(range(len(rates))) - {load.place for load in self.replicas.values()}))
         for address, of_replica in rates.items():
             if known := self.replicas.get(address):
@@ -137,7 +149,6 @@ class ReplicaLoads:
         load.running += 1
         load.context_tokens += sent.context_tokens
         load.used_at = now
-        self.pending += 1
         kv_tokens = load.rates.kv_tokens
         most_blocks = None if kv_tokens is None else int(kv_tokens / request.block_tokens)
         self.prefixes.store(load.place, request.blocks, most_blocks)
@@ -197,7 +208,6 @@ class ReplicaLoads:
         load.pending.remove(sent)
         load.pending_s = load.pending_s - sent.prefill_s if load.pending else 0.0
         load.service_began_at = now
-        self.pending -= 1
 
     def _learn_from_answer(
         self, sent: StartedRequest, decoded_s: float, answer_tokens: int, now: float

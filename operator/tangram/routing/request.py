@@ -17,6 +17,11 @@ class RoutedRequest:
     tenant: str = ""
     block_tokens: float = 256.0  # tokens of one block
 
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for a request that no engine takes."""
+        if self.prompt_tokens < 1 or self.most_tokens < 1 or not self.block_tokens > 0:
+            raise ValueError("a request has at least one token of prompt, of answer and of each block")
+
 
 def prefix_blocks(prompt: bytes, salt: str = "") -> tuple[int, ...]:
     """Return the hashes of the whole blocks of a prompt, at most `MOST_BLOCKS`.

@@ -104,7 +104,7 @@ class TenantShares:
         return share * (1 - BATCH_HEADROOM) if policy.priority < 0 else share
 
 
-def occupied_gpus(load: ReplicaLoad, context_tokens: float) -> float:
+def occupied_gpus(load: ReplicaLoad, context_tokens: float, now: float) -> float:
     """Return the GPUs that one request occupies on a replica while it runs.
 
     It is the largest of its shares of what ends first: slots, KV blocks, and the step time that the TPOT
@@ -114,7 +114,7 @@ def occupied_gpus(load: ReplicaLoad, context_tokens: float) -> float:
     shares = [1 / rates.most_running]
     if rates.kv_tokens:
         shares.append(context_tokens / rates.kv_tokens)
-    left_s = rates.tpot_objective_s / load.step_ratio.value - rates.step_base_s
+    left_s = rates.tpot_objective_s / load.step_ratio.at(now) - rates.step_base_s
     if left_s < math.inf:
         own_s = rates.step_per_running_s + rates.step_per_context_token_s * context_tokens
         shares.append(own_s / left_s if left_s > own_s else 1.0)
