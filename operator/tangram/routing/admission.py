@@ -17,6 +17,7 @@ from tangram.routing.tenants import HeldRequest, TenantPolicy, TenantShares, Ten
 QUEUE_S = 0.1  # predicted prefill that a replica may have before it: enough that it never idles
 MOST_TENANTS = 10_000  # that are remembered; the ones that used nothing for longest go first
 MOST_HELD, MOST_HELD_BYTES = 2_000, 256 << 20  # of all tenants
+_ROUNDED = 1e-6  # GPUs: sums of shares are rounded
 _MOST_TRIED = 16  # tenants whose first requests are scored in one call: it bounds the call
 _MOST_DEFICIT_S = 30.0  # what a tenant has to its credit or owes is forgotten beyond
 
@@ -157,7 +158,7 @@ class AdmissionQueue:
         queue_s = QUEUE_S if use.policy.priority >= 0 else 0.0
         if load.running and (choice.wait_s > queue_s or not choice.meets_tpot):
             return None
-        most_gpus = self.loads.gpus * self.shares.of(use, now)
+        most_gpus = self.loads.gpus * self.shares.of(use, now) + _ROUNDED
         occupied = use.occupied_gpus + occupied_gpus(load, context, now)
         prefilling = use.prefilling_gpus + _prefilling_gpus(load, choice)
         is_over = (use.in_flight and occupied > most_gpus) or (use.prefilling_gpus and prefilling > most_gpus)
