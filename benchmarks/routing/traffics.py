@@ -98,6 +98,14 @@ TRAFFICS = (
 )
 
 
+def at_load(requests: Sequence[TenantRequest], load: float) -> list[TenantRequest]:
+    """Return the same requests, `load` times as fast."""
+    return [
+        replace(request, sent=replace(request.sent, arrival_s=request.sent.arrival_s / load))
+        for request in requests
+    ]
+
+
 def published_trace(path: Path, seconds: float, speed: float) -> Traffic:
     """Return the beginning of a trace with `prefix_block_ids_512` (Mooncake), `speed` times as fast."""
 
