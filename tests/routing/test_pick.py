@@ -117,6 +117,15 @@ def test_a_replica_slower_than_predicted_is_found_out_and_tried_again_later() ->
     assert picked(request(6000), of, 2000.0).ttft_s == pytest.approx(0.104, rel=0.1)
 
 
+def test_a_replica_that_has_stopped_is_left_alone_before_anything_reports_it() -> None:
+    of = loads(stopped=FAST, slow=SLICE)
+    of.started("stopped", request(), 0.0)
+
+    waits = [picked(request(), of, now, subset=["stopped"]).wait_s for now in (0.0, 0.5, 5.0)]
+    assert waits == pytest.approx([1000 / 60_000, 0.48, 4.98], abs=0.01)
+    assert picked(request(), of, 5.0).address == "slow"
+
+
 def test_without_first_tokens_a_queue_ends_when_its_predicted_time_is_over() -> None:
     of = ReplicaLoads(sees_first_tokens=False)
     of.set_replicas({"a": FAST})

@@ -9,6 +9,7 @@ from benchmarks.linear_steps import LinearSteps
 from tangram.capacity.load.engine_limits import EngineLimits
 from tangram.capacity.load.replica_simulation import ReplicaSimulation
 from tangram.capacity.load.traffic import SimulatedRequest
+from tangram.routing.replica import ReplicaRates
 from tangram.simulator.cluster.simulated_pod import PodPhase, SimulatedPod
 from tangram.simulator.serving.gateway import Gateway, Router, SendFailure
 from tests.support.fleet import shape
@@ -102,3 +103,24 @@ def test_requests_too_long_for_the_cache_or_the_model_reach_no_engine(answer: in
     assert arrived == []  # it is no load
     assert gateway.sent[0].failure is SendFailure.TOO_LONG
     assert pod.outstanding == 0
+
+
+def test_predictions_send_a_request_to_the_fast_pod_until_its_queue_is_longer() -> None:
+    fast, slow = _pod(0), _pod(1)
+    slow.shape = shape("A10G")
+    rates = {fast.shape: ReplicaRates(1000.0, 0.1), slow.shape: ReplicaRates(200.0, 0.1)}
+    pods = [slow, fast]
+    gateway = Gateway(
+        pods, lambda _pod: None, 4000, Router.PREDICTED_TTFT, 30.0, seed=3, rates_of=rates.__getitem__
+    )
+
+    for at in (0.0, 0.001, 0.002, 0.003, 0.004, 0.005, 50.0):
+        gateway.accept(_request(at), at)
+
+    names = [sent.pod.name for sent in gateway.sent if sent.pod]
+    assert names[:4] == ["p0", "p0", "p0", "p1"]
+    assert names[-1] == "p0"
+
+    pods.remove(fast)
+    gateway.accept(_request(51.0), 51.0)
+    assert gateway.sent[-1].pod is slow

@@ -88,10 +88,16 @@ class ReplicaLoad:
         )
 
     def backlog_s(self, now: float) -> float:
-        """Seconds until the prompts that were sent are computed."""
+        """Seconds until the prompts that were sent are computed.
+
+        A first token that is overdue is expected to take as long again: a replica that has stopped, and that
+        nothing reports yet, must not look like one whose queue has ended.
+        """
         if not self.pending:
             return 0.0
-        return max(0.0, self.pending_s * self.prefill_ratio.at(now) - (now - self.service_began_at))
+        ratio = self.prefill_ratio.at(now)
+        first_s = self.pending[0].prefill_s * ratio
+        return self.pending_s * ratio - first_s + abs(first_s - (now - self.service_began_at))
 
 
 @dataclass(slots=True, eq=False)

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from heapq import merge
 from operator import itemgetter
 
@@ -14,6 +15,8 @@ from tangram.capacity.load.traffic import SimulatedRequest
 from tangram.catalog import InputError
 from tangram.catalog.prices import Prices
 from tangram.fleet import CheckpointFacts, Claim, Intent, Node, Pool, Shape, claiming_pools, pool_price
+from tangram.routing.rates import replica_rates
+from tangram.routing.replica import ReplicaRates
 from tangram.simulator.cluster.cluster import ClusterTimes, SimulatedCluster
 from tangram.simulator.cluster.engine_setups import EngineSetups
 from tangram.simulator.cluster.event_queue import EventQueue
@@ -176,7 +179,13 @@ class _Run:
             settings.router,
             settings.gateway_wait_s,
             settings.seed * 1_000_003 + place,
+            partial(self._rates, intent),
         )
+
+    def _rates(self, intent: Intent, shape: Shape) -> ReplicaRates:
+        setup, tpot = self.engines.setup(intent.uid, shape), intent.objectives.tpot
+        objective_s = math.inf if tpot is None else tpot.seconds
+        return replica_rates(setup.steps, setup.limits, tpot_objective_s=objective_s)
 
     # -- time ----------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from tangram.capacity.load.traffic import SimulatedRequest, uniforms
 from tangram.simulator.cluster.simulated_pod import SimulatedPod
+from tangram.simulator.serving.predicted_ttft import PredictedTtftRouter, RatesOfShape
 
 
 class Router(StrEnum):
@@ -15,6 +16,7 @@ class Router(StrEnum):
     RANDOM = "random"  # as kube-proxy does
     ROUND_ROBIN = "round robin"
     LEAST_OUTSTANDING = "least outstanding"  # of requests that were sent and have not finished
+    PREDICTED_TTFT = "predicted ttft"  # as the gateway does (`tangram.routing`)
 
 
 class SendFailure(StrEnum):
@@ -49,6 +51,7 @@ class Gateway:
         router: Router,
         max_wait_s: float,
         seed: int,
+        rates_of: RatesOfShape | None = None,
     ) -> None:
         self.endpoints, self.arrived, self.max_tokens = endpoints, arrived, max_tokens
         self.router, self.max_wait_s = router, max_wait_s
@@ -56,6 +59,11 @@ class Gateway:
         self.waiting: deque[SentRequest] = deque()
         self._random: Iterator[float] = uniforms(seed)
         self._turn = 0
+        self._predicted: PredictedTtftRouter | None = None
+        if router is Router.PREDICTED_TTFT:
+            if rates_of is None:
+                raise ValueError("predictions need the rates of each shape")
+            self._predicted = PredictedTtftRouter(rates_of)
 
     def accept(self, request: SimulatedRequest, at: float) -> None:
         """Send a request that arrives now."""
@@ -86,7 +94,7 @@ class Gateway:
         self.waiting.clear()
 
     def _send(self, sent: SentRequest, at: float) -> None:
-        pod = self._pick(at)
+        pod = self._pick(sent.request, at)
         if pod.replica is None:
             raise ValueError(f"pod {pod.name} is an endpoint without an engine")
         try:
@@ -96,9 +104,13 @@ class Gateway:
         else:
             sent.pod = pod
             self.arrived(pod)  # a request that is too long for the replica is no load
+            if self._predicted is not None:
+                self._predicted.sent(pod, sent.number, sent.request, at)
 
-    def _pick(self, at: float) -> SimulatedPod:
+    def _pick(self, request: SimulatedRequest, at: float) -> SimulatedPod:
         endpoints = self.endpoints
+        if self._predicted is not None:
+            return self._predicted.pick(endpoints, request, at)
         if self.router is Router.RANDOM:
             return endpoints[int(next(self._random) * len(endpoints))]
         if self.router is Router.ROUND_ROBIN:
