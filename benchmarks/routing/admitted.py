@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from benchmarks.routing.fleet import Engine, TenantRequest, report_events
 from tangram.routing.admission import AdmissionQueue, Dispatched
-from tangram.routing.pick import Refusal
+from tangram.routing.pick import RoutingRefusal
 from tangram.routing.replica import ReplicaLoads
 from tangram.routing.tenants import HeldRequest, TenantPolicy
 
@@ -19,7 +19,7 @@ class AdmittedRun:
     """What became of a traffic: times of those that were served, refusals of the others."""
 
     dispatched: dict[int, Dispatched] = field(default_factory=dict)
-    refused: dict[int, Refusal] = field(default_factory=dict)
+    refused: dict[int, RoutingRefusal] = field(default_factory=dict)
     late: set[int] = field(default_factory=set)
     ttft_s: dict[int, float] = field(default_factory=dict)
     tpot_s: dict[int, float] = field(default_factory=dict)

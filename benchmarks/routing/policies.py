@@ -9,7 +9,7 @@ from operator import itemgetter
 
 from benchmarks.routing.fleet import Engine, Policy
 from tangram.capacity.load.traffic import uniforms
-from tangram.routing.pick import Refusal, pick
+from tangram.routing.pick import RoutingRefusal, pick
 from tangram.routing.prefix_index import PrefixIndex
 from tangram.routing.replica import ReplicaLoads, StartedRequest
 from tangram.routing.request import RoutedRequest
@@ -136,7 +136,7 @@ class PredictedTtft:
     def pick(self, number: int, request: RoutedRequest, now: float) -> str:
         """Return the replica of `routing.pick`."""
         choice = pick(request, self.loads, now)
-        if isinstance(choice, Refusal):
+        if isinstance(choice, RoutingRefusal):
             raise TypeError(choice.cause)
         self.started[number] = self.loads.started(choice.address, request, now)
         return choice.address

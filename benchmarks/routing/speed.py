@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
-from tangram.routing.pick import Refusal, pick
+from tangram.routing.pick import RoutingRefusal, pick
 from tangram.routing.replica import ReplicaLoads, ReplicaRates
 from tangram.routing.request import RoutedRequest, prefix_blocks
 
@@ -38,7 +38,7 @@ def decision_times(runs: int = 200) -> DecisionTimes:
     hashed = _median_ms(lambda: prefix_blocks(prompt), runs)
     picked = _median_ms(lambda: pick(request, loads, 0.1), runs)
     choice = pick(request, loads, 0.1)
-    if isinstance(choice, Refusal):
+    if isinstance(choice, RoutingRefusal):
         raise TypeError(choice.cause)
     started = _median_ms(lambda: loads.started(choice.address, request, 0.1), runs)
     return DecisionTimes(hashed, picked, started)

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.routing.tenants import attacked
 from tangram.routing.admission import MOST_HELD, MOST_TENANTS, AdmissionQueue, Dispatched
-from tangram.routing.pick import Refusal, RefusalCause
+from tangram.routing.pick import RefusalCause, RoutingRefusal
 from tangram.routing.replica import ReplicaLoads, ReplicaRates
 from tangram.routing.request import RoutedRequest
 from tangram.routing.tenants import HeldRequest, TenantPolicy
@@ -119,7 +119,7 @@ def test_a_request_whose_deadline_cannot_be_met_is_shed_at_once_with_the_time_to
 
     refusal = of.offer(held(deadline=1.0), 0.0)
 
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, RoutingRefusal)
     assert refusal.cause is RefusalCause.SHED
     assert refusal.retry_after_s == pytest.approx(10 * (0.2 + 100 * 0.01) + 0.2 - 1.0, rel=0.5)
     assert of.offer(held(deadline=60.0), 0.0) is None
@@ -145,8 +145,8 @@ def test_requests_beyond_a_tenants_tier_or_bounds_are_refused_and_leave_no_trace
     tier = TenantPolicy(most_context_tokens=4000, most_held=3, most_held_bytes=20_000)
     of = queue(tier=tier, flight=TenantPolicy(most_tokens_in_flight=5000))
 
-    assert of.offer(held("tier", prompt=3950), 0.0) == Refusal(RefusalCause.TOO_LONG)
-    assert of.offer(held("flight", prompt=5000), 0.0) == Refusal(RefusalCause.TOO_LONG)
+    assert of.offer(held("tier", prompt=3950), 0.0) == RoutingRefusal(RefusalCause.TOO_LONG)
+    assert of.offer(held("flight", prompt=5000), 0.0) == RoutingRefusal(RefusalCause.TOO_LONG)
     refusals = [of.offer(held("tier"), 0.0) for _ in range(4)]
     assert [refusal is None for refusal in refusals] == [True, True, False, False]
     refusals = [of.offer(held("tier", prompt=100), 0.0) for _ in range(3)]

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from benchmarks.routing.speed import decision_times
-from tangram.routing.pick import Choice, Refusal, RefusalCause, pick
+from tangram.routing.pick import RefusalCause, ReplicaChoice, RoutingRefusal, pick
 from tangram.routing.prefix_index import PrefixIndex
 from tangram.routing.replica import ReplicaLoads, ReplicaRates
 from tangram.routing.request import BLOCK_BYTES, MOST_BLOCKS, RoutedRequest, prefix_blocks
@@ -26,9 +26,9 @@ def loads(**replicas: ReplicaRates) -> ReplicaLoads:
     return of
 
 
-def picked(sent: RoutedRequest, of: ReplicaLoads, now: float = 0.0, **subset: object) -> Choice:
+def picked(sent: RoutedRequest, of: ReplicaLoads, now: float = 0.0, **subset: object) -> ReplicaChoice:
     choice = pick(sent, of, now, **subset)  # type: ignore[arg-type]
-    assert isinstance(choice, Choice)
+    assert isinstance(choice, ReplicaChoice)
     return choice
 
 
@@ -101,9 +101,9 @@ def test_the_subset_of_a_gateway_is_kept_and_never_falls_open() -> None:
     of = loads(a=FAST, b=SLICE)
 
     assert picked(request(), of, subset=["b", "unknown"]).address == "b"
-    assert pick(request(), of, 0.0, subset=[]) == Refusal(RefusalCause.SUBSET_IS_EMPTY)
-    assert pick(request(), of, 0.0, subset=["unknown"]) == Refusal(RefusalCause.SUBSET_IS_EMPTY)
-    assert pick(request(), ReplicaLoads(), 0.0) == Refusal(RefusalCause.NO_REPLICA)
+    assert pick(request(), of, 0.0, subset=[]) == RoutingRefusal(RefusalCause.SUBSET_IS_EMPTY)
+    assert pick(request(), of, 0.0, subset=["unknown"]) == RoutingRefusal(RefusalCause.SUBSET_IS_EMPTY)
+    assert pick(request(), ReplicaLoads(), 0.0) == RoutingRefusal(RefusalCause.NO_REPLICA)
 
 
 def test_a_replica_slower_than_predicted_is_found_out_and_tried_again_later() -> None:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tangram.routing.pick import Choice, Refusal, RefusalCause, pick
+from tangram.routing.pick import RefusalCause, ReplicaChoice, RoutingRefusal, pick
 from tangram.routing.replica import ReplicaLoad, ReplicaLoads, StartedRequest
 from tangram.routing.tenants import HeldRequest, TenantPolicy, TenantShares, TenantUse, occupied_gpus
 
@@ -27,7 +27,7 @@ class Dispatched:
     """A request that was sent; the caller passes it back when it ends."""
 
     held: HeldRequest
-    choice: Choice
+    choice: ReplicaChoice
     started: StartedRequest
     gpus: float  # that it occupies
     prefilling_gpus: float  # likewise until its first token
@@ -50,18 +50,18 @@ class AdmissionQueue:
         self.held = self.held_bytes = 0
         self.shares = TenantShares(self.tenants)
 
-    def offer(self, held: HeldRequest, now: float) -> Refusal | None:
+    def offer(self, held: HeldRequest, now: float) -> RoutingRefusal | None:
         """Take a request in, or return why not: too long, too many that wait, a deadline it would miss."""
         use = self._use(held.request.tenant)
         refusal = self._limit(held, use)
         if refusal is not None:
             return refusal
         choice = pick(held.request, self.loads, now)
-        if isinstance(choice, Choice):
+        if isinstance(choice, ReplicaChoice):
             held.gpu_seconds = choice.gpu_seconds
             late_s = now + self._wait_s(use, now) + choice.ttft_s - held.deadline_at
             if late_s > 0:
-                return Refusal(RefusalCause.SHED, retry_after_s=late_s)
+                return RoutingRefusal(RefusalCause.SHED, retry_after_s=late_s)
         use.held.append(held)
         use.held_bytes += held.size_bytes
         use.held_gpu_seconds += held.gpu_seconds
@@ -124,18 +124,18 @@ class AdmissionQueue:
 
     # -- limits --------------------------------------------------------------------------------------------
 
-    def _limit(self, held: HeldRequest, use: TenantUse) -> Refusal | None:
+    def _limit(self, held: HeldRequest, use: TenantUse) -> RoutingRefusal | None:
         policy, request = use.policy, held.request
         context = request.prompt_tokens + request.most_tokens
         if context > _limit(policy.most_context_tokens) or context > _limit(policy.most_tokens_in_flight):
-            return Refusal(RefusalCause.TOO_LONG)
+            return RoutingRefusal(RefusalCause.TOO_LONG)
         if (
             len(use.held) >= policy.most_held
             or use.held_bytes + held.size_bytes > policy.most_held_bytes
             or self.held >= MOST_HELD
             or self.held_bytes + held.size_bytes > MOST_HELD_BYTES
         ):
-            return Refusal(RefusalCause.HELD_LIMIT, retry_after_s=1.0)
+            return RoutingRefusal(RefusalCause.HELD_LIMIT, retry_after_s=1.0)
         return None
 
     def _wait_s(self, use: TenantUse, now: float) -> float:
@@ -145,14 +145,14 @@ class AdmissionQueue:
         at_share_s = use.held_gpu_seconds / (self.shares.of(use, now) * self.loads.gpus)
         return max(at_share_s, len(use.held) * use.interval_s)
 
-    def _choice(self, use: TenantUse, now: float) -> Choice | None:
+    def _choice(self, use: TenantUse, now: float) -> ReplicaChoice | None:
         """Return where the first request of a tenant goes, None if it waits."""
         request = use.held[0].request
         context = self.loads.context_tokens(request)
         if use.tokens_in_flight + context > _limit(use.policy.most_tokens_in_flight):
             return None
         choice = pick(request, self.loads, now)
-        if isinstance(choice, Refusal):
+        if isinstance(choice, RoutingRefusal):
             return None
         load = self.loads.replicas[choice.address]
         queue_s = QUEUE_S if use.policy.priority >= 0 else 0.0
@@ -166,7 +166,9 @@ class AdmissionQueue:
 
     # -- state ---------------------------------------------------------------------------------------------
 
-    def _dispatch(self, use: TenantUse, choice: Choice, waiting: list[TenantUse], now: float) -> Dispatched:
+    def _dispatch(
+        self, use: TenantUse, choice: ReplicaChoice, waiting: list[TenantUse], now: float
+    ) -> Dispatched:
         held = use.held[0]
         self._remove(use, held)
         use.sent(now)
@@ -210,7 +212,7 @@ class AdmissionQueue:
         return use
 
 
-def _prefilling_gpus(load: ReplicaLoad, choice: Choice) -> float:
+def _prefilling_gpus(load: ReplicaLoad, choice: ReplicaChoice) -> float:
     """GPUs that a prompt keeps from taking others: a long one all of its replica."""
     prefill_s = (choice.gpu_seconds - choice.answer_gpu_seconds) / load.rates.gpus
     return load.rates.gpus * min(1.0, prefill_s / QUEUE_S)

@@ -27,7 +27,7 @@ class RefusalCause(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RoutingRefusal:
     """A request that is not sent."""
 
     cause: RefusalCause
@@ -52,7 +52,7 @@ class ReplicaScore(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ReplicaChoice:
     """The replica that takes a request, as predicted."""
 
     address: str
@@ -71,7 +71,7 @@ def pick(
     loads: ReplicaLoads,
     now: float,
     subset: Collection[str] | None = None,
-) -> Choice | Refusal:
+) -> ReplicaChoice | RoutingRefusal:
     """Return the replica with the lowest score, among those of `subset` where it is given.
 
     The score is the predicted time to first token, the delay of the prompts that come behind this one, a
@@ -81,14 +81,14 @@ def pick(
     """
     replicas: Collection[ReplicaLoad] = loads.replicas.values()
     if not replicas:
-        return Refusal(RefusalCause.NO_REPLICA)
+        return RoutingRefusal(RefusalCause.NO_REPLICA)
     if subset is not None:
         replicas = [loads.replicas[address] for address in subset if address in loads.replicas]
         if not replicas:
-            return Refusal(RefusalCause.SUBSET_IS_EMPTY)
+            return RoutingRefusal(RefusalCause.SUBSET_IS_EMPTY)
     loads.let_time_pass(now)
     best, *runners_up = nsmallest(1 + RUNNERS_UP, _scores(request, loads, replicas, now))
-    return Choice(
+    return ReplicaChoice(
         best.address,
         best.wait_s,
         best.ttft_s,

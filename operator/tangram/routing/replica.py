@@ -181,7 +181,7 @@ class ReplicaLoads:
             return
         if sent.first_token_at is None:
             self._computed(sent, now)
-        elif answer_tokens is not None:
+        else:
             self._learn_from_answer(sent, now - sent.first_token_at, answer_tokens, now)
         load.running -= 1
         load.context_tokens = load.context_tokens - sent.context_tokens if load.running else 0.0
@@ -216,11 +216,13 @@ class ReplicaLoads:
         load.service_began_at = now
 
     def _learn_from_answer(
-        self, sent: StartedRequest, decoded_s: float, answer_tokens: int, now: float
+        self, sent: StartedRequest, decoded_s: float, answer_tokens: int | None, now: float
     ) -> None:
         load = sent.load
-        self.mean_answer_tokens += (answer_tokens - self.mean_answer_tokens) * _NEW_ANSWER
         load.residence_s += (decoded_s - load.residence_s) * (_NEW_ANSWER if load.residence_s else 1.0)
+        if answer_tokens is None:
+            return
+        self.mean_answer_tokens += (answer_tokens - self.mean_answer_tokens) * _NEW_ANSWER
         step_s = load.rates.step_s(load.running, load.context_tokens)
         load.step_ratio.observe(decoded_s, step_s * (answer_tokens - 1), now)
 

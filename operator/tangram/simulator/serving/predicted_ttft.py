@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from tangram.capacity.load.replica_simulation import ReplicaSimulation
 from tangram.capacity.load.traffic import SimulatedRequest
 from tangram.fleet import Shape
-from tangram.routing.pick import Refusal, pick
+from tangram.routing.pick import RoutingRefusal, pick
 from tangram.routing.replica import ReplicaLoads, ReplicaRates, StartedRequest
 from tangram.routing.request import RoutedRequest
 from tangram.simulator.cluster.simulated_pod import SimulatedPod
@@ -41,7 +41,7 @@ class PredictedTtftRouter:
                 pod.replica.advance(at)
                 self._report(pod.replica, of_pod, at)
         choice = pick(_routed(request), self.loads, at)
-        if isinstance(choice, Refusal):
+        if isinstance(choice, RoutingRefusal):
             raise TypeError(f"no endpoint: {choice.cause}")
         return next(pod for pod in endpoints if pod.name == choice.address)
 
