@@ -197,6 +197,21 @@ def test_held_requests_and_tenants_are_bounded_and_so_is_the_time_of_a_call() ->
     assert time.process_time() - begin < 0.1
 
 
+def test_tenants_that_have_reached_their_limits_block_no_other() -> None:
+    limited = TenantPolicy(most_tokens_in_flight=2500, weight=100.0)
+    of = queue(200)
+    of.policies = {f"limited-{number}": limited for number in range(40)}
+    for number in range(40):
+        for _ in range(2):
+            of.offer(held(f"limited-{number}"), 0.0)
+    assert len(sent(of)) == 40
+
+    of.offer(held("free"), 0.0)
+    found = [dispatched for now in range(5) for dispatched in sent(of, float(now))]
+
+    assert [dispatched.held.request.tenant for dispatched in found] == ["free"]
+
+
 def test_what_ends_twice_or_without_a_first_token_frees_what_it_held() -> None:
     of = queue()
     of.offer(held("a"), 0.0)

@@ -9,6 +9,8 @@ served next. It is deficit round robin whose rounds are as short as can be.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from heapq import nsmallest
+from operator import attrgetter
 
 from tangram.routing.pick import RefusalCause, ReplicaChoice, RoutingRefusal, pick
 from tangram.routing.replica import ReplicaLoad, ReplicaLoads, StartedRequest
@@ -18,7 +20,9 @@ QUEUE_S = 0.1  # predicted prefill that a replica may have before it: enough tha
 MOST_TENANTS = 10_000  # that are remembered; the ones that used nothing for longest go first
 MOST_HELD, MOST_HELD_BYTES = 2_000, 256 << 20  # of all tenants
 _ROUNDED = 1e-6  # GPUs: sums of shares are rounded
-_MOST_TRIED = 16  # tenants whose first requests are scored in one call: it bounds the call
+# Tenants whose first requests are scored in one call: those with the largest deficits, and as many in turn,
+# so that the first ones block none. It bounds the call.
+_MOST_TRIED = 8
 _MOST_DEFICIT_S = 30.0  # what a tenant has to its credit or owes is forgotten beyond
 
 
@@ -48,6 +52,7 @@ class AdmissionQueue:
         self.loads, self.policies, self.default = loads, policies or {}, default or TenantPolicy()
         self.tenants: dict[str, TenantUse] = {}  # the one that used nothing for longest first
         self.held = self.held_bytes = 0
+        self._waiting: dict[TenantUse, None] = {}
         self.shares = TenantShares(self.tenants)
 
     def offer(self, held: HeldRequest, now: float) -> RoutingRefusal | None:
@@ -62,7 +67,10 @@ class AdmissionQueue:
             late_s = now + self._wait_s(use, now) + choice.ttft_s - held.deadline_at
             if late_s > 0:
                 return RoutingRefusal(RefusalCause.SHED, retry_after_s=late_s)
+        if not use.is_active(now):
+            use.deficit_s = 0.0  # a debt of another time
         use.held.append(held)
+        self._waiting[use] = None
         use.held_bytes += held.size_bytes
         use.held_gpu_seconds += held.gpu_seconds
         use.used_at = now
@@ -76,12 +84,13 @@ class AdmissionQueue:
         Higher priorities go first. Within one, the largest deficit over weight does, of the tenants within
         their share of the fleet and their tokens in flight.
         """
-        waiting = [use for use in self.tenants.values() if use.held]
-        waiting.sort(key=lambda use: (-use.policy.priority, -use.deficit_s / use.policy.weight))
-        for use in waiting[:_MOST_TRIED]:
+        waiting = sorted(self._waiting, key=_precedence)
+        in_turn = nsmallest(_MOST_TRIED, waiting[_MOST_TRIED:], key=attrgetter("tried_at"))
+        for use in waiting[:_MOST_TRIED] + sorted(in_turn, key=_precedence):
             choice = self._choice(use, now)
             if choice is not None:
                 return self._dispatch(use, choice, waiting, now)
+            use.tried_at = now
         return None
 
     def cancel(self, held: HeldRequest) -> None:
@@ -92,7 +101,7 @@ class AdmissionQueue:
 
     def late(self, now: float) -> list[HeldRequest]:
         """Take out the requests whose deadlines have passed, and return them: they are to be refused."""
-        late = [held for use in self.tenants.values() for held in use.held if held.deadline_at <= now]
+        late = [held for use in self._waiting for held in use.held if held.deadline_at <= now]
         for held in late:
             self.cancel(held)
         return late
@@ -198,6 +207,7 @@ class AdmissionQueue:
         self.held -= 1
         self.held_bytes -= held.size_bytes
         if not use.held:
+            del self._waiting[use]
             use.deficit_s = min(0.0, use.deficit_s)  # what was not claimed is no credit
 
     def _use(self, tenant: str) -> TenantUse:
@@ -210,6 +220,11 @@ class AdmissionQueue:
                 self.tenants.pop(idle or tenant, None)  # busy ones are as few as requests
         self.tenants[tenant] = use
         return use
+
+
+def _precedence(use: TenantUse) -> tuple[int, float]:
+    """Order tenants: by priority, then by deficit over weight."""
+    return -use.policy.priority, -use.deficit_s / use.policy.weight
 
 
 def _prefilling_gpus(load: ReplicaLoad, choice: ReplicaChoice) -> float:

@@ -101,46 +101,55 @@ def pick(
     )
 
 
+class _Expected(NamedTuple):
+    """What a request will take, wherever it goes."""
+
+    prompt_tokens: int
+    answer_tokens: float
+    context_tokens: float  # that it holds on average
+
+
 def _scores(
     request: RoutedRequest, loads: ReplicaLoads, replicas: Collection[ReplicaLoad], now: float
 ) -> list[ReplicaScore]:
-    """Score replicas.
+    matched = loads.prefixes.matched_blocks(request.blocks)
+    answer_tokens, context_tokens = loads.answer_tokens(request), loads.context_tokens(request)
+    expected = _Expected(request.prompt_tokens, answer_tokens, context_tokens)
+    scores = []
+    for load in replicas:
+        cached = cached_tokens(request, matched[load.place]) if load.place in matched else 0.0
+        scores.append(_score(expected, load, cached, now))
+    return scores
+
+
+def _score(expected: _Expected, load: ReplicaLoad, cached: float, now: float) -> ReplicaScore:
+    """Score one replica.
 
     A prompt delays those behind it: in a steady queue as many come while it waits as wait before it
     (Little's law). Without that term a request leaves the replica that holds its prefix for any that is idle
     sooner, and under load each prefix is computed everywhere: what one request gains, those behind it lose.
     """
-    matched = loads.prefixes.matched_blocks(request.blocks)
-    prompt, context = request.prompt_tokens, loads.context_tokens(request)
-    answer = loads.answer_tokens(request)
-    scores = []
-    for load in replicas:
-        rates = load.rates
-        cached = cached_tokens(request, matched[load.place]) if load.place in matched else 0.0
-        tpot_s = rates.step_s(load.running + 1, load.context_tokens + context) * load.step_ratio.at(now)
-        prefill_s = rates.prefill_s(prompt - cached, cached) * load.prefill_ratio.at(now)
-        wait_s = max(load.backlog_s(now), _wait_s(load, context, answer * tpot_s))
-        ttft_s = wait_s + prefill_s + tpot_s
-        answer_s = answer * (ANSWER_WEIGHT * tpot_s + max(0.0, tpot_s - rates.tpot_objective_s))
-        is_too_long = rates.kv_tokens is not None and context > rates.kv_tokens
-        answer_gpu_seconds = rates.gpus * answer * tpot_s / (load.running + 1)
-        scores.append(
-            ReplicaScore(
-                is_too_long,
-                round(ttft_s + len(load.pending) * prefill_s + answer_s, _TIE_DIGITS),
-                load.used_at,
-                load.place,
-                load.address,
-                wait_s,
-                ttft_s,
-                tpot_s,
-                tpot_s <= rates.tpot_objective_s,
-                cached,
-                rates.gpus * prefill_s + answer_gpu_seconds,
-                answer_gpu_seconds,
-            )
-        )
-    return scores
+    rates, (prompt, answer, context) = load.rates, expected
+    tpot_s = rates.step_s(load.running + 1, load.context_tokens + context) * load.step_ratio.at(now)
+    prefill_s = rates.prefill_s(prompt - cached, cached) * load.prefill_ratio.at(now)
+    wait_s = max(load.backlog_s(now), _wait_s(load, context, answer * tpot_s))
+    ttft_s = wait_s + prefill_s + tpot_s
+    answer_s = answer * (ANSWER_WEIGHT * tpot_s + max(0.0, tpot_s - rates.tpot_objective_s))
+    answer_gpu_seconds = rates.gpus * answer * tpot_s / (load.running + 1)
+    return ReplicaScore(
+        rates.kv_tokens is not None and context > rates.kv_tokens,
+        round(ttft_s + len(load.pending) * prefill_s + answer_s, _TIE_DIGITS),
+        load.used_at,
+        load.place,
+        load.address,
+        wait_s,
+        ttft_s,
+        tpot_s,
+        tpot_s <= rates.tpot_objective_s,
+        cached,
+        rates.gpus * prefill_s + answer_gpu_seconds,
+        answer_gpu_seconds,
+    )
 
 
 def _wait_s(load: ReplicaLoad, context: float, answer_s: float) -> float:

@@ -21,9 +21,9 @@ class PrefixIndex:
     def __len__(self) -> int:
         return sum(len(blocks) for blocks in self._blocks.values())
 
-    def add(self, place: int) -> None:
-        """Add a replica that holds nothing. Others may lose blocks, as their shares shrink."""
-        self._blocks[place] = {}
+    def add(self, *places: int) -> None:
+        """Add replicas that hold nothing. Others may lose blocks, as their shares shrink."""
+        self._blocks.update((place, {}) for place in places)
         for other in self._blocks:
             self._evict(other, self.most_blocks)
 

@@ -133,13 +133,14 @@ class ReplicaLoads:
         for address in self.replicas.keys() - rates.keys():
             self.prefixes.remove(self.replicas.pop(address).place)
         free = iter(sorted(set(range(len(rates))) - {load.place for load in self.replicas.values()}))
+        added = []
         for address, of_replica in rates.items():
             if known := self.replicas.get(address):
                 known.rates = of_replica
             else:
-                place = next(free)
-                self.replicas[address] = ReplicaLoad(address, place, of_replica)
-                self.prefixes.add(place)
+                added.append(next(free))
+                self.replicas[address] = ReplicaLoad(address, added[-1], of_replica)
+        self.prefixes.add(*added)
         self.gpus = sum(of_replica.gpus for of_replica in rates.values())
 
     def started(self, address: str, request: RoutedRequest, now: float) -> StartedRequest:

@@ -57,6 +57,7 @@ class TenantUse:
     occupied_gpus: float = 0.0  # slots, KV blocks and step time of its requests in flight
     prefilling_gpus: float = 0.0  # that its prompts keep from taking others
     used_at: float = -math.inf
+    tried_at: float = -math.inf  # its first request was scored, and had to wait
     sent_at: float = -math.inf
     left_waiting: bool = False  # others waited when the last one was sent
     interval_s: float = 0.0  # between requests sent while others waited, mean of the last ones
