@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -13,6 +13,7 @@ from benchmarks.routing.traffics import Traffic, at_load
 OURS, BASELINE, BLIND = "tangram", "least load", "round robin"
 # Ours may be worse than least load by this much in a mean over seeds: it is the noise of whole runs.
 NOISE = 0.03
+OVERLOADED = 0.95  # of the most tokens/s that a policy has of a traffic
 LOADS = (0.3, 0.6, 0.9, 1.2, 1.6, 2.5)  # as multiples of a traffic's own
 
 
@@ -74,21 +75,36 @@ def shortfalls(rows: Sequence[RoutingRow]) -> list[str]:
     return found
 
 
-def markdown(rows: Sequence[RoutingRow]) -> str:
-    """Return a table: a traffic's first column names it once."""
-    lines = [
-        "| traffic | policy | mean TTFT | P90 TTFT | P90 TPOT | output tokens/s | prompt computed |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+def ttft_table(rows: Sequence[RoutingRow]) -> str:
+    """Return a table with a row per traffic and a column per policy: mean and P90 of TTFT."""
+    return _table(rows, lambda row: f"{_duration(row.mean_ttft_s)}, {_duration(row.ttft_p90_s)}")
+
+
+def tokens_table(rows: Sequence[RoutingRow]) -> str:
+    """Return the same of tokens/s, and of prompt tokens computed, for traffics that overload a policy."""
+    most = {row.traffic: max(r.output_tokens_per_s for r in rows if r.traffic == row.traffic) for row in rows}
+    over = {row.traffic for row in rows if row.output_tokens_per_s < OVERLOADED * most[row.traffic]}
+    return _table(
+        [row for row in rows if row.traffic in over],
+        lambda row: f"{row.output_tokens_per_s:,.0f} ({row.computed_share:.0%})",
+    )
+
+
+def _table(rows: Sequence[RoutingRow], cell: Callable[[RoutingRow], str]) -> str:
+    traffics, policies = (
+        dict.fromkeys(row.traffic for row in rows),
+        dict.fromkeys(row.policy for row in rows),
+    )
+    cells = {(row.traffic, row.policy): cell(row) for row in rows}
+    lines = [f"| traffic | {' | '.join(policies)} |", "| --- |" + " ---: |" * len(policies)]
+    lines += [
+        f"| {traffic} | {' | '.join(cells[traffic, policy] for policy in policies)} |" for traffic in traffics
     ]
-    shown = ""
-    for row in rows:
-        name, shown = ("" if row.traffic == shown else row.traffic), row.traffic
-        policy = f"**{row.policy}**" if row.policy == OURS else row.policy
-        lines.append(
-            f"| {name} | {policy} | {row.mean_ttft_s:.3g} s | {row.ttft_p90_s:.3g} s "
-            f"| {row.tpot_p90_s * 1e3:.0f} ms | {row.output_tokens_per_s:,.0f} | {row.computed_share:.0%} |"
-        )
     return "\n".join(lines)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms"
 
 
 def load_table(ratios: Mapping[str, Sequence[float]]) -> str:

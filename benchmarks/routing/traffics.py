@@ -14,6 +14,7 @@ from tangram.capacity.load.prefix_cache import BLOCK_TOKENS
 from tangram.capacity.load.traffic import SimulatedRequest, open_traffic, uniforms
 
 SEVEN_SHAPES = ("h200", "3g", "3g", "1g", "1g", "1g", "1g")
+MOONCAKE = Path(__file__).parents[1] / "autoscaling" / "traces" / "mooncake_conversation_00-30min.jsonl.gz"
 FOUR_GPUS = ("h100",) * 4
 SLOW_GPU = ("h100", "h100", "h100", "h100 at half speed")
 
@@ -83,30 +84,7 @@ def _of(requests: Sequence[SimulatedRequest]) -> list[TenantRequest]:
     return [TenantRequest(request) for request in requests]
 
 
-TRAFFICS = (
-    Traffic("shared prefixes", FOUR_GPUS, _prefixed(2000, 40.0, 500, 150, 60, 16_384)),
-    Traffic("no prefixes", FOUR_GPUS, _plain(3000, 45.0, 1000, 250)),
-    Traffic("one hot prefix", FOUR_GPUS, _prefixed(2500, 45.0, 500, 200, 1, 8_192, 0.8)),
-    Traffic("unequal slices", SEVEN_SHAPES, _plain(2000, 22.0, 1000, 250)),
-    Traffic("unequal slices, shared prefixes", SEVEN_SHAPES, _prefixed(2000, 22.0, 500, 150, 30, 8_192)),
-    Traffic("bursts", FOUR_GPUS, _plain(3000, 35.0, 1000, 250, 4.0)),
-    Traffic("long beside short", FOUR_GPUS, _long_beside_short),
-    Traffic("conversations", FOUR_GPUS, _conversations),
-    Traffic("one replica at half speed", SLOW_GPU, _plain(3000, 35.0, 1000, 250)),
-    Traffic("no prefixes, 3 pickers", FOUR_GPUS, _plain(3000, 45.0, 1000, 250), 3),
-    Traffic("shared prefixes, 3 pickers", FOUR_GPUS, _prefixed(2000, 40.0, 500, 150, 60, 16_384), 3),
-)
-
-
-def at_load(requests: Sequence[TenantRequest], load: float) -> list[TenantRequest]:
-    """Return the same requests, `load` times as fast."""
-    return [
-        replace(request, sent=replace(request.sent, arrival_s=request.sent.arrival_s / load))
-        for request in requests
-    ]
-
-
-def published_trace(path: Path, seconds: float, speed: float) -> Traffic:
+def _published_trace(path: Path, seconds: float, speed: float) -> Traffic:
     """Return the beginning of a trace with `prefix_block_ids_512` (Mooncake), `speed` times as fast."""
 
     def requests(_: int) -> list[TenantRequest]:
@@ -122,3 +100,27 @@ def published_trace(path: Path, seconds: float, speed: float) -> Traffic:
         return found
 
     return Traffic("Mooncake conversations", FOUR_GPUS, requests)
+
+
+TRAFFICS = (
+    Traffic("shared prefixes", FOUR_GPUS, _prefixed(2000, 40.0, 500, 150, 60, 16_384)),
+    Traffic("no prefixes", FOUR_GPUS, _plain(3000, 45.0, 1000, 250)),
+    Traffic("one hot prefix", FOUR_GPUS, _prefixed(2500, 45.0, 500, 200, 1, 8_192, 0.8)),
+    Traffic("unequal slices", SEVEN_SHAPES, _plain(2000, 22.0, 1000, 250)),
+    Traffic("unequal slices, shared prefixes", SEVEN_SHAPES, _prefixed(2000, 22.0, 500, 150, 30, 8_192)),
+    Traffic("bursts", FOUR_GPUS, _plain(3000, 35.0, 1000, 250, 4.0)),
+    Traffic("long beside short", FOUR_GPUS, _long_beside_short),
+    Traffic("conversations", FOUR_GPUS, _conversations),
+    Traffic("one replica at half speed", SLOW_GPU, _plain(3000, 35.0, 1000, 250)),
+    Traffic("no prefixes, 3 pickers", FOUR_GPUS, _plain(3000, 45.0, 1000, 250), 3),
+    Traffic("shared prefixes, 3 pickers", FOUR_GPUS, _prefixed(2000, 40.0, 500, 150, 60, 16_384), 3),
+    _published_trace(MOONCAKE, 240.0, 2.5),
+)
+
+
+def at_load(requests: Sequence[TenantRequest], load: float) -> list[TenantRequest]:
+    """Return the same requests, `load` times as fast."""
+    return [
+        replace(request, sent=replace(request.sent, arrival_s=request.sent.arrival_s / load))
+        for request in requests
+    ]

@@ -74,7 +74,7 @@ def test_cold_prompts_go_to_equal_replicas_in_turn() -> None:
 
 def test_a_replica_whose_tpot_objective_would_break_is_left_alone_while_another_holds() -> None:
     rates = ReplicaRates(60_000.0, 0.004, 0.002, tpot_objective_s=0.01)
-    of = loads(full=rates, other=SLICE)
+    of = loads(full=rates, other=ReplicaRates(60_000.0, 0.013))
     for _ in range(3):
         of.first_token(of.started("full", request(10), 0.0), 0.0)
 
@@ -95,6 +95,56 @@ def test_a_replica_without_a_free_slot_or_kv_block_has_a_wait() -> None:
 
         assert waits[:2] == [0, 0]
         assert 0 < waits[2] < waits[3]
+
+
+def test_decode_loads_are_levelled_before_a_short_queue_decides() -> None:
+    of = loads(decoding=FAST, other=FAST)
+    for _ in range(20):
+        of.first_token(of.started("decoding", request(), 0.0), 0.0)
+    of.started("other", request(300), 0.0)
+
+    assert picked(request(), of).address == "other"
+
+
+def test_a_prompt_longer_than_a_kv_cache_goes_where_it_fits() -> None:
+    of = loads(small=ReplicaRates(60_000.0, 0.004, kv_tokens=4000), big=FAST)
+    for _ in range(10):
+        of.started("big", request(12_000), 0.0)
+
+    assert picked(request(5000), of).address == "big"
+    assert picked(request(3000), of).address == "small"
+
+
+def test_requests_without_a_slot_or_kv_block_are_in_no_step() -> None:
+    for limits in ({"kv_tokens": 11_000}, {"most_running": 10}):
+        rates = ReplicaRates(60_000.0, 0.01, 0.001, **limits)
+        of = loads(a=rates)
+        for _ in range(50):
+            of.started("a", request(), 0.0)
+
+        assert picked(request(), of).tpot_s == pytest.approx(0.02)
+
+
+def test_time_that_passed_for_want_of_a_slot_is_not_taken_for_a_slow_prefill() -> None:
+    of = loads(a=ReplicaRates(60_000.0, 0.004, most_running=1))
+    sent = [of.started("a", request(6000), 0.0) for _ in range(2)]
+    of.first_token(sent[0], 0.1)
+    of.ended(sent[0], 10.0)
+    of.started("a", request(6000), 10.0)
+    of.first_token(sent[1], 10.1)
+
+    assert of.replicas["a"].prefill_ratio.at(10.1) == pytest.approx(1.0, abs=0.05)
+
+
+def test_the_speed_and_the_length_of_answers_are_learned_from_usage() -> None:
+    of = loads(a=FAST)
+    for now in range(200):
+        sent = of.started("a", request(10), float(now))
+        of.first_token(sent, float(now))
+        of.ended(sent, now + 0.79, 100)  # 8 ms a token, twice as predicted
+
+    assert of.answer_tokens(request(most=10_000)) == pytest.approx(100, rel=0.05)
+    assert picked(request(10), of, 200.0).tpot_s == pytest.approx(0.008, rel=0.05)
 
 
 def test_the_subset_of_a_gateway_is_kept_and_never_falls_open() -> None:
@@ -183,6 +233,7 @@ def test_the_prefix_index_holds_what_was_used_last_and_no_more_than_its_bound() 
     index.store(0, range(80))
     index.add(1)
     assert len(index) == 50
+    assert index.matched_blocks(range(80)) == {0: 50}
 
     for prompt in range(100):
         index.store(prompt % 2, [prompt * 1000 + block for block in range(30)])
