@@ -67,6 +67,21 @@ def test_requests_wait_while_every_replica_has_a_queue_and_go_when_it_has_not() 
     assert of.held == 1
 
 
+def test_no_replica_takes_one_more_than_its_tpot_objective_allows() -> None:
+    of = queue(2, ReplicaRates(1e6, 0.01, 0.001, tpot_objective_s=0.0155))
+    for _ in range(20):
+        of.offer(held(prompt=10), 0.0)
+
+    running = sent(of)
+    for dispatched in running:
+        of.first_token(dispatched, 0.01)
+
+    assert len(running) == 10
+    assert sent(of, 0.01) == []
+    of.ended(running[0], 1.0)
+    assert len(sent(of, 1.0)) == 1
+
+
 def test_tenants_share_gpu_seconds_by_weight_whatever_the_size_of_their_requests() -> None:
     of = queue(heavy=TenantPolicy(weight=3.0), light=TenantPolicy())
     for _ in range(90):
@@ -222,6 +237,18 @@ def test_what_ends_twice_or_without_a_first_token_frees_what_it_held() -> None:
 
     use = of.tenants["a"]
     assert (use.in_flight, use.tokens_in_flight, use.occupied_gpus, use.prefilling_gpus) == (0, 0, 0, 0)
+
+
+def test_without_first_tokens_a_tenants_prefill_ends_when_its_predicted_time_is_over() -> None:
+    of = queue(2)
+    of.loads.sees_first_tokens = False
+    of.offer(held("other", prompt=10), 0.0)
+    of.offer(held("a", prompt=9000), 0.0)
+    of.offer(held("a", prompt=9000), 0.0)
+
+    assert len(sent(of)) == 2
+    assert sent(of, 0.5) == []
+    assert len(sent(of, 1.5)) == 1
 
 
 def test_without_a_replica_requests_wait() -> None:

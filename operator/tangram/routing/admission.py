@@ -34,7 +34,7 @@ class Dispatched:
     choice: ReplicaChoice
     started: StartedRequest
     gpus: float  # that it occupies
-    prefilling_gpus: float  # likewise until its first token
+    prefilling_gpus: float  # likewise until its first token, then 0
 
 
 class AdmissionQueue:
@@ -53,6 +53,7 @@ class AdmissionQueue:
         self.tenants: dict[str, TenantUse] = {}  # the one that used nothing for longest first
         self.held = self.held_bytes = 0
         self._waiting: dict[TenantUse, None] = {}
+        self._prefilling: dict[Dispatched, None] = {}
         self.shares = TenantShares(self.tenants)
 
     def offer(self, held: HeldRequest, now: float) -> RoutingRefusal | None:
@@ -84,6 +85,10 @@ class AdmissionQueue:
         Higher priorities go first. Within one, the largest deficit over weight does, of the tenants within
         their share of the fleet and their tokens in flight.
         """
+        if not self.loads.sees_first_tokens:
+            self.loads.let_time_pass(now)
+            for dispatched in [d for d in self._prefilling if d.started.first_token_at is not None]:
+                self._end_prefill(dispatched)
         waiting = sorted(self._waiting, key=_precedence)
         in_turn = nsmallest(_MOST_TRIED, waiting[_MOST_TRIED:], key=attrgetter("tried_at"))
         for use in waiting[:_MOST_TRIED] + sorted(in_turn, key=_precedence):
@@ -108,19 +113,16 @@ class AdmissionQueue:
 
     def first_token(self, dispatched: Dispatched, now: float) -> None:
         """Note that a request has its first token."""
-        if dispatched.started.first_token_at is None:
-            use = self._use(dispatched.held.request.tenant)
-            use.prefilling_gpus = max(0.0, use.prefilling_gpus - dispatched.prefilling_gpus)
-            self.loads.first_token(dispatched.started, now)
+        self._end_prefill(dispatched)
+        self.loads.first_token(dispatched.started, now)
 
     def ended(self, dispatched: Dispatched, now: float, answer_tokens: int | None = None) -> None:
         """Note that a request has ended, however it did; charge what it took beyond its prediction."""
         started = dispatched.started
         if started.has_ended:
             return
+        self._end_prefill(dispatched)
         use = self._use(dispatched.held.request.tenant)
-        if started.first_token_at is None:
-            use.prefilling_gpus = max(0.0, use.prefilling_gpus - dispatched.prefilling_gpus)
         use.in_flight -= 1
         use.tokens_in_flight = use.tokens_in_flight - started.context_tokens if use.in_flight else 0.0
         use.occupied_gpus = use.occupied_gpus - dispatched.gpus if use.in_flight else 0.0
@@ -136,7 +138,9 @@ class AdmissionQueue:
     def _limit(self, held: HeldRequest, use: TenantUse) -> RoutingRefusal | None:
         policy, request = use.policy, held.request
         context = request.prompt_tokens + request.most_tokens
-        if context > _limit(policy.most_context_tokens) or context > _limit(policy.most_tokens_in_flight):
+        if context > _or_infinite(policy.most_context_tokens) or context > _or_infinite(
+            policy.most_tokens_in_flight
+        ):
             return RoutingRefusal(RefusalCause.TOO_LONG)
         if (
             len(use.held) >= policy.most_held
@@ -158,7 +162,7 @@ class AdmissionQueue:
         """Return where the first request of a tenant goes, None if it waits."""
         request = use.held[0].request
         context = self.loads.context_tokens(request)
-        if use.tokens_in_flight + context > _limit(use.policy.most_tokens_in_flight):
+        if use.tokens_in_flight + context > _or_infinite(use.policy.most_tokens_in_flight):
             return None
         choice = pick(request, self.loads, now)
         if isinstance(choice, RoutingRefusal):
@@ -190,7 +194,15 @@ class AdmissionQueue:
         use.tokens_in_flight += started.context_tokens
         use.occupied_gpus += gpus
         use.prefilling_gpus += prefilling_gpus
-        return Dispatched(held, choice, started, gpus, prefilling_gpus)
+        dispatched = Dispatched(held, choice, started, gpus, prefilling_gpus)
+        self._prefilling[dispatched] = None
+        return dispatched
+
+    def _end_prefill(self, dispatched: Dispatched) -> None:
+        use = self._use(dispatched.held.request.tenant)
+        self._prefilling.pop(dispatched, None)
+        use.prefilling_gpus = max(0.0, use.prefilling_gpus - dispatched.prefilling_gpus)
+        dispatched.prefilling_gpus = 0.0
 
     def _charge(self, served: TenantUse, gpu_seconds: float, waiting: list[TenantUse]) -> None:
         """Divide a request's cost among the tenants of its priority that wait: what they are owed for it."""
@@ -233,5 +245,5 @@ def _prefilling_gpus(load: ReplicaLoad, choice: ReplicaChoice) -> float:
     return load.rates.gpus * min(1.0, prefill_s / QUEUE_S)
 
 
-def _limit(tokens: int | None) -> float:
+def _or_infinite(tokens: int | None) -> float:
     return math.inf if tokens is None else tokens
