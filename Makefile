@@ -21,7 +21,7 @@ UNIT := not apiserver and not cluster and not faults and not campaign
 # Folders whose tests compute: they hold no clock and wait for no server. They run beside the cluster, which leaves
 # half of two cores idle, and give way to it.
 COMPUTING := $(addprefix tests/,autoscaling_bench capacity catalog contracts engine_core engine_kernels examples packing \
-	packing_bench plan scaling simulator tiny_model)
+	packing_bench plan routing scaling simulator tiny_model)
 # One thread per process: the suites run beside a whole cluster on two cores.
 export OMP_NUM_THREADS ?= 1
 # Bytecode is kept, outside the tree: without it, each of the many processes of the suites compiles all that it

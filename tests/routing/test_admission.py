@@ -138,6 +138,8 @@ def test_a_request_whose_deadline_cannot_be_met_is_shed_at_once_with_the_time_to
     assert refusal.cause is RefusalCause.SHED
     assert refusal.retry_after_s == pytest.approx(10 * (0.2 + 100 * 0.01) + 0.2 - 1.0, rel=0.5)
     assert of.offer(held(deadline=60.0), 0.0) is None
+    never = of.offer(held(deadline=0.1), 0.0)
+    assert never == RoutingRefusal(RefusalCause.SHED, retry_after_s=None)
 
 
 def test_a_request_that_waited_past_its_deadline_is_returned_once() -> None:

@@ -67,7 +67,9 @@ class AdmissionQueue:
             held.gpu_seconds = choice.gpu_seconds
             late_s = now + self._wait_s(use, now) + choice.ttft_s - held.deadline_at
             if late_s > 0:
-                return RoutingRefusal(RefusalCause.SHED, retry_after_s=late_s)
+                idle_ttft_s = choice.ttft_s - choice.wait_s
+                helps = now + idle_ttft_s <= held.deadline_at
+                return RoutingRefusal(RefusalCause.SHED, late_s if helps else None)
         if not use.is_active(now):
             use.deficit_s = 0.0  # a debt of another time
         use.held.append(held)
@@ -156,7 +158,8 @@ class AdmissionQueue:
         if not use.held:
             return 0.0
         at_share_s = use.held_gpu_seconds / (self.shares.of(use, now) * self.loads.gpus)
-        return max(at_share_s, len(use.held) * use.interval_s)
+        at_last_rate_s = len(use.held) * use.interval_s if use.left_waiting else 0.0
+        return max(at_share_s, at_last_rate_s)
 
     def _choice(self, use: TenantUse, now: float) -> ReplicaChoice | None:
         """Return where the first request of a tenant goes, None if it waits."""
