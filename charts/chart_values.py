@@ -88,6 +88,8 @@ class ImagesValues(_Section, total=False):
     """Image of the containers that fetch models."""
     agent: ImageValues
     """Image of the node agent."""
+    gateway: ImageValues
+    """Image of the gateway's picker."""
 
 
 class PullSecret(_Section, total=False):
@@ -213,6 +215,59 @@ class AgentValues(_Section, total=False):
     """PriorityClass of its pods."""
     resources: ResourcesValues
     """Resources of its container."""
+
+
+class GatewayServiceValues(_Section, total=False):
+    """The Service in front of the gateway."""
+
+    type: Literal["ClusterIP", "NodePort", "LoadBalancer"]
+    """Its type."""
+    annotations: dict[str, str]
+    """Its annotations."""
+
+
+class GatewayTLSValues(_Section, total=False):
+    """TLS of the gateway's clients."""
+
+    secretName: NameOrEmpty
+    """Secret with the certificate; empty: plain HTTP."""
+
+
+class GatewayValues(_Section, total=False):
+    """One URL for the models of all LLMDeployments."""
+
+    enabled: StrictBool
+    """Run the gateway."""
+    envoyImage: RuntimeImageOrEmpty
+    """Image of Envoy, by digest."""
+    replicas: Annotated[int, Field(ge=0, le=99)]
+    """Number of its pods."""
+    runAsUser: UserID | None
+    """User and group of its pods; null: the cluster assigns them."""
+    listenAddress: Literal["0.0.0.0", "::"]  # noqa: S104
+    """Address that Envoy listens on."""
+    service: GatewayServiceValues
+    tls: GatewayTLSValues
+    maxRequestSeconds: Annotated[int, Field(ge=10, le=86_400)]
+    """A request without a byte of its response for longer ends."""
+    drainSeconds: Annotated[int, Field(ge=10, le=86_400)]
+    """Longest time that a pod which ends waits for its requests."""
+    maxBodyBytes: Annotated[int, Field(ge=65_536, le=268_435_456)]
+    """Most bytes of a request's body."""
+    maxConnections: Annotated[int, Field(ge=1, le=1_000_000)]
+    """Connections of clients to one pod."""
+    exclusive: StrictBool
+    """Engines accept the gateway, the operator and Prometheus alone."""
+    resources: ResourcesValues
+    """Resources of the picker's container."""
+    envoyResources: ResourcesValues
+    """Resources of Envoy's container."""
+    nodeSelector: dict[LabelKey, LabelValue]
+    """Node labels that its pods need."""
+    tolerations: list[PodToleration]
+    """Tolerations of its pods."""
+    priorityClassName: NameOrEmpty
+    """PriorityClass of its pods."""
 
 
 class CRDsValues(_Section, total=False):
@@ -362,6 +417,7 @@ class ChartValues(_Section, total=False):
     runtimes: dict[RuntimeName, RuntimeValues]
     """Changes to the EngineRuntimes of the release, by name."""
     agent: AgentValues
+    gateway: GatewayValues
     crds: CRDsValues
     rbac: RBACValues
     networkPolicy: NetworkPolicyValues

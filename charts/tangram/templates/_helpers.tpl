@@ -39,6 +39,17 @@ app.kubernetes.io/component: agent
 {{ include "tangram.commonLabels" . }}
 {{- end }}
 
+{{- define "tangram.gateway.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "tangram.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: gateway
+{{- end }}
+
+{{- define "tangram.gateway.labels" -}}
+{{ include "tangram.gateway.selectorLabels" . }}
+{{ include "tangram.commonLabels" . }}
+{{- end }}
+
 {{- define "tangram.commonLabels" -}}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/part-of: tangram
@@ -188,6 +199,12 @@ mig-7g.40gb mig-7g.80gb mig-7g.94gb
 {{- $annotations = "{checksum/config: x, prometheus.io/scrape: x, prometheus.io/port: x, prometheus.io/path: x}" }}
 {{- end }}
 {{- include "tangram.noneOfOurs" (dict "value" "podAnnotations" "given" .Values.podAnnotations "own" $annotations) }}
+{{- if and .Values.gateway.enabled (not .Values.gateway.envoyImage) }}
+{{- fail "gateway: envoyImage is not set; name Envoy's image by digest, docker.io/envoyproxy/envoy:distroless-v1.40.0@sha256:… or your copy of it." }}
+{{- end }}
+{{- if and .Values.gateway.exclusive (not (and .Values.gateway.enabled .Values.networkPolicy.enabled)) }}
+{{- fail "gateway: exclusive needs gateway.enabled and networkPolicy.enabled." }}
+{{- end }}
 {{- with .Values.leaderElection }}
 {{- if not (and (lt (float64 .retrySeconds) (float64 .renewSeconds)) (lt (float64 .renewSeconds) (float64 .leaseSeconds))) }}
 {{- fail (printf "leaderElection: retrySeconds (%v) < renewSeconds (%v) < leaseSeconds (%v) must hold, or two operators could write at once." .retrySeconds .renewSeconds .leaseSeconds) }}

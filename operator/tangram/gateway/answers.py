@@ -1,0 +1,92 @@
+"""Answers of the gateway itself, in OpenAI's form. Pure."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+RETRY_AFTER_S = 2  # a replica that starts to serve, or ends, is seen within a second
+MAX_NAMED = 8  # models that one message names
+MAX_SHOWN = 128  # characters of a client's text in a message
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One complete response."""
+
+    status: int
+    body: bytes
+    reason: str  # label of metrics: one of a fixed set
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def listing(models: Iterable[Mapping[str, Any]]) -> Answer:
+    """Return the answer of `GET /v1/models`."""
+    return Answer(200, json.dumps({"object": "list", "data": list(models)}).encode(), "models")
+
+
+def invalid_request(message: str, *, param: str | None = None, status: int = 400) -> Answer:
+    """Return that the request itself is at fault."""
+    return _error(status, message, "invalid_request_error", "invalid_request", param)
+
+
+def unknown_path(path: str) -> Answer:
+    """Return that this path is none of the API's."""
+    return _error(404, f"there is no {_shown(path)} here", "invalid_request_error", "unknown_path")
+
+
+def unknown_model(model: str) -> Answer:
+    """Return that no LLMDeployment serves this name."""
+    message = f"the model {_shown(model)} does not exist; GET /v1/models lists those that do"
+    return _error(404, message, "invalid_request_error", "model_not_found", "model")
+
+
+def ambiguous_model(model: str, qualified: Iterable[str]) -> Answer:
+    """Return that LLMDeployments of several namespaces serve this name."""
+    names = sorted(qualified)
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    message = f"several models are called {_shown(model)}: name {' or '.join(names[:MAX_NAMED])}{more}"
+    return _error(409, message, "invalid_request_error", "model_ambiguous", "model")
+
+
+def no_replica(model: str) -> Answer:
+    """Return that no replica of the model is ready."""
+    return _busy(503, f"no replica of the model {_shown(model)} is ready", "no_replica")
+
+
+def overloaded(model: str, retry_after_s: int) -> Answer:
+    """Return that every replica of the model has as many requests as it may."""
+    return _busy(429, f"every replica of the model {_shown(model)} is full", "overloaded", retry_after_s)
+
+
+def not_ready() -> Answer:
+    """Return that the models of the cluster are not known yet."""
+    return _busy(503, "the gateway does not know the models of the cluster yet", "not_synced")
+
+
+def too_many_body_bytes() -> Answer:
+    """Return that the bodies of other requests fill the memory."""
+    return _busy(503, "the gateway holds as many request bodies as it may", "body_bytes")
+
+
+def _busy(status: int, message: str, reason: str, retry_after_s: int = RETRY_AFTER_S) -> Answer:
+    kind = "rate_limit_error" if status == 429 else "service_unavailable"
+    return _error(status, message, kind, reason, retry_after_s=retry_after_s)
+
+
+def _error(
+    status: int,
+    message: str,
+    kind: str,
+    reason: str,
+    param: str | None = None,
+    retry_after_s: int | None = None,
+) -> Answer:
+    error = {"message": message, "type": kind, "param": param, "code": reason}
+    headers = {} if retry_after_s is None else {"retry-after": str(retry_after_s)}
+    return Answer(status, json.dumps({"error": error}).encode(), reason, headers)
+
+
+def _shown(text: str) -> str:
+    """Quote a text of the client, shortened."""
+    return repr(text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…")

@@ -1,0 +1,66 @@
+"""Lets the Envoy of this pod finish its requests before the pod ends.
+
+Envoy ends at once with its process. It is a sidecar that the kubelet stops after the picker: so the picker, once
+told to stop, has Envoy fail its readiness, close its listeners and answer what runs, and ends after that.
+"""
+
+import asyncio
+import logging
+import re
+from dataclasses import dataclass
+
+import aiohttp
+
+log = logging.getLogger(__name__)
+
+ENDPOINTS_LAG_S = 5.0  # in which new connections still come: kube-proxies and load balancers follow late
+POLL_S = 0.5
+CALL_S = 2.0
+MAX_PAGE_BYTES = 1 << 16
+_ACTIVE = re.compile(r"^http\.gateway\.downstream_rq_active: (\d+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class EnvoyAdmin:
+    """The administration interface of Envoy, on a socket of the pod."""
+
+    socket: str
+
+    async def post(self, path: str) -> None:
+        """Have Envoy do something."""
+        await self._call("POST", path)
+
+    async def active_requests(self) -> int:
+        """Return the number of requests that run."""
+        page = await self._call("GET", "/stats?filter=^http.gateway.downstream_rq_active$")
+        found = _ACTIVE.search(page)
+        return int(found[1]) if found else 0
+
+    async def _call(self, method: str, path: str) -> str:
+        timeout = aiohttp.ClientTimeout(total=CALL_S)
+        connector = aiohttp.UnixConnector(self.socket)
+        async with (
+            aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
+            session.request(method, f"http://envoy{path}") as response,
+        ):
+            response.raise_for_status()
+            return (await response.content.read(MAX_PAGE_BYTES)).decode()
+
+
+async def drain(admin: EnvoyAdmin, deadline_s: float, lag_s: float = ENDPOINTS_LAG_S) -> bool:
+    """Return once Envoy has answered every request; False where some still run after `deadline_s`."""
+    try:
+        async with asyncio.timeout(deadline_s):
+            await admin.post("/healthcheck/fail")
+            await asyncio.sleep(lag_s)
+            await admin.post("/drain_listeners?graceful&skip_exit")
+            while running := await admin.active_requests():
+                log.info("draining: %d requests run", running)
+                await asyncio.sleep(POLL_S)
+    except TimeoutError:
+        log.warning("requests still run after %.0f s", deadline_s)
+        return False
+    except (aiohttp.ClientError, OSError) as error:
+        log.warning("Envoy does not answer, so nothing is drained: %s", error)
+        return False
+    return True

@@ -1,0 +1,128 @@
+"""Which replica a request is sent to, and what runs where. No I/O: the clock is passed in."""
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from tangram.gateway import answers
+from tangram.gateway.answers import Answer
+from tangram.gateway.least_load import pick
+from tangram.gateway.request_head import RequestHead, read_head, with_model
+from tangram.gateway.served_models import ServedModel, ServedModels
+from tangram.kube.kinds import Key
+from tangram.routing.pick import Refusal, RefusalCause
+from tangram.routing.replica import ReplicaLoads, ReplicaRates, StartedRequest
+from tangram.routing.request import RoutedRequest, prefix_blocks
+
+# Of every replica, until the capacity model tells their rates.
+EQUAL_RATES = ReplicaRates(prefill_tokens_per_s=8000.0, step_base_s=0.02)
+MAX_PREFIX_ENTRIES = 1 << 18  # over all models
+BEYOND_MAX_REQUEST_S = 30.0  # in which the end of a request that the engine cut is reported
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where a request goes: the replica, then those that Envoy tries where it cannot connect."""
+
+    addresses: tuple[str, ...]
+    body: bytes
+    request_number: int  # by which Envoy reports its end
+    model: ServedModel
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    loads: ReplicaLoads
+    sent: StartedRequest
+    overdue_at: float
+
+
+@dataclass(slots=True, eq=False)
+class Router:
+    """The models, their replicas and the running requests of one picker.
+
+    A cache: a picker that starts anew knows no running request, and is right again when those have ended.
+    """
+
+    clock: Callable[[], float]
+    models: ServedModels = field(default_factory=ServedModels)
+    is_synced: bool = False
+    _loads: dict[Key, ReplicaLoads] = field(default_factory=dict)
+    _running: dict[int, _Running] = field(default_factory=dict)
+    _last_number: int = 0
+
+    def update(self, models: ServedModels, replicas: Mapping[Key, Collection[str]]) -> None:
+        """Replace the models and their ready replicas. Replicas that stay keep their loads."""
+        keys = {model.key for model in models.by_qualified_name.values()}
+        for key in self._loads.keys() - keys:
+            del self._loads[key]
+        entries = MAX_PREFIX_ENTRIES // max(1, len(keys))
+        for key in keys:
+            loads = self._loads.setdefault(key, ReplicaLoads(entries, sees_first_tokens=False))
+            loads.set_replicas(dict.fromkeys(sorted(replicas.get(key, ())), EQUAL_RATES))
+        self.models, self.is_synced = models, True
+
+    def route(self, body: bytes, subset: Collection[str] | None = None) -> Route | Answer:
+        """Return the route of a request, which is running from now on, or the answer to it."""
+        if not self.is_synced:
+            return answers.not_ready()
+        if isinstance(head := read_head(body), Answer):
+            return head
+        if isinstance(model := self.models.find(head.model), Answer):
+            return model
+        if head.model != model.served_name:
+            rewritten = with_model(body, head.model, model.served_name)
+            if isinstance(rewritten, Answer):
+                return rewritten
+            body = rewritten
+        request = _routed(head, model)
+        loads, now = self._loads[model.key], self.clock()
+        choice = pick(request, loads, now, subset)
+        if isinstance(choice, Refusal):
+            return _refused(head.model, choice)
+        sent = loads.started(choice.address, request, now, choice.cached_tokens)
+        number = self._note(_Running(loads, sent, now + model.max_request_s + BEYOND_MAX_REQUEST_S))
+        others = (score.address for score in choice.runners_up)
+        return Route((choice.address, *others), body, number, model)
+
+    def end(self, number: int) -> None:
+        """Note that a request has ended. Unknown numbers are those of a picker before this one."""
+        if (running := self._running.pop(number, None)) is not None:
+            running.loads.ended(running.sent, self.clock())
+
+    def end_overdue(self) -> None:
+        """End the requests that can no longer run: the report of their end was lost."""
+        now = self.clock()
+        for number in [number for number, each in self._running.items() if each.overdue_at <= now]:
+            self.end(number)
+
+    @property
+    def running(self) -> int:
+        """Number of requests that run, as far as this picker knows."""
+        return len(self._running)
+
+    @property
+    def replicas(self) -> int:
+        """Number of ready replicas of all models."""
+        return sum(len(loads.replicas) for loads in self._loads.values())
+
+    def _note(self, running: _Running) -> int:
+        self._last_number += 1
+        self._running[self._last_number] = running
+        return self._last_number
+
+
+def _routed(head: RequestHead, model: ServedModel) -> RoutedRequest:
+    blocks = prefix_blocks(bytes(head.prompt_json), model.qualified)
+    return RoutedRequest(model.qualified, head.prompt_tokens, head.most_tokens, blocks)
+
+
+def _refused(model: str, refusal: Refusal) -> Answer:
+    retry_after_s = math.ceil(refusal.retry_after_s or answers.RETRY_AFTER_S)
+    match refusal.cause:
+        case RefusalCause.NO_REPLICA | RefusalCause.SUBSET_IS_EMPTY:
+            return answers.no_replica(model)
+        case RefusalCause.TOO_LONG:
+            return answers.invalid_request("the prompt is longer than any replica may hold")
+        case _:
+            return answers.overloaded(model, retry_after_s)

@@ -1,0 +1,113 @@
+"""The models that the cluster serves, by the names that clients write. Pure."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tangram.fleet import DEFAULT_REQUEST_S
+from tangram.gateway.answers import Answer, ambiguous_model, unknown_model
+from tangram.kube.kinds import Key, Object, key_of
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """An LLMDeployment as clients see it."""
+
+    namespace: str
+    name: str
+    served_name: str
+    max_request_s: int = DEFAULT_REQUEST_S
+    created: str = ""
+
+    @property
+    def key(self) -> Key:
+        """(namespace, name) of the LLMDeployment, and of its Service."""
+        return self.namespace, self.name
+
+    @property
+    def qualified(self) -> str:
+        """The name that no other namespace can take."""
+        return f"{self.namespace}/{self.served_name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModels:
+    """All models, by both of their names."""
+
+    by_name: Mapping[str, tuple[ServedModel, ...]] = field(default_factory=dict)
+    by_qualified_name: Mapping[str, ServedModel] = field(default_factory=dict)
+
+    def find(self, model: str) -> ServedModel | Answer:
+        """Return the model of this name. A qualified name comes first: a served name may look like one."""
+        if (qualified := self.by_qualified_name.get(model)) is not None:
+            return qualified
+        match self.by_name.get(model, ()):
+            case []:
+                return unknown_model(model)
+            case [one]:
+                return one
+            case several:
+                return ambiguous_model(model, (each.qualified for each in several))
+
+    def listing(self) -> list[dict[str, Any]]:
+        """Return the entries of `GET /v1/models`: the short name where it is unique."""
+        models = self.by_qualified_name.values()
+        return [
+            {
+                "id": each.served_name if self.find(each.served_name) == each else each.qualified,
+                "object": "model",
+                "owned_by": each.namespace,
+            }
+            for each in sorted(models, key=lambda each: each.qualified)
+        ]
+
+
+def served_models(llm_deployments: Iterable[Object]) -> ServedModels:
+    """Return the models of these LLMDeployments. Of two of one namespace with the same name, which the
+    operator does not accept both, the older one counts.
+    """
+    by_name: dict[str, list[ServedModel]] = {}
+    by_qualified_name: dict[str, ServedModel] = {}
+    parsed = [each for obj in llm_deployments if (each := _served_model(obj)) is not None]
+    for model in sorted(parsed, key=lambda each: (each.created, each.key)):
+        if by_qualified_name.setdefault(model.qualified, model) is model:
+            by_name.setdefault(model.served_name, []).append(model)
+    return ServedModels({name: tuple(models) for name, models in by_name.items()}, by_qualified_name)
+
+
+def kept_fields(obj: Object) -> Object | None:
+    """Keep the fields of an LLMDeployment that the gateway reads, of the spec that is in force."""
+    meta, spec = obj["metadata"], _spec_in_force(obj)
+    names = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    kept = {name: meta[name] for name in names if name in meta}
+    if spec is None or meta.get("deletionTimestamp"):
+        return None
+    served_name = (spec.get("model") or {}).get("servedName") or meta["name"]
+    max_request_s = (spec.get("engine") or {}).get("maxRequestSeconds", DEFAULT_REQUEST_S)
+    return {"metadata": kept, "servedName": served_name, "maxRequestSeconds": max_request_s}
+
+
+def _served_model(kept: Object) -> ServedModel | None:
+    name, seconds = kept["servedName"], kept["maxRequestSeconds"]
+    if not isinstance(name, str) or not isinstance(seconds, int):
+        return None
+    return ServedModel(*key_of(kept), name, seconds, str(kept["metadata"].get("creationTimestamp", "")))
+
+
+def _spec_in_force(obj: Object) -> Object | None:
+    """Return the last accepted spec, which stays in force while the present one is not accepted; without one,
+    the present spec unless it is refused.
+    """
+    status = obj.get("status") or {}
+    recorded = (status.get("acceptedSpec") or {}).get("spec")
+    if recorded is None:
+        verdicts = [
+            each.get("status") for each in status.get("conditions") or () if each["type"] == "Accepted"
+        ]
+        return None if "False" in verdicts else obj.get("spec") or {}
+    try:
+        spec = json.loads(recorded)
+    except (ValueError, RecursionError, TypeError):
+        return None
+    return spec if isinstance(spec, dict) else None
