@@ -3,6 +3,7 @@ chosen pace, watches that say nothing, and one Lease.
 """
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -10,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
+
+from tangram.kube.kinds import key_of
 
 
 @dataclass
@@ -23,6 +26,8 @@ class StandInApi:
     requests: Counter[str] = field(default_factory=Counter)  # by method and plural
     lease: dict[str, Any] | None = None
     version: int = 1
+    events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)  # of watches, by plural
+    _told: asyncio.Condition = field(default_factory=asyncio.Condition)
     url: str = ""
 
     @asynccontextmanager
@@ -60,11 +65,28 @@ class StandInApi:
         meta = {"resourceVersion": str(self.version)} | ({"continue": str(last)} if last < len(items) else {})
         return web.json_response({"metadata": meta, "items": items[first:last]})
 
+    async def change(self, plural: str, obj: dict[str, Any], event: str = "MODIFIED") -> None:
+        """Put an object in the place of the one of its name, or remove it, and tell the watches."""
+        self.version += 1
+        obj["metadata"]["resourceVersion"] = str(self.version)
+        others = [each for each in self.objects.get(plural, []) if key_of(each) != key_of(obj)]
+        self.objects[plural] = others if event == "DELETED" else [*others, obj]
+        self.events.append((plural, {"type": event, "object": obj}))
+        async with self._told:
+            self._told.notify_all()
+
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
-        await asyncio.sleep(3600)
-        return response
+        begin, sent = int(request.query.get("resourceVersion") or 0), 0
+        while True:
+            for plural, event in self.events[sent:]:
+                version = int(event["object"]["metadata"]["resourceVersion"])
+                if plural in request.path and version > begin:
+                    await response.write(json.dumps(event).encode() + b"\n")
+            sent = len(self.events)
+            async with self._told:
+                await self._told.wait_for(lambda: len(self.events) > sent)
 
     async def _leases(self, request: web.Request) -> web.Response:
         if request.method == "GET":

@@ -20,9 +20,9 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def listing(models: Iterable[Mapping[str, Any]]) -> Answer:
-    """Return the answer of `GET /v1/models`."""
-    return Answer(200, json.dumps({"object": "list", "data": list(models)}).encode(), "models")
+def found(entries: Mapping[str, Any]) -> Answer:
+    """Return the answer to a question about models."""
+    return Answer(200, json.dumps(entries).encode(), "models")
 
 
 def invalid_request(message: str, *, param: str | None = None, status: int = 400) -> Answer:

@@ -7,6 +7,7 @@ picker: Envoy cuts a response whose processing fails. The end of a request comes
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from urllib.parse import unquote
 
 import grpc
 from envoy.service.accesslog.v3.als_pb2 import StreamAccessLogsMessage, StreamAccessLogsResponse
@@ -86,9 +87,11 @@ class Picker(ExternalProcessorServicer):  # type: ignore[misc]
         """Return the answer to a request without a body, or for a path that no engine has."""
         headers = message.request_headers
         method, path = messages.header(headers, ":method"), messages.header(headers, ":path").split("?")[0]
-        if method == "GET" and path == MODELS_PATH:
-            models = self._router.models
-            return answers.listing(models.listing()) if self._router.is_synced else answers.not_ready()
+        if method == "GET" and (path == MODELS_PATH or path.startswith(f"{MODELS_PATH}/")):
+            if not self._router.is_synced:
+                return answers.not_ready()
+            name = unquote(path.removeprefix(MODELS_PATH).removeprefix("/"))
+            return self._router.models.described(name) if name else self._router.models.listing()
         if method != "POST" or path not in PATHS:
             return answers.unknown_path(path)
         return answers.invalid_request("the request has no body") if headers.end_of_stream else None

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tangram.fleet import DEFAULT_REQUEST_S
-from tangram.gateway.answers import Answer, ambiguous_model, unknown_model
+from tangram.gateway.answers import Answer, ambiguous_model, found, unknown_model
 from tangram.kube.kinds import Key, Object, key_of
 
 
@@ -50,17 +50,20 @@ class ServedModels:
             case several:
                 return ambiguous_model(model, (each.qualified for each in several))
 
-    def listing(self) -> list[dict[str, Any]]:
-        """Return the entries of `GET /v1/models`: the short name where it is unique."""
-        models = self.by_qualified_name.values()
-        return [
-            {
-                "id": each.served_name if self.find(each.served_name) == each else each.qualified,
-                "object": "model",
-                "owned_by": each.namespace,
-            }
-            for each in sorted(models, key=lambda each: each.qualified)
-        ]
+    def listing(self) -> Answer:
+        """Return the answer of `GET /v1/models`: short names where they are unique."""
+        models = sorted(self.by_qualified_name.values(), key=lambda each: each.qualified)
+        return found({"object": "list", "data": [self._entry(each) for each in models]})
+
+    def described(self, model: str) -> Answer:
+        """Return the answer of `GET /v1/models/MODEL`."""
+        one = self.find(model)
+        return one if isinstance(one, Answer) else found(self._entry(one))
+
+    def _entry(self, model: ServedModel) -> dict[str, Any]:
+        is_unique = self.find(model.served_name) is model
+        name = model.served_name if is_unique else model.qualified
+        return {"id": name, "object": "model", "created": 0, "owned_by": model.namespace}
 
 
 def served_models(llm_deployments: Iterable[Object]) -> ServedModels:
