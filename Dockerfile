@@ -1,8 +1,9 @@
-# The images of Tangram. Targets: operator, agent, fetch, engine.
+# The images of Tangram. Targets: operator, agent, fetch, gateway, engine.
 #
 #   docker build --target operator -t tangram-operator:dev .
 #   docker build --target agent    -t tangram-agent:dev .
 #   docker build --target fetch    -t tangram-fetch:dev .
+#   docker build --target gateway  -t tangram-gateway:dev .
 #   docker build --target engine   -t tangram-engine:dev .
 #
 # Any builder will do: Docker with or without BuildKit, buildah, podman. Hence no `RUN --mount` and no here-documents.
@@ -154,6 +155,45 @@ USER 65532:65532
 ENTRYPOINT ["/opt/venv/bin/python", "-P", "-m", "tangram.sources"]
 LABEL org.opencontainers.image.title="tangram-fetch" \
       org.opencontainers.image.description="Reads and fetches checkpoints of hubs for Tangram" \
+      org.opencontainers.image.licenses="Apache-2.0"
+
+
+FROM base AS gateway-dependencies
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
+ARG PIP_TRUSTED_HOST
+ARG UV_DEFAULT_INDEX
+ARG UV_INDEX
+ARG UV_INSECURE_HOST
+COPY requirements/gateway.lock /opt/build/requirements/
+RUN sh /opt/build/requirements/install.sh /opt/build/requirements/gateway.lock \
+ && echo /opt/tangram > "$(/opt/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tangram.pth" \
+ && printf '#!/opt/venv/bin/python -P\nimport runpy\nrunpy.run_module("tangram.gateway", run_name="__main__", alter_sys=True)\n' \
+      > /opt/venv/bin/tangram-gateway \
+ && chmod 0755 /opt/venv/bin/tangram-gateway \
+ && rm -f /opt/venv/.lock /opt/venv/bin/activate* /opt/venv/bin/Activate.ps1
+
+
+FROM runtime AS gateway
+COPY --from=gateway-dependencies /opt/venv /opt/venv
+RUN ["/opt/venv/bin/python", "-c", "import ctypes, ssl; import grpc, msgspec; import envoy.service.ext_proc.v3.external_processor_pb2"]
+# What the picker imports, and no more: requests of clients pass through it.
+COPY operator/tangram/__init__.py /opt/tangram/tangram/
+COPY operator/tangram/api /opt/tangram/tangram/api
+COPY operator/tangram/catalog /opt/tangram/tangram/catalog
+COPY operator/tangram/fleet /opt/tangram/tangram/fleet
+COPY operator/tangram/gateway /opt/tangram/tangram/gateway
+COPY operator/tangram/kube /opt/tangram/tangram/kube
+COPY operator/tangram/routing /opt/tangram/tangram/routing
+COPY operator/tangram/runtimes /opt/tangram/tangram/runtimes
+COPY engine/tangram_http /opt/tangram/tangram_http
+RUN ["/opt/venv/bin/python", "-c", "import compileall as c, pathlib, py_compile; [p.chmod(p.stat().st_mode & 0o755 | (0o555 if p.is_dir() else 0o444)) for p in pathlib.Path('/opt/tangram').rglob('*')]; assert c.compile_dir('/opt/tangram', quiet=1, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)"]
+WORKDIR /opt/empty
+USER 65532:65532
+EXPOSE 9003
+ENTRYPOINT ["/opt/venv/bin/python", "-P", "-m", "tangram.gateway"]
+LABEL org.opencontainers.image.title="tangram-gateway" \
+      org.opencontainers.image.description="Chooses the replica of each request for Tangram's front door" \
       org.opencontainers.image.licenses="Apache-2.0"
 
 

@@ -15,10 +15,11 @@ compile() { # compile OUTPUT SOURCE... [OPTIONS]
     echo "requirements/$output: $(grep -c '==' "requirements/$output") packages"
 }
 
-compile dev.lock pyproject.toml requirements/silicon.in --extra operator --extra agent --extra cli --extra fetch --extra engine --extra dev
+compile dev.lock pyproject.toml requirements/silicon.in --extra operator --extra agent --extra cli --extra fetch --extra gateway --extra engine --extra dev
 compile operator.lock pyproject.toml --extra operator -c requirements/dev.lock
 compile agent.lock pyproject.toml --extra agent -c requirements/dev.lock
 compile fetch.lock pyproject.toml --extra fetch -c requirements/dev.lock
+compile gateway.lock pyproject.toml --extra gateway -c requirements/dev.lock
 compile engine.lock pyproject.toml --extra engine -c requirements/dev.lock
 compile e2e.lock requirements/e2e.in -c requirements/dev.lock
 compile silicon.lock requirements/silicon.in -c requirements/dev.lock

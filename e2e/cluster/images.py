@@ -56,6 +56,7 @@ RECIPES = {
         Recipe("operator", "tangram-operator", "Dockerfile"),
         Recipe("agent", "tangram-agent", "Dockerfile"),
         Recipe("fetch", "tangram-fetch", "Dockerfile"),
+        Recipe("gateway", "tangram-gateway", "Dockerfile"),
         Recipe("engine", "tangram-engine", "Dockerfile"),
         Recipe("silicon", "tangram-silicon", "e2e/images/Dockerfile"),
         Recipe("agent-of-simulated-driver", "tangram-agent-simulated", "e2e/images/Dockerfile"),
@@ -66,7 +67,7 @@ RECIPES = {
 }
 
 
-PRODUCT = ("operator", "agent", "fetch", "engine")  # what an installation runs
+PRODUCT = ("operator", "agent", "fetch", "gateway", "engine")  # what an installation runs
 
 
 def oci_layout() -> Path:

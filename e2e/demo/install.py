@@ -60,7 +60,9 @@ def script(kube: Kube, name: str, source: Path, namespace: str) -> str:
 
 def tangram(kube: Kube, images: Mapping[str, str], *, values: Sequence[Path] = (VALUES,)) -> str:
     """`helm install`, or upgrade when it is there; waits until the operator is available."""
-    named = [component for component in ("operator", "engine", "fetch", "agent") if component in images]
+    named = [
+        component for component in ("operator", "engine", "fetch", "gateway", "agent") if component in images
+    ]
     settings = [pair for one in named for pair in image_values(one, images[one]).items()]
     sets = [f"--set-string={key}={value}" for key, value in settings]
     files = [f"--values={file}" for file in values]

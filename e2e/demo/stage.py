@@ -36,6 +36,7 @@ SOURCES = {
     "prometheus": ("e2e/images",),
     "agent": _AGENT,
     "fetch": ("Dockerfile", "requirements", "operator/tangram"),
+    "gateway": ("Dockerfile", "requirements", "operator/tangram", "engine/tangram_http"),
     "agent-of-simulated-driver": (*_AGENT, "e2e/images", "e2e/silicon"),
 }
 

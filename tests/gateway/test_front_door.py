@@ -64,7 +64,14 @@ def test_a_request_id_goes_through(door, chat):
 
 def test_headers_of_clients_choose_neither_replica_nor_priority(door, chat):
     (stranger,) = door.serve("other", "stranger", "stranger")
-    forged = dict.fromkeys((*("x-gateway-destination-endpoint", "X-Tangram-Destination-2", "x-tangram-destination-3"), *("x-gateway-destination-endpoint-subset", "x-envoy-original-dst-host"), *("x-llm-d-inference-objective", "x-envoy-retry-on")), stranger.address)
+    forged = dict.fromkeys(
+        (
+            *("x-gateway-destination-endpoint", "X-Tangram-Destination-2", "x-tangram-destination-3"),
+            *("x-gateway-destination-endpoint-subset", "x-envoy-original-dst-host"),
+            *("x-llm-d-inference-objective", "x-envoy-retry-on"),
+        ),
+        stranger.address,
+    )
     assert door.ask("org/chat", headers=forged).status_code == 200
     for path in ("/v1/chat/completions", "/metrics", "/v1/models/x", "/"):
         assert door.http.get(path, headers=forged).status_code == 404

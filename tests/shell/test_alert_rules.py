@@ -9,13 +9,13 @@ import pytest
 from tangram.fleet import Intent, Objective
 from tangram.kube.client import ApiError, Listing
 from tangram.kube.kinds import PROMETHEUS_RULES, Kind, key_of
+from tangram.kube.mirror import Mirror
 from tangram.shell.lead.lease import NotLeader
 from tangram.shell.measure.fault_log import FaultLog
 from tangram.shell.measure.metrics import OperatorMetrics
 from tangram.shell.measure.scaler import Scaler
 from tangram.shell.process.observation import Observer
 from tangram.shell.settings import PrometheusRuleSettings
-from tangram.shell.watch.mirror import Mirror
 from tangram.shell.write.alert_rules import AlertRules, rule_sources
 from tests.support import views
 from tests.support.fleet import intent as llm

@@ -6,9 +6,9 @@ from tangram.fleet import EventNote
 from tangram.kube.client import ApiError
 from tangram.kube.kinds import DEPLOYMENTS
 from tangram.kube.retry_delays import RetryDelays, RetrySchedule
+from tangram.kube.store import Store
 from tangram.shell.report.events import SERIES_WINDOW_S, EventRecorder
 from tangram.shell.watch.expectations import OWN_WRITE_TIMEOUT_S, Expectations
-from tangram.shell.watch.store import Store
 
 OBJECT = {"metadata": {"name": "chat", "namespace": "ns", "uid": "u"}}
 NOTE = EventNote("Warning", "NotFound", "no such directory")

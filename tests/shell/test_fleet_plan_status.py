@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tangram.kube.kinds import uid_of
+from tangram.kube.store import Store
 from tangram.shell.decide.recommendation_worker import RecommendationResult
 from tangram.shell.report.fleet_plans import FleetPlans
 from tangram.shell.watch.kept_fields import fleet_plan
-from tangram.shell.watch.store import Store
 from tests.support.recommenders import FIGURES, SPEC
 
 SINCE = "1970-01-01T00:16:40Z"

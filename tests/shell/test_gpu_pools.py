@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from tangram.fleet import FleetSnapshot, InvalidPool, LeftOut, Node, Pool, PoolUse
+from tangram.kube import mirror as module
 from tangram.kube.client import WATCH_INACTIVITY_S, ApiError, Listing
 from tangram.kube.kinds import GPU_POOLS, LLM_DEPLOYMENTS
+from tangram.kube.mirror import UNAVAILABLE_RETRY_S, Mirror, MirrorSource
 from tangram.plan.fleet_input.observed.pool_use import pool_use
 from tangram.plan.fleet_input.observed.snapshot_input import snapshot_input
 from tangram.shell.measure.metrics import OperatorMetrics
@@ -17,8 +19,6 @@ from tangram.shell.report.pool_status import pool_statuses
 from tangram.shell.settings import Settings
 from tangram.shell.snapshot.fleet_snapshot import fleet_snapshot
 from tangram.shell.watch import kept_fields
-from tangram.shell.watch import mirror as module
-from tangram.shell.watch.mirror import UNAVAILABLE_RETRY_S, Mirror, MirrorSource
 from tangram.shell.watch.mirror_view import MirrorView
 from tests.support.fleet import claims, intent, node, shape
 from tests.support.fleet import snapshot as fleet

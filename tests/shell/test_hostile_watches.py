@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from tangram.kube import mirror as module
 from tangram.kube.client import ApiError, Listing, WatchEvent, _event
 from tangram.kube.kinds import PODS
-from tangram.shell.watch import mirror as module
-from tangram.shell.watch.mirror import Mirror, MirrorSource
+from tangram.kube.mirror import Mirror, MirrorSource
 
 GARBAGE = [
     "",

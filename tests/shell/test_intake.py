@@ -12,13 +12,13 @@ from aiohttp import web
 
 from tangram.kube.client import ApiClient
 from tangram.kube.kinds import GPU_POOLS, LLM_DEPLOYMENTS
+from tangram.kube.mirror import MirrorSource
 from tangram.kube.response_body import MAX_BODY_BYTES
 from tangram.shell.intake import handlers, mirror, session, supervision
 from tangram.shell.intake.mirror import IntakeMirror
 from tangram.shell.intake.session import MOST_UNHANDLED, BoundedContent, WatchBacklog, kopf_session
 from tangram.shell.intake.supervision import KopfSupervisor, intake_of
 from tangram.shell.watch import kept_fields
-from tangram.shell.watch.mirror import MirrorSource
 from tests.kube.test_client_calls import served
 from tests.support.kopf_api import DEEP, KopfApi, event, supervised
 from tests.support.plain_credentials import PlainCredentials

@@ -6,10 +6,10 @@ import pytest
 
 from tangram.kube.kinds import LLM_DEPLOYMENTS
 from tangram.kube.kubeconfig import load_kubeconfig
+from tangram.kube.mirror import MirrorSource
 from tangram.shell.intake.mirror import IntakeMirror
 from tangram.shell.intake.supervision import KopfSupervisor, intake_of
 from tangram.shell.watch import kept_fields
-from tangram.shell.watch.mirror import MirrorSource
 from tests.support.apiserver import LiveCluster, llm
 
 pytestmark = pytest.mark.apiserver

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tangram.shell.watch.store import Store
+from tangram.kube.store import Store
 
 NAMES = st.sampled_from(["a", "b", "c"])
 

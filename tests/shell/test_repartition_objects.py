@@ -20,6 +20,7 @@ from tangram.fleet import (
 from tangram.fleet.labels import OWNER_LABEL
 from tangram.kube.client import ApiError
 from tangram.kube.kinds import DELETION_COST, GPU_NODES, NODES, TEMPLATE_LABEL, VARIANT_LABEL
+from tangram.kube.store import Store
 from tangram.plan.repartition import (
     DevicePod,
     FleetState,
@@ -57,7 +58,6 @@ from tangram.shell.repartition.plan_objects import (
     plan_status,
 )
 from tangram.shell.watch.kept_fields import fleet_plan
-from tangram.shell.watch.store import Store
 from tests.support.fleet import intent, workload
 from tests.support.repartition_worlds import layout
 

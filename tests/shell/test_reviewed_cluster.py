@@ -6,10 +6,10 @@ from aiohttp import web
 
 from tangram.admission import ObjectKey, ReviewedObjects
 from tangram.kube.client import ApiClient
+from tangram.kube.mirror import Mirror, MirrorSource
 from tangram.shell.admission.placements import WARM_UP
 from tangram.shell.admission.reviewed_cluster import ReviewedCluster
 from tangram.shell.settings import Settings
-from tangram.shell.watch.mirror import Mirror, MirrorSource
 from tangram.shell.watch.mirrors import Mirrors
 from tests.kube.test_client_calls import served
 from tests.support.apiserver import llm, priority_class

@@ -8,12 +8,12 @@ import pytest
 
 from tangram.kube.client import ApiError, Listing
 from tangram.kube.kinds import PODS
+from tangram.kube.mirror import Mirror, MirrorSource
 from tangram.kube.retry_delays import RetryDelays, RetrySchedule
 from tangram.shell.decide.worker import WorkerFailed
 from tangram.shell.lead.lease import NotLeader
 from tangram.shell.measure.metrics import OperatorMetrics
 from tangram.shell.process.reconcile_loop import LoopHeartbeat, Reconciler
-from tangram.shell.watch.mirror import Mirror, MirrorSource
 
 
 def reconciler(loop: type[Reconciler] = Reconciler, **parts: Any) -> Any:
@@ -161,7 +161,7 @@ async def test_a_forbidden_watch_lists_at_growing_intervals(monkeypatch: pytest.
         await asyncio.Event().wait()
 
     mirror._check_drift = no_checks  # type: ignore[method-assign]
-    monkeypatch.setattr("tangram.shell.watch.mirror.asyncio.sleep", sleep)
+    monkeypatch.setattr("tangram.kube.mirror.asyncio.sleep", sleep)
     with pytest.raises(asyncio.CancelledError):
         await mirror.run()
 

@@ -11,12 +11,12 @@ from aiohttp import web
 
 from tangram.kube.client import AT_ONCE, LIST_CHUNK, PAGE_ATTEMPTS, PAGE_BYTES, RESTARTS, ApiError
 from tangram.kube.kinds import DEPLOYMENTS, PODS, Identity
+from tangram.kube.mirror import Mirror, MirrorSource
 from tangram.kube.response_body import MAX_BODY_BYTES
 from tangram.kube.retry_delays import RetryDelays
 from tangram.shell.objects import manifests
 from tangram.shell.objects.manifest_match import up_to_date
 from tangram.shell.watch import kept_fields
-from tangram.shell.watch.mirror import Mirror, MirrorSource
 from tests.kube.test_client_calls import served
 
 

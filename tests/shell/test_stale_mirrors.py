@@ -7,13 +7,13 @@ import pytest
 
 from tangram.fleet import ApplyDeployment, Intent, RemoveDeployment, ScaleDeployment, Shape, Workload
 from tangram.kube.kinds import DEPLOYMENTS, LLM_DEPLOYMENTS, PODS, Object, uid_of
+from tangram.kube.mirror import Mirror
 from tangram.kube.retry_delays import RetrySchedule
 from tangram.shell.objects import manifests
 from tangram.shell.settings import Settings
 from tangram.shell.snapshot.fleet_snapshot import fleet_snapshot
 from tangram.shell.snapshot.intents import parsed_intents
 from tangram.shell.watch.expectations import Expectations
-from tangram.shell.watch.mirror import Mirror
 from tangram.shell.watch.mirrors import Mirrors
 from tangram.shell.write.action_writer import ActionWriter
 from tests.support.apiserver import LiveCluster, eventually, llm

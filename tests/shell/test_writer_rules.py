@@ -31,11 +31,11 @@ from tangram.kube.kinds import (
     key_of,
 )
 from tangram.kube.retry_delays import RetrySchedule
+from tangram.kube.store import Store
 from tangram.shell.objects import manifests
 from tangram.shell.settings import Settings
 from tangram.shell.snapshot.workloads import workload
 from tangram.shell.watch.expectations import Expectations
-from tangram.shell.watch.store import Store
 from tangram.shell.write.action_writer import ActionWriter
 
 INTENT = Intent(

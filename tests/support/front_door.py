@@ -45,7 +45,7 @@ def wait_until(holds, seconds: float = START_S) -> float:
 
 @dataclass
 class Replica:
-    """Answers with its name: `max_tokens` chunks, `user` (as a number) seconds apart, after `seed` seconds."""
+    """Answers with its name: `max_tokens` chunks, `user` seconds apart, after `seed` seconds."""
 
     name: str
     port: int = 0

@@ -26,7 +26,7 @@ class StandInApi:
     requests: Counter[str] = field(default_factory=Counter)  # by method and plural
     lease: dict[str, Any] | None = None
     version: int = 1
-    events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)  # of watches, by plural
+    events: list[tuple[str, int, dict[str, Any]]] = field(default_factory=list)  # plural, version, of watches
     _told: asyncio.Condition = field(default_factory=asyncio.Condition)
     url: str = ""
 
@@ -71,22 +71,21 @@ class StandInApi:
         obj["metadata"]["resourceVersion"] = str(self.version)
         others = [each for each in self.objects.get(plural, []) if key_of(each) != key_of(obj)]
         self.objects[plural] = others if event == "DELETED" else [*others, obj]
-        self.events.append((plural, {"type": event, "object": obj}))
+        self.events.append((plural, self.version, {"type": event, "object": obj}))
         async with self._told:
             self._told.notify_all()
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
-        begin, sent = int(request.query.get("resourceVersion") or 0), 0
+        version = int(request.query.get("resourceVersion") or 0)
         while True:
-            for plural, event in self.events[sent:]:
-                version = int(event["object"]["metadata"]["resourceVersion"])
-                if plural in request.path and version > begin:
-                    await response.write(json.dumps(event).encode() + b"\n")
-            sent = len(self.events)
-            async with self._told:
-                await self._told.wait_for(lambda: len(self.events) > sent)
+            news = [each for each in self.events if each[0] in request.path and each[1] > version]
+            for _, version, event in news:  # noqa: B007 - the last one counts
+                await response.write(json.dumps(event).encode() + b"\n")
+            if not news:
+                async with self._told:
+                    await self._told.wait()
 
     async def _leases(self, request: web.Request) -> web.Response:
         if request.method == "GET":

@@ -18,12 +18,12 @@ from e2e.cluster.certificates import Authority
 from tangram.admission import ObjectKey, Review, ReviewedObjects
 from tangram.kube.client import ApiClient
 from tangram.kube.kinds import GPU_POOLS, LLM_DEPLOYMENTS, Kind
+from tangram.kube.mirror import MirrorSource
 from tangram.shell.admission.certificate import WebhookCertificate
 from tangram.shell.admission.webhook import admission_of
 from tangram.shell.intake.mirror import IntakeMirror
 from tangram.shell.intake.supervision import KopfSupervisor
 from tangram.shell.watch import kept_fields
-from tangram.shell.watch.mirror import MirrorSource
 from tests.support.kopf_api import KopfApi, supervised
 from tests.support.plain_credentials import PlainCredentials
 

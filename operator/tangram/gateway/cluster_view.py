@@ -8,7 +8,7 @@ from tangram.gateway import ready_replicas, served_models
 from tangram.gateway.router import Router
 from tangram.kube.client import ApiClient
 from tangram.kube.kinds import ENDPOINT_SLICES, LLM_DEPLOYMENTS, OURS_SELECTOR, Kind, Object
-from tangram.shell.watch.mirror import Mirror, MirrorSource
+from tangram.kube.mirror import Mirror, MirrorSource
 
 SETTLE_S = 0.05  # events that come together are one update
 RELIST_S = 300.0

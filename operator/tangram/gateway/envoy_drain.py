@@ -1,7 +1,7 @@
 """Lets the Envoy of this pod finish its requests before the pod ends.
 
-Envoy ends at once with its process. It is a sidecar that the kubelet stops after the picker: so the picker, once
-told to stop, has Envoy fail its readiness, close its listeners and answer what runs, and ends after that.
+At SIGTERM, Envoy ends at once. It is a sidecar, which the kubelet stops after the picker: so the picker, once
+it is to stop, has Envoy fail its readiness, close its listeners and finish what runs, and ends after that.
 """
 
 import asyncio

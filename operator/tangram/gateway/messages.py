@@ -13,7 +13,7 @@ from tangram.gateway.answers import Answer
 from tangram.gateway.router import Route
 
 DESTINATION = "x-gateway-destination-endpoint"
-"""Header, and key of metadata, with the replica (Gateway API Inference Extension, endpoint picker protocol)."""
+"""Header, and key of metadata, with the replica, as the Gateway API Inference Extension names them."""
 NEXT_DESTINATIONS = ("x-tangram-destination-2", "x-tangram-destination-3")
 """Headers with the replicas that Envoy tries next; a replica that is absent has the header removed."""
 SUBSET_NAMESPACE, SUBSET = "envoy.lb.subset_hint", "x-gateway-destination-endpoint-subset"

@@ -31,6 +31,7 @@ from tangram.kube.kinds import (
     key_of,
 )
 from tangram.kube.kubeconfig import find_credentials, load_kubeconfig
+from tangram.kube.mirror import Mirror
 from tangram.shell.measure.scaler import Scaler, params_of, provisioned_loads
 from tangram.shell.repartition.fleet_state import waiting_for_consent
 from tangram.shell.settings import Settings
@@ -44,7 +45,6 @@ from tangram.shell.snapshot.recorded_status import (
     recorded_scaling_active,
     recorded_variants,
 )
-from tangram.shell.watch.mirror import Mirror
 from tangram.shell.watch.mirror_view import MirrorView
 from tangram.shell.watch.mirrors import Mirrors
 

@@ -17,9 +17,9 @@ from tangram.kube.kinds import (
     Kind,
     Object,
 )
+from tangram.kube.mirror import Mirror
 from tangram.shell.admission.placements import Placements
 from tangram.shell.settings import Settings
-from tangram.shell.watch.mirror import Mirror
 from tangram.shell.watch.mirrors import Mirrors
 
 KINDS = {

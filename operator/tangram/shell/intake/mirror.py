@@ -10,10 +10,10 @@ import logging
 
 from tangram.kube.client import METADATA_ONLY, ApiError
 from tangram.kube.kinds import Object, key_of
+from tangram.kube.mirror import UNAVAILABLE_RETRY_S, KindUnavailable, Mirror
 from tangram.kube.retry_delays import RetryDelays
+from tangram.kube.store import as_version, version_of
 from tangram.shell.intake.store import IntakeStore
-from tangram.shell.watch.mirror import UNAVAILABLE_RETRY_S, KindUnavailable, Mirror
-from tangram.shell.watch.store import as_version, version_of
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tangram.kube.kinds import Key, Object, key_of
-from tangram.shell.watch.store import Store, differs, version_of
+from tangram.kube.store import Store, differs, version_of
 
 MAX_DELETED = 10_000  # deleted objects that are remembered until the next LIST, by key
 

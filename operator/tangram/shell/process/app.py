@@ -16,6 +16,7 @@ from tangram.fleet import Intent
 from tangram.kube.client import ApiClient
 from tangram.kube.credentials import Credentials
 from tangram.kube.kinds import ENGINE_RUNTIMES, FLEET_PLANS, GPU_NODES, GPU_POOLS, LLM_DEPLOYMENTS
+from tangram.kube.mirror import Mirror, MirrorSource
 from tangram.kube.retry_delays import RetrySchedule
 from tangram.partition.mig_manager.decision import MIGManagerTimes
 from tangram.plan.repartition import RepartitionLimits
@@ -50,7 +51,6 @@ from tangram.shell.settings import Settings
 from tangram.shell.snapshot.workloads import dialects_of, engine_pods
 from tangram.shell.watch import kept_fields
 from tangram.shell.watch.expectations import Expectations
-from tangram.shell.watch.mirror import Mirror, MirrorSource
 from tangram.shell.watch.mirrors import Mirrors
 from tangram.shell.write.action_writer import ActionWriter
 from tangram.shell.write.alert_rules import AlertRules, rule_sources

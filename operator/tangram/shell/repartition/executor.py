@@ -25,6 +25,7 @@ from tangram.kube.kinds import (
     key_of,
     uid_of,
 )
+from tangram.kube.mirror import Mirror
 from tangram.kube.retry_delays import RetrySchedule
 from tangram.plan.repartition import (
     FleetState,
@@ -54,7 +55,6 @@ from tangram.shell.repartition.plan_objects import gpu_indices, layout_fields, p
 from tangram.shell.report.fleet_plans import is_of_changes
 from tangram.shell.report.status_writer import apply_status
 from tangram.shell.watch.expectations import Expectations
-from tangram.shell.watch.mirror import Mirror
 from tangram.shell.watch.mirror_view import MirrorView
 
 log = logging.getLogger(__name__)

@@ -16,12 +16,12 @@ from tangram.fleet.labels import MANAGED_BY, MANAGED_BY_LABEL
 from tangram.fleet.times import rfc3339
 from tangram.kube.client import ApiClient, ApiError, Guard
 from tangram.kube.kinds import FLEET_PLANS, OPERATOR_LABEL, Object, key_of, uid_of
+from tangram.kube.mirror import Mirror
 from tangram.kube.retry_delays import RetrySchedule
 from tangram.shell.decide.recommendation_worker import RecommendationResult
 from tangram.shell.report.events import EventRecorder
 from tangram.shell.report.status_writer import apply_status
 from tangram.shell.watch.expectations import Expectations
-from tangram.shell.watch.mirror import Mirror
 
 log = logging.getLogger(__name__)
 

@@ -1,5 +1,5 @@
-"""Mirrors (informer caches): local copies of Kubernetes objects, kept current by list and watch.
+"""The mirrors of the operator: which kinds, and which fields of them.
 
-In: LISTs and watch events. Out: a `MirrorView` of all kinds at one instant.
+In: mirrored objects. Out: a `MirrorView` of all kinds at one instant.
 Expectations say whether the copies already show the operator's own writes.
 """

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tangram.kube.kinds import Key, Kind, Object, key_of, uid_of
-from tangram.shell.watch.store import Store, version_of
+from tangram.kube.store import Store, version_of
 
 OWN_WRITE_TIMEOUT_S = 5.0
 """How long a mirror may lack a write. Then it lists again: the write was reverted, or the watch is stuck."""

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 
 from tangram.kube import kinds
 from tangram.kube.kinds import Kind, Object
+from tangram.kube.mirror import Mirror, MirrorSource
+from tangram.kube.store import Store
 from tangram.shell.watch import kept_fields
-from tangram.shell.watch.mirror import Mirror, MirrorSource
 from tangram.shell.watch.mirror_view import MirrorView
-from tangram.shell.watch.store import Store
 
 _OF_PARTITION = (
     MirrorSource(kinds.GPU_NODES, kept_fields.custom_resource, optional=True),

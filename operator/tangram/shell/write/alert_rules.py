@@ -16,7 +16,9 @@ from tangram.fleet import Intent
 from tangram.kube import kinds
 from tangram.kube.client import ApiClient, ApiError, Guard
 from tangram.kube.kinds import Kind, Object, owner_of
+from tangram.kube.mirror import Mirror, MirrorSource
 from tangram.kube.retry_delays import RetrySchedule
+from tangram.kube.store import Store
 from tangram.shell.lead.lease import NotLeader
 from tangram.shell.lead.round_writes import write_in_turn
 from tangram.shell.measure.fault_log import FaultHandler
@@ -24,8 +26,6 @@ from tangram.shell.objects import manifests
 from tangram.shell.settings import PrometheusRuleSettings
 from tangram.shell.watch import kept_fields
 from tangram.shell.watch.expectations import OWN_WRITE_TIMEOUT_S, Expectations
-from tangram.shell.watch.mirror import Mirror, MirrorSource
-from tangram.shell.watch.store import Store
 from tangram.shell.write.object_writer import ObjectWriter
 from tangram.shell.write.refusals import NameTaken, write_problem
 

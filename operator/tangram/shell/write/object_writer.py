@@ -24,10 +24,10 @@ from tangram.kube.kinds import (
     owner_of,
     uid_of,
 )
+from tangram.kube.store import Store
 from tangram.shell.objects.manifest_match import up_to_date
 from tangram.shell.objects.pod_priority import keep_live_class
 from tangram.shell.watch.expectations import Expectations
-from tangram.shell.watch.store import Store
 from tangram.shell.write.refusals import NameTaken
 
 log = logging.getLogger(__name__)

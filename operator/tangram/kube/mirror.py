@@ -23,7 +23,7 @@ from tangram.kube.client import (
 )
 from tangram.kube.kinds import Kind, Object, key_of
 from tangram.kube.retry_delays import RetryDelays
-from tangram.shell.watch.store import KeepFields, Store, as_version, version_of
+from tangram.kube.store import KeepFields, Store, as_version, version_of
 
 log = logging.getLogger(__name__)
 
