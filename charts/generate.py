@@ -37,7 +37,8 @@ FILLED_IN = (
 )
 # What templates read without a default. `null` for one of them takes the chart's own values away.
 REQUIRED = (
-    *("image.operator", "image.engine", "image.fetch", "image.agent", "prometheus", "engine"),
+    *("image.operator", "image.engine", "image.fetch", "image.gateway", "image.agent"),
+    *("prometheus", "engine", "gateway", "gateway.service", "gateway.tls"),
     *("priorityClasses", "operator"),
     *("admission", "admission.certManager"),
     *("partition", "partition.migManager", "agent", "agent.devicePlugin", "agent.devicePlugin.namespace"),

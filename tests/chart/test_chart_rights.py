@@ -157,6 +157,7 @@ def test_every_kind_that_the_operator_speaks_of_has_a_rule(helm):
     } | {
         ("nvidia.com", "clusterpolicies"),
         ("", "configmaps"),
+        ("discovery.k8s.io", "endpointslices"),  # of the gateway
     }
 
 

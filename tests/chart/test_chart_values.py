@@ -238,6 +238,7 @@ def test_a_section_that_is_null_is_empty_or_named_as_missing(helm):
     """helm takes the chart's own values away where a user's value is null."""
     on = {"enabled": True}
     everything = dict.fromkeys(("agent", "dashboards", "networkPolicy", "prometheusRule", "podMonitor"), on)
+    everything["gateway"] = on | {"envoyImage": f"docker.io/envoyproxy/envoy@sha256:{'a' * 64}"}
     everything |= {"partition": on | {"migManager": on}, "prometheus": {"url": "http://p:9090"}}
     sections = set(_sections(yaml.safe_load((CHART / "values.yaml").read_text())))
     assert {path for path in REQUIRED if path not in sections} == {
@@ -311,7 +312,11 @@ def test_every_value_has_a_comment_above_it():
         opens_section = not match[3].strip() and lines[number + 1].lstrip().startswith("#")
         if not opens_section and not lines[number - 1].lstrip().startswith("#"):
             bare.append(line.strip())
-    assert bare == ["requests:", "cpu: 100m", "memory: 512Mi", "limits:", "memory: 2Gi"]
+    of_a_container = ["requests:", "cpu: 100m", "memory: 128Mi", "limits:", "memory: 1Gi"]
+    assert bare == [
+        *(*of_a_container, *of_a_container),
+        *("requests:", "cpu: 100m", "memory: 512Mi", "limits:", "memory: 2Gi"),
+    ]
 
 
 def _leaves(schema, at=()):
@@ -319,10 +324,18 @@ def _leaves(schema, at=()):
         yield from _leaves(each, (*at, key)) if "properties" in each else [(*at, key)]
 
 
-HANDED_ON = ("resources", "agent.resources", "affinity")  # whole, to the pod
+HANDED_ON = (
+    "resources",
+    "agent.resources",
+    "gateway.resources",
+    "gateway.envoyResources",
+    "affinity",
+)  # whole, to the pod
 OPENED = {  # what a template calls a section that it opens
     **dict.fromkeys(("image.operator", "image.engine", "image.fetch", "image.agent"), ".image"),
     "agent.devicePlugin": "$plugin",
+    "image.gateway": ".image",
+    **{section: f"${section}" for section in ("gateway", "gateway.service", "gateway.tls")},
     "prometheus.auth": "",
 }
 

@@ -202,8 +202,9 @@ mig-7g.40gb mig-7g.80gb mig-7g.94gb
 {{- if and .Values.gateway.enabled (not .Values.gateway.envoyImage) }}
 {{- fail "gateway: envoyImage is not set; name Envoy's image by digest, docker.io/envoyproxy/envoy:distroless-v1.40.0@sha256:… or your copy of it." }}
 {{- end }}
-{{- if and .Values.gateway.exclusive (not (and .Values.gateway.enabled .Values.networkPolicy.enabled)) }}
-{{- fail "gateway: exclusive needs gateway.enabled and networkPolicy.enabled." }}
+{{- $namespaces := .Values.networkPolicy.engines.namespaces | default .Values.watchNamespaces }}
+{{- if and .Values.gateway.exclusive (not (and .Values.gateway.enabled .Values.networkPolicy.enabled $namespaces)) }}
+{{- fail "gateway: exclusive needs gateway.enabled, networkPolicy.enabled, and namespaces in watchNamespaces or networkPolicy.engines.namespaces." }}
 {{- end }}
 {{- with .Values.leaderElection }}
 {{- if not (and (lt (float64 .retrySeconds) (float64 .renewSeconds)) (lt (float64 .renewSeconds) (float64 .leaseSeconds))) }}
