@@ -4,6 +4,7 @@ import json
 import threading
 import time
 
+import grpc
 import openai
 import pytest
 
@@ -79,6 +80,15 @@ def test_headers_of_clients_choose_neither_replica_nor_priority(door, chat):
     assert stranger.seen == []
     seen = {name.lower(): value for replica in chat for name, value in (replica.headers or [{}])[-1].items()}
     assert not seen.keys() & {"x-llm-d-inference-objective", "x-gateway-destination-endpoint-subset"}
+
+
+def test_grpc_health_is_that_of_the_picker(door):
+    with grpc.insecure_channel(f"unix:{door.folder}/picker.sock") as channel:
+        check = channel.unary_unary("/grpc.health.v1.Health/Check")
+        watch = channel.unary_stream("/grpc.health.v1.Health/Watch")
+        service = b"envoy.service.ext_proc.v3.ExternalProcessor"
+        assert check(b"\x0a" + bytes([len(service)]) + service, timeout=5) == b"\x08\x01"  # SERVING
+        assert next(iter(watch(b"", timeout=5))) == b"\x08\x01"
 
 
 def test_a_name_of_two_namespaces_needs_the_namespace(door):

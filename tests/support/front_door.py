@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -157,7 +158,10 @@ def endpoint_slice(namespace: str, service: str, replica: Replica, **conditions:
 class FrontDoor:
     """See the module. `with FrontDoor(bootstrap, folder) as door`."""
 
-    def __init__(self, bootstrap: str, folder: Path, *picker_arguments: str) -> None:
+    def __init__(
+        self, bootstrap: str, folder: Path, *picker_arguments: str, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self.tls = tls
         self.folder, self.port, self.pages_port = folder, free_port(), free_port()
         self._bootstrap, self._picker_arguments = bootstrap, picker_arguments
         self.api = StandInApi({"llmdeployments": [], "endpointslices": []})
@@ -168,27 +172,36 @@ class FrontDoor:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http{'s' if self.tls else ''}://127.0.0.1:{self.port}"
 
     def __enter__(self) -> "FrontDoor":
+        try:
+            self._start()
+        except BaseException:
+            self._ends.close()
+            raise
+        return self
+
+    def _start(self) -> None:
         self.loop = self._ends.enter_context(LoopThread())
         self.loop.run(self._servers.enter_async_context(self.api.serving()))
         self._ends.callback(lambda: self.loop.run(self._servers.aclose()))
-        self.http = self._ends.enter_context(httpx.Client(base_url=self.url, timeout=20))
+        self.http = self._ends.enter_context(
+            httpx.Client(base_url=self.url, timeout=20, verify=self.tls or True)
+        )
         (self.folder / "kubeconfig").write_text(json.dumps(_kubeconfig(self.api.url)))
         text = self._bootstrap.replace("/run/tangram", str(self.folder)).replace(
             'address: "0.0.0.0", port_value: 8080', f"address: 127.0.0.1, port_value: {self.port}"
         )
         (self.folder / "envoy.yaml").write_text(text)
+        self._ends.callback(lambda: self._end(self.picker))
         self.start_picker()
         options = ("--concurrency", "1", "--use-dynamic-base-id", "--log-level", "warning")
         self.envoy = self._run(
             str(ENVOY), "-c", str(self.folder / "envoy.yaml"), *options, "--drain-time-s", "1"
         )
         self._ends.callback(self._end, self.envoy)
-        self._ends.callback(lambda: self._end(self.picker))
         wait_until(lambda: self._status("/healthz") == 200)
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._ends.close()

@@ -12,7 +12,7 @@ from tangram.gateway.answers import Answer, invalid_request
 
 BYTES_PER_TOKEN = 4  # of English text in common vocabularies
 MAX_MODEL_CHARACTERS = 512
-MAX_TOKENS = 2**31 - 1
+MAX_TOKENS = 2**20  # of a response, where the request states none
 _REWRITES = 8  # places of the model's name in a body that are tried
 _ALL_NUMBERS = re.compile(rb"[\[\]\s,0-9]*")
 
@@ -40,14 +40,14 @@ class RequestHead(msgspec.Struct, frozen=True):
         """An estimate of the tokens in the prompt: by its bytes, or the tokens themselves."""
         text = self.prompt_json
         if _ALL_NUMBERS.fullmatch(text):
-            return bytes(text).count(b",") + 1 if text else 0
-        return len(text) // BYTES_PER_TOKEN
+            return bytes(text).count(b",") + 1
+        return max(1, len(text) // BYTES_PER_TOKEN)
 
     @property
     def most_tokens(self) -> int:
-        """The most tokens that the response may have; 0: not stated."""
+        """The most tokens that the response may have."""
         stated = (self.max_completion_tokens, self.max_output_tokens, self.max_tokens)
-        return next((min(n, MAX_TOKENS) for n in stated if n is not None and n > 0), 0)
+        return next((min(n, MAX_TOKENS) for n in stated if n is not None and n > 0), MAX_TOKENS)
 
 
 _DECODER = msgspec.json.Decoder(RequestHead)

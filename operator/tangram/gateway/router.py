@@ -6,16 +6,15 @@ from dataclasses import dataclass, field
 
 from tangram.gateway import answers
 from tangram.gateway.answers import Answer
-from tangram.gateway.least_load import pick
 from tangram.gateway.request_head import RequestHead, read_head, with_model
 from tangram.gateway.served_models import ServedModel, ServedModels
 from tangram.kube.kinds import Key
-from tangram.routing.pick import Refusal, RefusalCause
+from tangram.routing.pick import Refusal, RefusalCause, pick
 from tangram.routing.replica import ReplicaLoads, ReplicaRates, StartedRequest
 from tangram.routing.request import RoutedRequest, prefix_blocks
 
-# Of every replica, until the capacity model tells their rates.
-EQUAL_RATES = ReplicaRates(prefill_tokens_per_s=8000.0, step_base_s=0.02)
+# Of every replica alike: a 7B model on half an H100. They weigh a queue against a cached prefix.
+EQUAL_RATES = ReplicaRates(prefill_tokens_per_s=8000.0, step_base_s=0.02, step_per_running_s=0.0005)
 MAX_PREFIX_ENTRIES = 1 << 18  # over all models
 BEYOND_MAX_REQUEST_S = 30.0  # in which the end of a request that the engine cut is reported
 
@@ -80,7 +79,7 @@ class Router:
         choice = pick(request, loads, now, subset)
         if isinstance(choice, Refusal):
             return _refused(head.model, choice)
-        sent = loads.started(choice.address, request, now, choice.cached_tokens)
+        sent = loads.started(choice.address, request, now)
         number = self._note(_Running(loads, sent, now + model.max_request_s + BEYOND_MAX_REQUEST_S))
         others = (score.address for score in choice.runners_up)
         return Route((choice.address, *others), body, number, model)

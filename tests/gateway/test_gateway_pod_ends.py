@@ -1,0 +1,51 @@
+"""The end of a pod of the gateway, with TLS to its clients."""
+
+import signal
+import ssl
+import threading
+
+import pytest
+
+from e2e.cluster.certificates import Authority
+from tests.gateway.conftest import ENABLED
+from tests.support.front_door import FrontDoor, bootstrap_of, wait_until
+
+
+@pytest.fixture
+def door(helm, tmp_path):
+    """A gateway whose picker drains its Envoy; its certificate is that of the Secret."""
+    authority = Authority(tmp_path / "tls")
+    authority.ensure()
+    authority.ensure_pair("tls", user="gateway", addresses=["127.0.0.1"])
+    gateway = ENABLED["gateway"] | {"tls": {"secretName": "door"}}
+    objects = helm.objects({"gateway": gateway})
+    (certificate,) = (
+        obj["data"]["certificate.yaml"] for obj in objects if "certificate.yaml" in obj.get("data", {})
+    )
+    (tmp_path / "certificate.yaml").write_text(certificate.replace("/etc/tls", f"{tmp_path}/tls"))
+    bootstrap = bootstrap_of(objects).replace("/etc/envoy", str(tmp_path))
+    tls = ssl.create_default_context(cafile=authority.certificate)
+    drain = (f"--envoy-admin={tmp_path}/admin.sock", "--drain-s=30")
+    with FrontDoor(bootstrap, tmp_path, *drain, tls=tls) as running:
+        yield running
+
+
+def test_a_pod_that_ends_finishes_its_requests_and_takes_new_ones_until_clients_know(door):
+    door.serve("team-a", "chat", "only")
+    lines = []
+
+    def read():
+        body = {"model": "chat", "messages": [], "stream": True, "max_tokens": 70, "user": "0.1"}
+        with door.http.stream("POST", "/v1/chat/completions", json=body) as response:
+            lines.extend(line for line in response.iter_lines() if line)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    wait_until(lambda: lines)
+    door.picker.send_signal(signal.SIGTERM)
+    wait_until(lambda: door.http.get("/healthz").status_code == 503)
+    late = door.ask("chat")
+    assert (late.status_code, late.headers["connection"]) == (200, "close")  # the next one goes elsewhere
+    reader.join()
+    assert (len(lines), lines[-1]) == (71, "data: [DONE]")
+    assert door.picker.wait(10) == 0
