@@ -10,11 +10,11 @@ from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest
 from tangram.gateway.body_limits import BodyLimits
 from tangram.gateway.ext_proc import AccessLog, Picker
 from tangram.gateway.metrics import GatewayMetrics
-from tangram.gateway.router import BEYOND_MAX_REQUEST_S, Router
-from tangram.gateway.served_models import ServedModel, ServedModels
+from tangram.gateway.published_models import PublishedModel, PublishedModels
+from tangram.gateway.router import BEYOND_MAX_REQUEST_S, RequestRouter
 
-MODEL = ServedModel("ns", "m", "m", 60)
-MODELS = ServedModels({"m": (MODEL,)}, {"ns/m": MODEL})
+MODEL = PublishedModel("ns", "m", "m", 60)
+MODELS = PublishedModels({"m": (MODEL,)}, {"ns/m": MODEL})
 REPLICAS = ("10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000", "10.0.0.4:8000")
 BODY = b'{"model":"m","messages":[]}'
 
@@ -27,7 +27,7 @@ class Clock:
 
 
 def router_of(*replicas, clock=None):
-    router = Router(clock or Clock())
+    router = RequestRouter(clock or Clock())
     router.update(MODELS, {MODEL.key: replicas})
     return router
 
@@ -122,7 +122,7 @@ async def test_a_subset_without_a_replica_is_no_permission_for_others(subset):
 
 async def test_a_picker_that_does_not_know_the_cluster_answers_503():
     for sent in ((headers(), piece(BODY)), (headers("/v1/models", method="GET", ends=True),)):
-        (reply,) = await replies(picker_of(Router(Clock())), *sent)
+        (reply,) = await replies(picker_of(RequestRouter(Clock())), *sent)
         assert answer(reply) == (503, "not_synced")
 
 
@@ -176,5 +176,5 @@ async def test_a_request_runs_until_the_access_log_has_its_end_or_it_is_overdue(
     clock.now = MODEL.max_request_s + BEYOND_MAX_REQUEST_S + 1
     router.end_overdue()
     assert router.running == 0
-    router.update(ServedModels(), {})
+    router.update(PublishedModels(), {})
     assert router.replicas == 0

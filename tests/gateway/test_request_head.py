@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from tangram.gateway.answers import Answer
+from tangram.gateway.answers import GatewayAnswer
 from tangram.gateway.request_head import MAX_TOKENS, RequestHead, read_head, with_model
 
 
@@ -82,7 +82,7 @@ def test_another_name_of_the_model_changes_no_other_byte(body):
 
 
 def test_a_name_that_is_hidden_is_refused():
-    assert isinstance(with_model(b'{"model":"\\u006es/m"}', "ns/m", "m"), Answer)
+    assert isinstance(with_model(b'{"model":"\\u006es/m"}', "ns/m", "m"), GatewayAnswer)
     many = b'{"x":[' + b'"ns/m",' * 100_000 + b'0],"model":"ns/m"}'
     began = time.process_time()
     assert with_model(many, "ns/m", "m").status == 400

@@ -11,7 +11,7 @@ MAX_SHOWN = 128  # characters of a client's text in a message
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class GatewayAnswer:
     """One complete response."""
 
     status: int
@@ -20,28 +20,28 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def found(entries: Mapping[str, Any]) -> Answer:
+def found(entries: Mapping[str, Any]) -> GatewayAnswer:
     """Return the answer to a question about models."""
-    return Answer(200, json.dumps(entries).encode(), "models")
+    return GatewayAnswer(200, json.dumps(entries).encode(), "models")
 
 
-def invalid_request(message: str, *, param: str | None = None, status: int = 400) -> Answer:
+def invalid_request(message: str, *, param: str | None = None, status: int = 400) -> GatewayAnswer:
     """Return that the request itself is at fault."""
     return _error(status, message, "invalid_request_error", "invalid_request", param)
 
 
-def unknown_path(path: str) -> Answer:
+def unknown_path(path: str) -> GatewayAnswer:
     """Return that this path is none of the API's."""
     return _error(404, f"there is no {_shown(path)} here", "invalid_request_error", "unknown_path")
 
 
-def unknown_model(model: str) -> Answer:
+def unknown_model(model: str) -> GatewayAnswer:
     """Return that no LLMDeployment serves this name."""
     message = f"the model {_shown(model)} does not exist; GET /v1/models lists those that do"
     return _error(404, message, "invalid_request_error", "model_not_found", "model")
 
 
-def ambiguous_model(model: str, qualified: Iterable[str]) -> Answer:
+def ambiguous_model(model: str, qualified: Iterable[str]) -> GatewayAnswer:
     """Return that LLMDeployments of several namespaces serve this name."""
     names = sorted(qualified)
     more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
@@ -49,27 +49,27 @@ def ambiguous_model(model: str, qualified: Iterable[str]) -> Answer:
     return _error(409, message, "invalid_request_error", "model_ambiguous", "model")
 
 
-def no_replica(model: str) -> Answer:
+def no_replica(model: str) -> GatewayAnswer:
     """Return that no replica of the model is ready."""
     return _busy(503, f"no replica of the model {_shown(model)} is ready", "no_replica")
 
 
-def overloaded(model: str, retry_after_s: int) -> Answer:
+def overloaded(model: str, retry_after_s: int) -> GatewayAnswer:
     """Return that every replica of the model has as many requests as it may."""
     return _busy(429, f"every replica of the model {_shown(model)} is full", "overloaded", retry_after_s)
 
 
-def not_ready() -> Answer:
+def not_ready() -> GatewayAnswer:
     """Return that the models of the cluster are not known yet."""
     return _busy(503, "the gateway does not know the models of the cluster yet", "not_synced")
 
 
-def too_many_body_bytes() -> Answer:
+def too_many_body_bytes() -> GatewayAnswer:
     """Return that the bodies of other requests fill the memory."""
     return _busy(503, "the gateway holds as many request bodies as it may", "body_bytes")
 
 
-def _busy(status: int, message: str, reason: str, retry_after_s: int = RETRY_AFTER_S) -> Answer:
+def _busy(status: int, message: str, reason: str, retry_after_s: int = RETRY_AFTER_S) -> GatewayAnswer:
     kind = "rate_limit_error" if status == 429 else "service_unavailable"
     return _error(status, message, kind, reason, retry_after_s=retry_after_s)
 
@@ -81,10 +81,10 @@ def _error(
     reason: str,
     param: str | None = None,
     retry_after_s: int | None = None,
-) -> Answer:
+) -> GatewayAnswer:
     error = {"message": message, "type": kind, "param": param, "code": reason}
     headers = {} if retry_after_s is None else {"retry-after": str(retry_after_s)}
-    return Answer(status, json.dumps({"error": error}).encode(), reason, headers)
+    return GatewayAnswer(status, json.dumps({"error": error}).encode(), reason, headers)
 
 
 def _shown(text: str) -> str:

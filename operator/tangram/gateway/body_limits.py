@@ -12,7 +12,7 @@ class BodyLimits:
     seconds: float = 60.0
 
 
-class BodyBytes:
+class BodyMemory:
     """The bytes of all bodies that are being read."""
 
     def __init__(self, limit: int) -> None:

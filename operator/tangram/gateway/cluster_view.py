@@ -4,8 +4,8 @@ import asyncio
 import time
 from collections.abc import Iterator
 
-from tangram.gateway import ready_replicas, served_models
-from tangram.gateway.router import Router
+from tangram.gateway import published_models, ready_replicas
+from tangram.gateway.router import RequestRouter
 from tangram.kube.client import ApiClient
 from tangram.kube.kinds import ENDPOINT_SLICES, LLM_DEPLOYMENTS, OURS_SELECTOR, Kind, Object
 from tangram.kube.mirror import Mirror, MirrorSource
@@ -17,13 +17,13 @@ RELIST_S = 300.0
 class ClusterView:
     """Mirrors of LLMDeployments and of the EndpointSlices of their Services."""
 
-    def __init__(self, client: ApiClient, namespaces: tuple[str, ...], router: Router) -> None:
+    def __init__(self, client: ApiClient, namespaces: tuple[str, ...], router: RequestRouter) -> None:
         self._router, self._changed = router, asyncio.Event()
         self._mirrors = [
             Mirror(client, source, changed=self._changed.set, clock=time.monotonic, relist_s=RELIST_S)
             for namespace in namespaces or ("",)
             for source in (
-                MirrorSource(LLM_DEPLOYMENTS, served_models.kept_fields, namespace),
+                MirrorSource(LLM_DEPLOYMENTS, published_models.kept_fields, namespace),
                 # Kubernetes gives an EndpointSlice the labels of its Service.
                 MirrorSource(ENDPOINT_SLICES, ready_replicas.kept_fields, namespace, OURS_SELECTOR),
             )
@@ -39,7 +39,7 @@ class ClusterView:
             while True:
                 self._changed.clear()
                 self._router.update(
-                    served_models.served_models(self._objects(LLM_DEPLOYMENTS)),
+                    published_models.published_models(self._objects(LLM_DEPLOYMENTS)),
                     ready_replicas.ready_replicas(self._objects(ENDPOINT_SLICES)),
                 )
                 await self._changed.wait()

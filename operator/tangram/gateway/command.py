@@ -22,7 +22,7 @@ from tangram.gateway.envoy_drain import EnvoyAdmin, drain
 from tangram.gateway.ext_proc import AccessLog, Picker
 from tangram.gateway.grpc_health import health_service
 from tangram.gateway.metrics import GatewayMetrics
-from tangram.gateway.router import Router
+from tangram.gateway.router import RequestRouter
 from tangram.kube.client import ApiClient
 from tangram.kube.credentials import AuthError, Credentials
 from tangram.kube.kubeconfig import find_credentials
@@ -59,7 +59,7 @@ async def _run(credentials: Credentials, arguments: argparse.Namespace) -> None:
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    router, metrics = Router(time.monotonic), GatewayMetrics()
+    router, metrics = RequestRouter(time.monotonic), GatewayMetrics()
     picker = Picker(router, metrics, BodyLimits(arguments.max_body_bytes, arguments.max_body_bytes_in_flight))
     metrics.show("tangram_gateway_running_requests", "Requests that run.", lambda: router.running)
     metrics.show("tangram_gateway_ready_replicas", "Replicas that take requests.", lambda: router.replicas)
@@ -84,7 +84,7 @@ async def _run(credentials: Credentials, arguments: argparse.Namespace) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _grpc(address: str, picker: Picker, router: Router) -> AsyncIterator[None]:
+async def _grpc(address: str, picker: Picker, router: RequestRouter) -> AsyncIterator[None]:
     """Serve external processing, the access log and gRPC's health service. Raises OSError."""
     options = (
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -107,7 +107,7 @@ async def _grpc(address: str, picker: Picker, router: Router) -> AsyncIterator[N
 
 
 @contextlib.asynccontextmanager
-async def _pages(port: int, router: Router, metrics: GatewayMetrics) -> AsyncIterator[None]:
+async def _pages(port: int, router: RequestRouter, metrics: GatewayMetrics) -> AsyncIterator[None]:
     """Serve probes and metrics."""
     page = CachedPage(lambda: partial(generate_latest, metrics.registry))
 
@@ -133,7 +133,7 @@ async def _pages(port: int, router: Router, metrics: GatewayMetrics) -> AsyncIte
         await serving.close()
 
 
-async def _end_overdue(router: Router) -> None:
+async def _end_overdue(router: RequestRouter) -> None:
     while True:
         await asyncio.sleep(OVERDUE_PERIOD_S)
         router.end_overdue()

@@ -33,8 +33,8 @@ class EnvoyAdmin:
     async def active_requests(self) -> int:
         """Return the number of requests that run."""
         page = await self._call("GET", "/stats?filter=^http.gateway.downstream_rq_active$")
-        found = _ACTIVE.search(page)
-        return int(found[1]) if found else 0
+        count = _ACTIVE.search(page)
+        return int(count[1]) if count else 0
 
     async def _call(self, method: str, path: str) -> str:
         timeout = aiohttp.ClientTimeout(total=CALL_S)

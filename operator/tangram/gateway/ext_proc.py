@@ -16,10 +16,10 @@ from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest, 
 from envoy.service.ext_proc.v3.external_processor_pb2_grpc import ExternalProcessorServicer
 
 from tangram.gateway import answers, messages
-from tangram.gateway.answers import Answer
-from tangram.gateway.body_limits import BodyBytes, BodyLimits
+from tangram.gateway.answers import GatewayAnswer
+from tangram.gateway.body_limits import BodyLimits, BodyMemory
 from tangram.gateway.metrics import GatewayMetrics
-from tangram.gateway.router import Router
+from tangram.gateway.router import RequestRouter
 
 # What engines answer; not the paths by which they are administered.
 PATHS = frozenset(
@@ -44,9 +44,11 @@ class _Request:
 class Picker(ExternalProcessorServicer):  # type: ignore[misc]
     """Chooses a replica for each request, or answers it."""
 
-    def __init__(self, router: Router, metrics: GatewayMetrics, limits: BodyLimits | None = None) -> None:
+    def __init__(
+        self, router: RequestRouter, metrics: GatewayMetrics, limits: BodyLimits | None = None
+    ) -> None:
         self._router, self._metrics, self._limits = router, metrics, limits or BodyLimits()
-        self.bodies = BodyBytes(self._limits.bytes_in_flight)
+        self.bodies = BodyMemory(self._limits.bytes_in_flight)
 
     async def Process(  # noqa: N802 - the name of the protocol
         self, requests: AsyncIterator[ProcessingRequest], context: grpc.aio.ServicerContext
@@ -61,7 +63,9 @@ class Picker(ExternalProcessorServicer):  # type: ignore[misc]
         finally:
             self.bodies.give_back(len(request.body))
 
-    async def _read(self, requests: AsyncIterator[ProcessingRequest], request: _Request) -> Answer | None:
+    async def _read(
+        self, requests: AsyncIterator[ProcessingRequest], request: _Request
+    ) -> GatewayAnswer | None:
         """Read a request until it is complete; return the answer to one that cannot have a replica."""
         try:
             async with asyncio.timeout(self._limits.seconds):
@@ -83,7 +87,7 @@ class Picker(ExternalProcessorServicer):  # type: ignore[misc]
             return answers.invalid_request("the body did not end in time", status=408)
         return answers.invalid_request("the request was not complete")
 
-    def _by_path(self, message: ProcessingRequest) -> Answer | None:
+    def _by_path(self, message: ProcessingRequest) -> GatewayAnswer | None:
         """Return the answer to a request without a body, or for a path that no engine has."""
         headers = message.request_headers
         method, path = messages.header(headers, ":method"), messages.header(headers, ":path").split("?")[0]
@@ -96,7 +100,7 @@ class Picker(ExternalProcessorServicer):  # type: ignore[misc]
             return answers.unknown_path(path)
         return answers.invalid_request("the request has no body") if headers.end_of_stream else None
 
-    def _add(self, request: _Request, piece: bytes) -> Answer | None:
+    def _add(self, request: _Request, piece: bytes) -> GatewayAnswer | None:
         """Add a piece to the body, where the limits allow it."""
         if len(request.body) + len(piece) > self._limits.body_bytes:
             message = f"the body has more than {self._limits.body_bytes} bytes"
@@ -110,13 +114,13 @@ class Picker(ExternalProcessorServicer):  # type: ignore[misc]
         """Choose the replica of a complete request."""
         with self._metrics.decision():
             route = self._router.route(bytes(request.body), request.subset)
-        if isinstance(route, Answer):
+        if isinstance(route, GatewayAnswer):
             return [self._answered(route)]
         self._metrics.count("routed")
         sent_on = [messages.routed(route), *messages.pieces(route.body, ends_stream=not request.has_trailers)]
         return [*sent_on, messages.trailers()] if request.has_trailers else sent_on
 
-    def _answered(self, answer: Answer) -> ProcessingResponse:
+    def _answered(self, answer: GatewayAnswer) -> ProcessingResponse:
         self._metrics.count(answer.reason)
         return messages.answered(answer)
 
@@ -124,7 +128,7 @@ class Picker(ExternalProcessorServicer):  # type: ignore[misc]
 class AccessLog(AccessLogServiceServicer):  # type: ignore[misc]
     """Takes Envoy's access log, in which each request ends."""
 
-    def __init__(self, router: Router) -> None:
+    def __init__(self, router: RequestRouter) -> None:
         self._router = router
 
     async def StreamAccessLogs(  # noqa: N802 - the name of the protocol

@@ -23,11 +23,11 @@ def health_service(is_ready: Callable[[], bool]) -> grpc.GenericRpcHandler:
         return status(request)
 
     async def watch(request: bytes, _context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
-        told = b""
+        sent = b""
         while True:
-            if (now := status(request)) != told:
-                told = now
-                yield now
+            if (health := status(request)) != sent:
+                sent = health
+                yield health
             await asyncio.sleep(WATCH_PERIOD_S)
 
     handlers = {

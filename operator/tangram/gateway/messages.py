@@ -9,7 +9,7 @@ from envoy.service.ext_proc.v3.external_processor_pb2 import (
     TrailersResponse,
 )
 
-from tangram.gateway.answers import Answer
+from tangram.gateway.answers import GatewayAnswer
 from tangram.gateway.router import Route
 
 DESTINATION = "x-gateway-destination-endpoint"
@@ -26,9 +26,9 @@ MAX_SUBSET = 1024
 
 def header(headers: HttpHeaders, name: str) -> str:
     """Return the value of a header, empty where it is absent."""
-    for each in headers.headers.headers:
-        if each.key == name:
-            return each.raw_value.decode("utf-8", "replace") or str(each.value)
+    for entry in headers.headers.headers:
+        if entry.key == name:
+            return entry.raw_value.decode("utf-8", "replace") or str(entry.value)
     return ""
 
 
@@ -75,7 +75,7 @@ def trailers() -> ProcessingResponse:
     return ProcessingResponse(request_trailers=TrailersResponse())
 
 
-def answered(answer: Answer) -> ProcessingResponse:
+def answered(answer: GatewayAnswer) -> ProcessingResponse:
     """Return the response with which Envoy answers itself."""
     response = ProcessingResponse()
     immediate = response.immediate_response

@@ -11,8 +11,8 @@ PORT_NAME = "http"  # of the Service of an LLMDeployment
 def kept_fields(obj: Object) -> Object | None:
     """Keep the service and the addresses of an EndpointSlice that take new requests."""
     meta, service = obj["metadata"], labels_of(obj).get(SERVICE_LABEL)
-    port = next((each.get("port") for each in obj.get("ports") or () if each.get("name") == PORT_NAME), None)
-    if service is None or port is None:
+    ports = {entry.get("name"): entry.get("port") for entry in obj.get("ports") or ()}
+    if service is None or (port := ports.get(PORT_NAME)) is None:
         return None
     form = "[{}]:{}" if obj.get("addressType") == "IPv6" else "{}:{}"
     ready = [
@@ -32,9 +32,9 @@ def kept_fields(obj: Object) -> Object | None:
 def ready_replicas(endpoint_slices: Iterable[Object]) -> dict[Key, set[str]]:
     """Return the addresses (`ip:port`) of ready replicas by (namespace, name) of their Service."""
     addresses: dict[Key, set[str]] = {}
-    for kept in endpoint_slices:
-        namespace, _ = key_of(kept)
-        addresses.setdefault((namespace, kept["service"]), set()).update(kept["ready"])
+    for endpoint_slice in endpoint_slices:
+        namespace, _ = key_of(endpoint_slice)
+        addresses.setdefault((namespace, endpoint_slice["service"]), set()).update(endpoint_slice["ready"])
     return addresses
 
 

@@ -8,7 +8,7 @@ import re
 
 import msgspec
 
-from tangram.gateway.answers import Answer, invalid_request
+from tangram.gateway.answers import GatewayAnswer, invalid_request
 
 BYTES_PER_TOKEN = 4  # of English text in common vocabularies
 MAX_MODEL_CHARACTERS = 512
@@ -53,7 +53,7 @@ class RequestHead(msgspec.Struct, frozen=True):
 _DECODER = msgspec.json.Decoder(RequestHead)
 
 
-def read_head(body: bytes | bytearray) -> RequestHead | Answer:
+def read_head(body: bytes | bytearray) -> RequestHead | GatewayAnswer:
     """Return the head of a body, or why there is none."""
     try:
         head = _DECODER.decode(body)
@@ -67,7 +67,7 @@ def read_head(body: bytes | bytearray) -> RequestHead | Answer:
     return head
 
 
-def with_model(body: bytes, model: str, served_name: str) -> bytes | Answer:
+def with_model(body: bytes, model: str, served_name: str) -> bytes | GatewayAnswer:
     """Return the body with another name of the model, and each other byte as it was.
 
     A string of JSON occurs only as a whole token. Which of its places is the value of `model` is found by

@@ -5,9 +5,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from tangram.gateway import answers
-from tangram.gateway.answers import Answer
+from tangram.gateway.answers import GatewayAnswer
+from tangram.gateway.published_models import PublishedModel, PublishedModels
 from tangram.gateway.request_head import RequestHead, read_head, with_model
-from tangram.gateway.served_models import ServedModel, ServedModels
 from tangram.kube.kinds import Key
 from tangram.routing.pick import Refusal, RefusalCause, pick
 from tangram.routing.replica import ReplicaLoads, ReplicaRates, StartedRequest
@@ -26,7 +26,7 @@ class Route:
     addresses: tuple[str, ...]
     body: bytes
     request_number: int  # by which Envoy reports its end
-    model: ServedModel
+    model: PublishedModel
 
 
 @dataclass(slots=True, eq=False)
@@ -37,20 +37,20 @@ class _Running:
 
 
 @dataclass(slots=True, eq=False)
-class Router:
+class RequestRouter:
     """The models, their replicas and the running requests of one picker.
 
     A cache: a picker that starts anew knows no running request, and is right again when those have ended.
     """
 
     clock: Callable[[], float]
-    models: ServedModels = field(default_factory=ServedModels)
+    models: PublishedModels = field(default_factory=PublishedModels)
     is_synced: bool = False
     _loads: dict[Key, ReplicaLoads] = field(default_factory=dict)
     _running: dict[int, _Running] = field(default_factory=dict)
     _last_number: int = 0
 
-    def update(self, models: ServedModels, replicas: Mapping[Key, Collection[str]]) -> None:
+    def update(self, models: PublishedModels, replicas: Mapping[Key, Collection[str]]) -> None:
         """Replace the models and their ready replicas. Replicas that stay keep their loads."""
         keys = {model.key for model in models.by_qualified_name.values()}
         for key in self._loads.keys() - keys:
@@ -61,17 +61,17 @@ class Router:
             loads.set_replicas(dict.fromkeys(sorted(replicas.get(key, ())), EQUAL_RATES))
         self.models, self.is_synced = models, True
 
-    def route(self, body: bytes, subset: Collection[str] | None = None) -> Route | Answer:
+    def route(self, body: bytes, subset: Collection[str] | None = None) -> Route | GatewayAnswer:
         """Return the route of a request, which is running from now on, or the answer to it."""
         if not self.is_synced:
             return answers.not_ready()
-        if isinstance(head := read_head(body), Answer):
+        if isinstance(head := read_head(body), GatewayAnswer):
             return head
-        if isinstance(model := self.models.find(head.model), Answer):
+        if isinstance(model := self.models.find(head.model), GatewayAnswer):
             return model
         if head.model != model.served_name:
             rewritten = with_model(body, head.model, model.served_name)
-            if isinstance(rewritten, Answer):
+            if isinstance(rewritten, GatewayAnswer):
                 return rewritten
             body = rewritten
         request = _routed(head, model)
@@ -92,7 +92,7 @@ class Router:
     def end_overdue(self) -> None:
         """End the requests that can no longer run: the report of their end was lost."""
         now = self.clock()
-        for number in [number for number, each in self._running.items() if each.overdue_at <= now]:
+        for number in [number for number, request in self._running.items() if request.overdue_at <= now]:
             self.end(number)
 
     @property
@@ -111,12 +111,12 @@ class Router:
         return self._last_number
 
 
-def _routed(head: RequestHead, model: ServedModel) -> RoutedRequest:
+def _routed(head: RequestHead, model: PublishedModel) -> RoutedRequest:
     blocks = prefix_blocks(bytes(head.prompt_json), model.qualified)
     return RoutedRequest(model.qualified, head.prompt_tokens, head.most_tokens, blocks)
 
 
-def _refused(model: str, refusal: Refusal) -> Answer:
+def _refused(model: str, refusal: Refusal) -> GatewayAnswer:
     retry_after_s = math.ceil(refusal.retry_after_s or answers.RETRY_AFTER_S)
     match refusal.cause:
         case RefusalCause.NO_REPLICA | RefusalCause.SUBSET_IS_EMPTY:

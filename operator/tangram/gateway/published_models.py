@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tangram.fleet import DEFAULT_REQUEST_S
-from tangram.gateway.answers import Answer, ambiguous_model, found, unknown_model
+from tangram.gateway.answers import GatewayAnswer, ambiguous_model, found, unknown_model
 from tangram.kube.kinds import Key, Object, key_of
 
 
 @dataclass(frozen=True, slots=True)
-class ServedModel:
+class PublishedModel:
     """An LLMDeployment as clients see it."""
 
     namespace: str
@@ -32,70 +32,70 @@ class ServedModel:
 
 
 @dataclass(frozen=True, slots=True)
-class ServedModels:
+class PublishedModels:
     """All models, by both of their names."""
 
-    by_name: Mapping[str, tuple[ServedModel, ...]] = field(default_factory=dict)
-    by_qualified_name: Mapping[str, ServedModel] = field(default_factory=dict)
+    by_name: Mapping[str, tuple[PublishedModel, ...]] = field(default_factory=dict)
+    by_qualified_name: Mapping[str, PublishedModel] = field(default_factory=dict)
 
-    def find(self, model: str) -> ServedModel | Answer:
+    def find(self, model: str) -> PublishedModel | GatewayAnswer:
         """Return the model of this name. A qualified name comes first: a served name may look like one."""
         if (qualified := self.by_qualified_name.get(model)) is not None:
             return qualified
         match self.by_name.get(model, ()):
             case []:
                 return unknown_model(model)
-            case [one]:
-                return one
+            case [published]:
+                return published
             case several:
-                return ambiguous_model(model, (each.qualified for each in several))
+                return ambiguous_model(model, (contender.qualified for contender in several))
 
-    def listing(self) -> Answer:
+    def listing(self) -> GatewayAnswer:
         """Return the answer of `GET /v1/models`: short names where they are unique."""
-        models = sorted(self.by_qualified_name.values(), key=lambda each: each.qualified)
-        return found({"object": "list", "data": [self._entry(each) for each in models]})
+        models = sorted(self.by_qualified_name.values(), key=lambda model: model.qualified)
+        return found({"object": "list", "data": [self._entry(model) for model in models]})
 
-    def described(self, model: str) -> Answer:
+    def described(self, model: str) -> GatewayAnswer:
         """Return the answer of `GET /v1/models/MODEL`."""
-        one = self.find(model)
-        return one if isinstance(one, Answer) else found(self._entry(one))
+        published = self.find(model)
+        return published if isinstance(published, GatewayAnswer) else found(self._entry(published))
 
-    def _entry(self, model: ServedModel) -> dict[str, Any]:
+    def _entry(self, model: PublishedModel) -> dict[str, Any]:
         is_unique = self.find(model.served_name) is model
         name = model.served_name if is_unique else model.qualified
         return {"id": name, "object": "model", "created": 0, "owned_by": model.namespace}
 
 
-def served_models(llm_deployments: Iterable[Object]) -> ServedModels:
+def published_models(llm_deployments: Iterable[Object]) -> PublishedModels:
     """Return the models of these LLMDeployments. Of two of one namespace with the same name, which the
     operator does not accept both, the older one counts.
     """
-    by_name: dict[str, list[ServedModel]] = {}
-    by_qualified_name: dict[str, ServedModel] = {}
-    parsed = [each for obj in llm_deployments if (each := _served_model(obj)) is not None]
-    for model in sorted(parsed, key=lambda each: (each.created, each.key)):
+    by_name: dict[str, list[PublishedModel]] = {}
+    by_qualified_name: dict[str, PublishedModel] = {}
+    models = [model for obj in llm_deployments if (model := _published_model(obj)) is not None]
+    for model in sorted(models, key=lambda model: (model.created, model.key)):
         if by_qualified_name.setdefault(model.qualified, model) is model:
             by_name.setdefault(model.served_name, []).append(model)
-    return ServedModels({name: tuple(models) for name, models in by_name.items()}, by_qualified_name)
+    return PublishedModels({name: tuple(same) for name, same in by_name.items()}, by_qualified_name)
 
 
 def kept_fields(obj: Object) -> Object | None:
     """Keep the fields of an LLMDeployment that the gateway reads, of the spec that is in force."""
     meta, spec = obj["metadata"], _spec_in_force(obj)
     names = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
-    kept = {name: meta[name] for name in names if name in meta}
+    kept_meta = {name: meta[name] for name in names if name in meta}
     if spec is None or meta.get("deletionTimestamp"):
         return None
     served_name = (spec.get("model") or {}).get("servedName") or meta["name"]
     max_request_s = (spec.get("engine") or {}).get("maxRequestSeconds", DEFAULT_REQUEST_S)
-    return {"metadata": kept, "servedName": served_name, "maxRequestSeconds": max_request_s}
+    return {"metadata": kept_meta, "servedName": served_name, "maxRequestSeconds": max_request_s}
 
 
-def _served_model(kept: Object) -> ServedModel | None:
+def _published_model(kept: Object) -> PublishedModel | None:
     name, seconds = kept["servedName"], kept["maxRequestSeconds"]
     if not isinstance(name, str) or not isinstance(seconds, int):
         return None
-    return ServedModel(*key_of(kept), name, seconds, str(kept["metadata"].get("creationTimestamp", "")))
+    return PublishedModel(*key_of(kept), name, seconds, str(kept["metadata"].get("creationTimestamp", "")))
 
 
 def _spec_in_force(obj: Object) -> Object | None:
@@ -105,10 +105,8 @@ def _spec_in_force(obj: Object) -> Object | None:
     status = obj.get("status") or {}
     recorded = (status.get("acceptedSpec") or {}).get("spec")
     if recorded is None:
-        verdicts = [
-            each.get("status") for each in status.get("conditions") or () if each["type"] == "Accepted"
-        ]
-        return None if "False" in verdicts else obj.get("spec") or {}
+        conditions = {condition["type"]: condition["status"] for condition in status.get("conditions") or ()}
+        return None if conditions.get("Accepted") == "False" else obj.get("spec") or {}
     try:
         spec = json.loads(recorded)
     except (ValueError, RecursionError, TypeError):

@@ -2,14 +2,14 @@
 
 import json
 
-from tangram.gateway import ready_replicas, served_models
-from tangram.gateway.answers import Answer
+from tangram.gateway import published_models, ready_replicas
+from tangram.gateway.answers import GatewayAnswer
 from tests.support.front_door import Replica, endpoint_slice, llm_deployment
 
 
 def models_of(*objects):
-    kept = [served_models.kept_fields(obj) for obj in objects]
-    return served_models.served_models(each for each in kept if each is not None)
+    kept = [published_models.kept_fields(obj) for obj in objects]
+    return published_models.published_models(each for each in kept if each is not None)
 
 
 def named(namespace, name, served_name="", **status):
@@ -26,7 +26,7 @@ def test_a_qualified_name_cannot_be_taken_by_another_namespace():
     assert models.find("evil/team-a/chat").namespace == "evil"
     ids = [each["id"] for each in json.loads(models.listing().body)["data"]]
     assert ids == ["evil/team-a/chat", "chat"]
-    assert all(not isinstance(models.find(each), Answer) for each in ids)
+    assert all(not isinstance(models.find(each), GatewayAnswer) for each in ids)
 
 
 def test_what_the_operator_does_not_accept_is_not_served():
