@@ -23,6 +23,7 @@ NAMES = (
     "engine.host",
     "engine.api",
     "engine.grammar_cost",
+    "gateway",
 )
 
 

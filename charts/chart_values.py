@@ -256,6 +256,10 @@ class GatewayValues(_Section, total=False):
     """Most bytes of a request's body."""
     maxConnections: Annotated[int, Field(ge=1, le=1_000_000)]
     """Connections of clients to one pod."""
+    envoyThreads: Annotated[int, Field(ge=1, le=128)]
+    """Worker threads of Envoy."""
+    envoyHeapMiB: Annotated[int, Field(ge=64, le=1_048_576)]
+    """Memory at which Envoy refuses new requests."""
     exclusive: StrictBool
     """Engines accept the gateway, the operator and Prometheus alone."""
     resources: ResourcesValues

@@ -51,6 +51,8 @@ def test_every_setting_reaches_the_picker_or_envoy(helm):
                 "drainSeconds": 900,
                 "maxBodyBytes": 1 << 20,
                 "maxConnections": 50,
+                "envoyThreads": 7,
+                "envoyHeapMiB": 100,
                 "listenAddress": "::",
                 "tls": {"secretName": "door"},
                 "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},
@@ -76,7 +78,11 @@ def test_every_setting_reaches_the_picker_or_envoy(helm):
     manager = chain["filters"][0]["typed_config"]
     (host,) = manager["route_config"]["virtual_hosts"]
     assert int(manager["stream_idle_timeout"].removesuffix("s")) > 7200
-    assert host["request_body_buffer_limit"] == arguments.max_body_bytes == 1 << 20
+    assert arguments.max_body_bytes == 1 << 20
+    assert int(host["request_body_buffer_limit"]) <= 1 << 20
+    assert "--concurrency=7" in envoy["args"]
+    monitors = config["overload_manager"]["resource_monitors"]
+    assert [monitor["typed_config"].get("max_heap_size_bytes") for monitor in monitors] == [None, 100 << 20]
     assert listener["address"]["socket_address"]["address"] == "::"
     assert chain["transport_socket"]["name"] == "envoy.transport_sockets.tls"
     assert {volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume} == {"door"}
