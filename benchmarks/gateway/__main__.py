@@ -17,6 +17,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -91,12 +92,10 @@ async def streams(url: str, seconds: float) -> list[float]:
     body = SHORT | {"stream": True, "max_tokens": count, "user": str(1 / CHUNKS_PER_S)}
 
     async def read(session: aiohttp.ClientSession) -> list[float]:
-        times = []
         async with session.post(url + CHAT, json=body) as response:
-            async for line in response.content:
-                if line.startswith(b"data: {"):
-                    times.append(time.perf_counter())
-        return [later - earlier - 1 / CHUNKS_PER_S for earlier, later in zip(times, times[1:], strict=False)]
+            lines = response.content
+            times = [time.perf_counter() async for line in lines if line.startswith(b"data: {")]
+        return [later - earlier - 1 / CHUNKS_PER_S for earlier, later in pairwise(times)]
 
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         gaps = await asyncio.gather(*(read(session) for _ in range(STREAMS)))

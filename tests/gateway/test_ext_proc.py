@@ -178,3 +178,43 @@ async def test_a_request_runs_until_the_access_log_has_its_end_or_it_is_overdue(
     assert router.running == 0
     router.update(PublishedModels(), {})
     assert router.replicas == 0
+
+
+async def test_where_a_gateway_has_responses_processed_a_request_ends_with_its_stream():
+    router = router_of(*REPLICAS)
+    picker = Picker(router, GatewayMetrics(), stays_until_end=True)
+    head, chunk, last = ProcessingRequest(), ProcessingRequest(), ProcessingRequest()
+    head.response_headers.SetInParent()
+    chunk.response_body.body = b"data: 1\n\n"
+    last.response_trailers.SetInParent()
+    seen = []
+
+    async def stream():
+        for message in (headers(), piece(BODY), head, chunk, last):
+            yield message
+            seen.append((router.running, picker.bodies.in_flight))
+
+    replied = [reply async for reply in picker.Process(stream(), None)]
+    assert [reply.WhichOneof("response") for reply in replied[2:]] == [
+        "response_headers",
+        "response_body",
+        "response_trailers",
+    ]
+    assert replied[3].response_body.response.body_mutation.streamed_response.body == b"data: 1\n\n"
+    assert seen == [(0, 0), (1, 0), (1, 0), (1, 0), (1, 0)]
+    assert router.running == 0
+
+
+async def test_a_client_that_leaves_before_its_request_is_sent_on_leaves_nothing_running():
+    router = router_of(*REPLICAS)
+    picker = picker_of(router)
+
+    async def stream():
+        yield headers()
+        yield piece(BODY)
+
+    process = picker.Process(stream(), None)
+    await anext(process)
+    assert router.running == 1
+    await process.aclose()
+    assert (router.running, picker.bodies.in_flight) == (0, 0)

@@ -47,7 +47,7 @@ def test_the_openai_client_streams_and_lists_models(door, chat):
 
 def test_concurrent_requests_are_spread_and_their_ends_are_seen(door, chat):
     before = [len(replica.seen) for replica in chat]
-    threads = [threading.Thread(target=door.ask, args=("org/chat",), kwargs={"seed": 1.5}) for _ in range(6)]
+    threads = [threading.Thread(target=door.ask, args=("org/chat",), kwargs={"seed": 3}) for _ in range(6)]
     for thread in threads:
         thread.start()
     wait_until(lambda: running(door) == 6)

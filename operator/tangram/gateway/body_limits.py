@@ -8,7 +8,7 @@ class BodyLimits:
     """Limits of one body, and of all that are being read."""
 
     body_bytes: int = 16 << 20
-    bytes_in_flight: int = 256 << 20
+    bytes_in_flight: int = 128 << 20
     seconds: float = 60.0
 
 

@@ -60,7 +60,8 @@ async def _run(credentials: Credentials, arguments: argparse.Namespace) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     router, metrics = RequestRouter(time.monotonic), GatewayMetrics()
-    picker = Picker(router, metrics, BodyLimits(arguments.max_body_bytes, arguments.max_body_bytes_in_flight))
+    limits = BodyLimits(arguments.max_body_bytes, arguments.max_body_bytes_in_flight)
+    picker = Picker(router, metrics, limits, stays_until_end=arguments.ends_by == "stream")
     metrics.show("tangram_gateway_running_requests", "Requests that run.", lambda: router.running)
     metrics.show("tangram_gateway_ready_replicas", "Replicas that take requests.", lambda: router.replicas)
     metrics.show(
@@ -152,6 +153,13 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         default=limits.bytes_in_flight,
         help="of all requests that are read (default: %(default)s)",
+    )
+    add(
+        "--ends-by",
+        choices=("access-log", "stream"),
+        default="access-log",
+        help="what reports the end of a request: the access log of the chart's Envoy (default), or the end "
+        "of its stream, where a gateway has all of a response processed",
     )
     add("--envoy-admin", default="", help="socket of the Envoy that is drained before the end")
     add("--drain-s", type=float, default=600.0, help="longest drain, in seconds (default: %(default)s)")

@@ -1,7 +1,8 @@
-"""The picker as Envoy calls it: external processing of requests, and the access log that reports their ends.
+"""The picker as Envoy calls it: external processing of requests, and the access log with their ends.
 
-A stream of external processing ends as soon as the request has its replica, so that what runs survives the
-picker: Envoy cuts a response whose processing fails. The end of a request comes with the access log.
+With the chart's Envoy, a stream of external processing ends as soon as the request has its replica, so that
+what runs survives the picker: Envoy cuts a response whose processing fails. The access log has the end of the
+request. Gateways of others have no such log: there the stream stays open, and the request ends with it.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from tangram.gateway import answers, messages
 from tangram.gateway.answers import GatewayAnswer
 from tangram.gateway.body_limits import BodyLimits, BodyMemory
 from tangram.gateway.metrics import GatewayMetrics
-from tangram.gateway.router import RequestRouter
+from tangram.gateway.router import RequestRouter, Route
 
 # What engines answer; not the paths by which they are administered.
 PATHS = frozenset(
@@ -45,9 +46,16 @@ class Picker(ExternalProcessorServicer):  # type: ignore[misc]
     """Chooses a replica for each request, or answers it."""
 
     def __init__(
-        self, router: RequestRouter, metrics: GatewayMetrics, limits: BodyLimits | None = None
+        self,
+        router: RequestRouter,
+        metrics: GatewayMetrics,
+        limits: BodyLimits | None = None,
+        *,
+        stays_until_end: bool = False,
     ) -> None:
+        """`stays_until_end`: a stream stays open until its request has ended."""
         self._router, self._metrics, self._limits = router, metrics, limits or BodyLimits()
+        self._stays_until_end = stays_until_end
         self.bodies = BodyMemory(self._limits.bytes_in_flight)
 
     async def Process(  # noqa: N802 - the name of the protocol
@@ -55,13 +63,33 @@ class Picker(ExternalProcessorServicer):  # type: ignore[misc]
     ) -> AsyncIterator[ProcessingResponse]:
         """Process one request."""
         del context
-        request = _Request()
+        request, running = _Request(), None  # the number of a request whose end this stream has to note
         try:
-            answer = await self._read(requests, request)
-            for response in self._responses(request) if answer is None else (self._answered(answer),):
+            decision = await self._read(requests, request) or self._decide(request)
+            if isinstance(decision, GatewayAnswer):
+                self._metrics.count(decision.reason)
+                yield messages.answered(decision)
+                return
+            self._metrics.count("routed")
+            running = decision.request_number
+            for response in messages.sent_on(decision, has_trailers=request.has_trailers):
                 yield response
+            if not self._stays_until_end:
+                running = None  # the access log has its end
+                return
+            del decision
+            self._release(request)
+            async for message in requests:
+                if (unchanged := messages.unchanged(message)) is not None:
+                    yield unchanged
         finally:
-            self.bodies.give_back(len(request.body))
+            self._release(request)
+            if running is not None:
+                self._router.end(running)
+
+    def _release(self, request: _Request) -> None:
+        self.bodies.give_back(len(request.body))
+        request.body.clear()
 
     async def _read(
         self, requests: AsyncIterator[ProcessingRequest], request: _Request
@@ -110,19 +138,10 @@ class Picker(ExternalProcessorServicer):  # type: ignore[misc]
         request.body += piece
         return None
 
-    def _responses(self, request: _Request) -> list[ProcessingResponse]:
+    def _decide(self, request: _Request) -> Route | GatewayAnswer:
         """Choose the replica of a complete request."""
         with self._metrics.decision():
-            route = self._router.route(bytes(request.body), request.subset)
-        if isinstance(route, GatewayAnswer):
-            return [self._answered(route)]
-        self._metrics.count("routed")
-        sent_on = [messages.routed(route), *messages.pieces(route.body, ends_stream=not request.has_trailers)]
-        return [*sent_on, messages.trailers()] if request.has_trailers else sent_on
-
-    def _answered(self, answer: GatewayAnswer) -> ProcessingResponse:
-        self._metrics.count(answer.reason)
-        return messages.answered(answer)
+            return self._router.route(bytes(request.body), request.subset)
 
 
 class AccessLog(AccessLogServiceServicer):  # type: ignore[misc]

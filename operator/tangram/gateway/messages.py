@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from envoy.service.ext_proc.v3.external_processor_pb2 import (
+    HeadersResponse,
     HttpHeaders,
     ProcessingRequest,
     ProcessingResponse,
@@ -60,19 +61,36 @@ def routed(route: Route) -> ProcessingResponse:
     return response
 
 
-def pieces(body: bytes, *, ends_stream: bool) -> Iterator[ProcessingResponse]:
-    """Return a body for Envoy to send on. `ends_stream`: no trailers follow."""
+def sent_on(route: Route, *, has_trailers: bool) -> Iterator[ProcessingResponse]:
+    """Return the responses that send a whole request to its replica, the body in pieces."""
+    yield routed(route)
+    body = route.body
     for begin in range(0, len(body), MAX_PIECE):
-        response = ProcessingResponse()
-        piece = response.request_body.response.body_mutation.streamed_response
-        piece.body = body[begin : begin + MAX_PIECE]
-        piece.end_of_stream = ends_stream and begin + MAX_PIECE >= len(body)
-        yield response
+        ends_stream = not has_trailers and begin + MAX_PIECE >= len(body)
+        yield _streamed("request_body", body[begin : begin + MAX_PIECE], ends_stream)
+    if has_trailers:
+        yield ProcessingResponse(request_trailers=TrailersResponse())
 
 
-def trailers() -> ProcessingResponse:
-    """Return the response that leaves a request's trailers as they are."""
-    return ProcessingResponse(request_trailers=TrailersResponse())
+def unchanged(message: ProcessingRequest) -> ProcessingResponse | None:
+    """Return the response that leaves a part of an answer as it is; None: Envoy waits for none."""
+    match message.WhichOneof("request"):
+        case "response_headers":
+            return ProcessingResponse(response_headers=HeadersResponse())
+        case "response_body":
+            part = message.response_body
+            return _streamed("response_body", part.body, part.end_of_stream)
+        case "response_trailers":
+            return ProcessingResponse(response_trailers=TrailersResponse())
+        case _:
+            return None
+
+
+def _streamed(kind: str, body: bytes, ends_stream: bool) -> ProcessingResponse:
+    response = ProcessingResponse()
+    streamed = getattr(response, kind).response.body_mutation.streamed_response
+    streamed.body, streamed.end_of_stream = body, ends_stream
+    return response
 
 
 def answered(answer: GatewayAnswer) -> ProcessingResponse:

@@ -11,7 +11,7 @@ from tangram.gateway.request_head import RequestHead, read_head, with_model
 from tangram.kube.kinds import Key
 from tangram.routing.pick import Refusal, RefusalCause, pick
 from tangram.routing.replica import ReplicaLoads, ReplicaRates, StartedRequest
-from tangram.routing.request import RoutedRequest, prefix_blocks
+from tangram.routing.request import BLOCK_BYTES, MOST_BLOCKS, RoutedRequest, prefix_blocks
 
 # Of every replica alike: a 7B model on half an H100. They weigh a queue against a cached prefix.
 EQUAL_RATES = ReplicaRates(prefill_tokens_per_s=8000.0, step_base_s=0.02, step_per_running_s=0.0005)
@@ -112,7 +112,7 @@ class RequestRouter:
 
 
 def _routed(head: RequestHead, model: PublishedModel) -> RoutedRequest:
-    blocks = prefix_blocks(bytes(head.prompt_json), model.qualified)
+    blocks = prefix_blocks(bytes(head.prompt_json[: BLOCK_BYTES * MOST_BLOCKS]), model.qualified)
     return RoutedRequest(model.qualified, head.prompt_tokens, head.most_tokens, blocks)
 
 

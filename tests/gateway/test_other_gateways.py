@@ -1,0 +1,32 @@
+"""A gateway that has responses processed, as the Gateway API Inference Extension demands."""
+
+import threading
+
+from tests.support.front_door import FrontDoor, wait_until
+
+
+def test_responses_pass_unchanged_and_requests_end_with_their_streams(bootstrap, tmp_path):
+    for ours, theirs in (
+        ("response_header_mode: SKIP", "response_header_mode: SEND"),
+        ("response_body_mode: NONE", "response_body_mode: FULL_DUPLEX_STREAMED"),
+        ("response_trailer_mode: SKIP", "response_trailer_mode: SEND"),
+    ):
+        assert bootstrap.count(ours) == 1
+        bootstrap = bootstrap.replace(ours, theirs)
+    with FrontDoor(bootstrap, tmp_path, "--ends-by=stream") as door:
+        door.serve("team-a", "chat", "only")
+        lines = []
+
+        def read():
+            body = {"model": "chat", "messages": [], "stream": True, "max_tokens": 25, "user": "0.1"}
+            with door.http.stream("POST", "/v1/chat/completions", json=body) as response:
+                lines.extend(line for line in response.iter_lines() if line)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        wait_until(lambda: door.gauge("tangram_gateway_running_requests") == 1)
+        assert door.gauge("tangram_gateway_body_bytes") == 0
+        reader.join()
+        assert (len(lines), lines[-1]) == (26, "data: [DONE]")
+        wait_until(lambda: door.gauge("tangram_gateway_running_requests") == 0)
+        assert door.http.post("/v1/chat/completions", content=b"[" * 3_000_000).status_code == 400
