@@ -95,6 +95,13 @@ async def test_a_replica_is_named_in_a_header_and_in_metadata_with_two_to_try_ne
     assert (streamed.body, streamed.end_of_stream) == (BODY, True)
 
 
+async def test_what_names_no_replica_is_removed():
+    first, _ = await replies(picker_of(router_of(REPLICAS[0])), headers(), piece(BODY))
+    mutation = first.request_headers.response.header_mutation
+    assert list(mutation.remove_headers) == ["x-tangram-destination-2", "x-tangram-destination-3"]
+    assert [option.append_action for option in mutation.set_headers] == [2]  # OVERWRITE_IF_EXISTS_OR_ADD
+
+
 async def test_bodies_come_back_in_pieces_of_less_than_64_kib_and_trailers_stay():
     body = b'{"model":"m","messages":"' + b"x" * 200_000 + b'"}'
     sent = [piece(body[:90_000], ends=False), piece(body[90_000:], ends=False), trailers()]
@@ -218,3 +225,11 @@ async def test_a_client_that_leaves_before_its_request_is_sent_on_leaves_nothing
     assert router.running == 1
     await process.aclose()
     assert (router.running, picker.bodies.in_flight) == (0, 0)
+
+
+async def test_an_answer_of_the_gateway_itself_to_a_request_that_it_did_not_show_stays_as_it_is():
+    head, rest = ProcessingRequest(), ProcessingRequest()
+    head.response_headers.SetInParent()
+    rest.response_body.body, rest.response_body.end_of_stream = b"ok", True
+    replied = await replies(picker_of(router_of(*REPLICAS)), head, rest)
+    assert [reply.WhichOneof("response") for reply in replied] == ["response_headers", "response_body"]

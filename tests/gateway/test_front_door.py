@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from contextlib import contextmanager
 
 import grpc
 import openai
@@ -18,6 +19,18 @@ def chat(door):
 
 def running(door):
     return door.gauge("tangram_gateway_running_requests")
+
+
+@contextmanager
+def held(*replicas):
+    """Let these send nothing but first chunks of streams."""
+    for replica in replicas:
+        replica.holds = True
+    try:
+        yield
+    finally:
+        for replica in replicas:
+            replica.holds = False
 
 
 def assert_openai_error(response, status, code):
@@ -47,10 +60,11 @@ def test_the_openai_client_streams_and_lists_models(door, chat):
 
 def test_concurrent_requests_are_spread_and_their_ends_are_seen(door, chat):
     before = [len(replica.seen) for replica in chat]
-    threads = [threading.Thread(target=door.ask, args=("org/chat",), kwargs={"seed": 3}) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    wait_until(lambda: running(door) == 6)
+    threads = [threading.Thread(target=door.ask, args=("org/chat",)) for _ in range(6)]
+    with held(*chat):
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: running(door) == 6)
     for thread in threads:
         thread.join()
     assert [len(replica.seen) - count for replica, count in zip(chat, before, strict=True)] == [3, 3]
@@ -157,13 +171,13 @@ def test_a_request_moves_on_where_its_replica_does_not_answer(door):
     """Whether it refuses connections, or is lost before its first byte."""
     lost, other = door.serve("team-a", "moving", "lost", "other")
     answers = []
-    threads = [
-        threading.Thread(target=lambda: answers.append(door.ask("moving", seed=0.7))) for _ in range(2)
-    ]
-    for thread in threads:
-        thread.start()
-    wait_until(lambda: lost.seen and other.seen)
-    door.loop.run(lost.stop())
+    threads = [threading.Thread(target=lambda: answers.append(door.ask("moving"))) for _ in range(2)]
+    with held(lost, other):
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: lost.seen and other.seen)
+        door.loop.run(lost.stop())
+        wait_until(lambda: len(other.seen) == 2)
     for thread in threads:
         thread.join()
     answers += [door.ask("moving") for _ in range(4)]
@@ -175,18 +189,19 @@ def test_streams_survive_the_picker_and_new_requests_are_refused_meanwhile(door,
     lines = []
 
     def read():
-        body = {"model": "org/chat", "messages": [], "stream": True, "max_tokens": 12, "user": "0.1"}
+        body = {"model": "org/chat", "messages": [], "stream": True, "max_tokens": 12}
         with door.http.stream("POST", "/v1/chat/completions", json=body) as response:
             lines.extend(line for line in response.iter_lines() if line)
 
     reader, waiting = threading.Thread(target=read), []
-    late = threading.Thread(target=lambda: waiting.append(door.ask("org/chat", seed=1.0)))
-    for thread in (reader, late):
-        thread.start()
-    wait_until(lambda: running(door) == 2 and lines)
-    door.kill_picker()
-    assert_openai_error(door.ask("org/chat"), 503, "gateway_error")
-    assert door.http.get("/v1/models").status_code == 503
+    late = threading.Thread(target=lambda: waiting.append(door.ask("org/chat")))
+    with held(*chat):
+        for thread in (reader, late):
+            thread.start()
+        wait_until(lambda: running(door) == 2 and lines)
+        door.kill_picker()
+        assert_openai_error(door.ask("org/chat"), 503, "gateway_error")
+        assert door.http.get("/v1/models").status_code == 503
     for thread in (reader, late):
         thread.join()
     assert (len(lines), lines[-1]) == (13, "data: [DONE]")

@@ -31,11 +31,12 @@ def door(helm, tmp_path):
 
 
 def test_a_pod_that_ends_finishes_its_requests_and_takes_new_ones_until_clients_know(door):
-    door.serve("team-a", "chat", "only")
+    (replica,) = door.serve("team-a", "chat", "only")
+    replica.holds = True
     lines = []
 
     def read():
-        body = {"model": "chat", "messages": [], "stream": True, "max_tokens": 70, "user": "0.1"}
+        body = {"model": "chat", "messages": [], "stream": True, "max_tokens": 70}
         with door.http.stream("POST", "/v1/chat/completions", json=body) as response:
             lines.extend(line for line in response.iter_lines() if line)
 
@@ -44,8 +45,10 @@ def test_a_pod_that_ends_finishes_its_requests_and_takes_new_ones_until_clients_
     wait_until(lambda: lines)
     door.picker.send_signal(signal.SIGTERM)
     wait_until(lambda: door.http.get("/healthz").status_code == 503)
-    late = door.ask("chat")
+    late = door.http.get("/v1/models")
     assert (late.status_code, late.headers["connection"]) == (200, "close")  # the next one goes elsewhere
+    wait_until(lambda: "1 requests run" in (door.folder / "python.log").read_text())
+    replica.holds = False
     reader.join()
     assert (len(lines), lines[-1]) == (71, "data: [DONE]")
     assert door.picker.wait(10) == 0

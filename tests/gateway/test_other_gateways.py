@@ -14,11 +14,12 @@ def test_responses_pass_unchanged_and_requests_end_with_their_streams(bootstrap,
         assert bootstrap.count(ours) == 1
         bootstrap = bootstrap.replace(ours, theirs)
     with FrontDoor(bootstrap, tmp_path, "--ends-by=stream") as door:
-        door.serve("team-a", "chat", "only")
+        (replica,) = door.serve("team-a", "chat", "only")
+        replica.holds = True
         lines = []
 
         def read():
-            body = {"model": "chat", "messages": [], "stream": True, "max_tokens": 25, "user": "0.1"}
+            body = {"model": "chat", "messages": [], "stream": True, "max_tokens": 25}
             with door.http.stream("POST", "/v1/chat/completions", json=body) as response:
                 lines.extend(line for line in response.iter_lines() if line)
 
@@ -26,6 +27,7 @@ def test_responses_pass_unchanged_and_requests_end_with_their_streams(bootstrap,
         reader.start()
         wait_until(lambda: door.gauge("tangram_gateway_running_requests") == 1)
         assert door.gauge("tangram_gateway_body_bytes") == 0
+        replica.holds = False
         reader.join()
         assert (len(lines), lines[-1]) == (26, "data: [DONE]")
         wait_until(lambda: door.gauge("tangram_gateway_running_requests") == 0)

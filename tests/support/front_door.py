@@ -46,12 +46,16 @@ def wait_until(holds, seconds: float = START_S) -> float:
 
 @dataclass
 class Replica:
-    """Answers with its name: `max_tokens` chunks, `user` seconds apart, after `seed` seconds."""
+    """Answers with its name, in `max_tokens` chunks, `user` seconds apart.
+
+    While it `holds`, it sends nothing but first chunks.
+    """
 
     name: str
     port: int = 0
     seen: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
+    holds: bool = False
     connections: set[asyncio.Transport] = field(default_factory=set)
     _runner: web.AppRunner | None = None
 
@@ -79,19 +83,25 @@ class Replica:
         body = await request.json()
         self.seen.append(body)
         self.headers.append(dict(request.headers))
-        await asyncio.sleep(float(body.get("seed", 0)))
         chunks = [self._chunk(body["model"], number) for number in range(body.get("max_tokens", 3))]
         if not body.get("stream"):
+            await self._released()
             message = {"role": "assistant", "content": self.name}
             choice = {"index": 0, "message": message, "finish_reason": "stop"}
             return web.json_response(self._chunk(body["model"], 0) | {"choices": [choice]})
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        for chunk in chunks:
+        for number, chunk in enumerate(chunks):
+            if number:
+                await self._released()
             await response.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
             await asyncio.sleep(float(body.get("user", 0)))
         await response.write(b"data: [DONE]\n\n")
         return response
+
+    async def _released(self) -> None:
+        while self.holds:  # noqa: ASYNC110 - set from another thread
+            await asyncio.sleep(0.01)
 
     def _chunk(self, model: str, number: int) -> dict[str, Any]:
         choice = {"index": 0, "delta": {"content": f"{self.name}-{number} "}, "finish_reason": None}

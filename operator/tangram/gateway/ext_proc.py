@@ -31,6 +31,7 @@ PATHS = frozenset(
     )
 )
 MODELS_PATH = "/v1/models"
+RESPONSE_PARTS = ("response_headers", "response_body", "response_trailers")
 
 
 @dataclass(slots=True)
@@ -40,6 +41,9 @@ class _Request:
     body: bytearray = field(default_factory=bytearray)
     subset: frozenset[str] | None = None
     has_trailers: bool = False
+    is_complete: bool = False
+    response: ProcessingRequest | None = None  # of the gateway itself, to a request that it did not show
+    number: int | None = None  # while it runs, and its stream is what notes its end
 
 
 class Picker(ExternalProcessorServicer):  # type: ignore[misc]
@@ -63,33 +67,39 @@ class Picker(ExternalProcessorServicer):  # type: ignore[misc]
     ) -> AsyncIterator[ProcessingResponse]:
         """Process one request."""
         del context
-        request, running = _Request(), None  # the number of a request whose end this stream has to note
+        request = _Request()
         try:
-            decision = await self._read(requests, request) or self._decide(request)
+            async for response in self._process(requests, request):
+                yield response
+        finally:
+            self._release(request)
+            if request.number is not None:
+                self._router.end(request.number)
+
+    async def _process(
+        self, requests: AsyncIterator[ProcessingRequest], request: _Request
+    ) -> AsyncIterator[ProcessingResponse]:
+        answer = await self._read(requests, request)
+        if request.response is not None:
+            yield messages.unchanged(request.response)
+        else:
+            decision = answer or self._decide(request)
             if isinstance(decision, GatewayAnswer):
                 self._metrics.count(decision.reason)
                 yield messages.answered(decision)
                 return
             self._metrics.count("routed")
-            running = decision.request_number
+            request.number = decision.request_number
             for response in messages.sent_on(decision, has_trailers=request.has_trailers):
                 yield response
             if not self._stays_until_end:
-                running = None  # the access log has its end
+                request.number = None  # the access log has its end
                 return
             del decision
             self._release(request)
-            async for message in requests:
-                if (unchanged := messages.unchanged(message)) is not None:
-                    yield unchanged
-        finally:
-            self._release(request)
-            if running is not None:
-                self._router.end(running)
-
-    def _release(self, request: _Request) -> None:
-        self.bodies.give_back(len(request.body))
-        request.body.clear()
+        async for message in requests:
+            if message.WhichOneof("request") in RESPONSE_PARTS:
+                yield messages.unchanged(message)
 
     async def _read(
         self, requests: AsyncIterator[ProcessingRequest], request: _Request
@@ -98,22 +108,27 @@ class Picker(ExternalProcessorServicer):  # type: ignore[misc]
         try:
             async with asyncio.timeout(self._limits.seconds):
                 async for message in requests:
-                    kind = message.WhichOneof("request")
-                    if kind == "request_headers":
-                        request.subset = messages.subset_of(message)
-                        if (answer := self._by_path(message)) is not None:
-                            return answer
-                    elif kind == "request_trailers":
-                        request.has_trailers = True
-                        return None
-                    elif kind == "request_body":
-                        if (answer := self._add(request, message.request_body.body)) is not None:
-                            return answer
-                        if message.request_body.end_of_stream:
-                            return None
+                    answer = self._take(request, message)
+                    if answer is not None or request.is_complete:
+                        return answer
         except TimeoutError:
             return answers.invalid_request("the body did not end in time", status=408)
         return answers.invalid_request("the request was not complete")
+
+    def _take(self, request: _Request, message: ProcessingRequest) -> GatewayAnswer | None:
+        """Add a message to the request."""
+        match message.WhichOneof("request"):
+            case "request_headers":
+                request.subset = messages.subset_of(message)
+                return self._by_path(message)
+            case "request_body":
+                request.is_complete = message.request_body.end_of_stream
+                return self._add(request, message.request_body.body)
+            case "request_trailers":
+                request.has_trailers = request.is_complete = True
+            case _:
+                request.response, request.is_complete = message, True
+        return None
 
     def _by_path(self, message: ProcessingRequest) -> GatewayAnswer | None:
         """Return the answer to a request without a body, or for a path that no engine has."""
@@ -137,6 +152,10 @@ class Picker(ExternalProcessorServicer):  # type: ignore[misc]
             return answers.too_many_body_bytes()
         request.body += piece
         return None
+
+    def _release(self, request: _Request) -> None:
+        self.bodies.give_back(len(request.body))
+        request.body.clear()
 
     def _decide(self, request: _Request) -> Route | GatewayAnswer:
         """Choose the replica of a complete request."""

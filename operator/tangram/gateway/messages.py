@@ -1,7 +1,9 @@
 """Messages of Envoy's external processing: what is read of requests, and responses. Pure."""
 
 from collections.abc import Iterable, Iterator
+from itertools import zip_longest
 
+from envoy.config.core.v3.base_pb2 import HeaderValueOption
 from envoy.service.ext_proc.v3.external_processor_pb2 import (
     HeadersResponse,
     HttpHeaders,
@@ -23,6 +25,7 @@ OWN_NAMESPACE = "tangram"  # of metadata: what Envoy's access log brings back
 REQUEST_NUMBER, IS_ANSWERED = "request_number", "is_answered"
 MAX_PIECE = 62_000  # bytes of a body in one message: Envoy accepts 64 KiB
 MAX_SUBSET = 1024
+OVERWRITE = HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
 
 
 def header(headers: HttpHeaders, name: str) -> str:
@@ -52,8 +55,11 @@ def routed(route: Route) -> ProcessingResponse:
     response = ProcessingResponse()
     common = response.request_headers.response
     common.clear_route_cache = True
-    for name, address in zip((DESTINATION, *NEXT_DESTINATIONS), route.addresses, strict=False):
-        option = common.header_mutation.set_headers.add()
+    for name, address in zip_longest((DESTINATION, *NEXT_DESTINATIONS), route.addresses):
+        if address is None:
+            common.header_mutation.remove_headers.append(name)
+            continue
+        option = common.header_mutation.set_headers.add(append_action=OVERWRITE)
         option.header.key, option.header.raw_value = name, address.encode()
     metadata = response.dynamic_metadata.fields
     metadata[LB_NAMESPACE].struct_value.fields[DESTINATION].string_value = first
@@ -72,18 +78,16 @@ def sent_on(route: Route, *, has_trailers: bool) -> Iterator[ProcessingResponse]
         yield ProcessingResponse(request_trailers=TrailersResponse())
 
 
-def unchanged(message: ProcessingRequest) -> ProcessingResponse | None:
-    """Return the response that leaves a part of an answer as it is; None: Envoy waits for none."""
+def unchanged(message: ProcessingRequest) -> ProcessingResponse:
+    """Return what leaves a part of a response as it is."""
     match message.WhichOneof("request"):
         case "response_headers":
             return ProcessingResponse(response_headers=HeadersResponse())
         case "response_body":
             part = message.response_body
             return _streamed("response_body", part.body, part.end_of_stream)
-        case "response_trailers":
-            return ProcessingResponse(response_trailers=TrailersResponse())
         case _:
-            return None
+            return ProcessingResponse(response_trailers=TrailersResponse())
 
 
 def _streamed(kind: str, body: bytes, ends_stream: bool) -> ProcessingResponse:
