@@ -24,7 +24,7 @@ from tangram.gateway.grpc_health import health_service
 from tangram.gateway.metrics import GatewayMetrics
 from tangram.gateway.router import RequestRouter
 from tangram.kube.client import ApiClient
-from tangram.kube.credentials import AuthError, Credentials
+from tangram.kube.credentials import SERVICE_ACCOUNT, AuthError, Credentials
 from tangram.kube.kubeconfig import find_credentials
 from tangram_http.log_limit import LimitedLogHandler
 from tangram_http.pages import CachedPage, serve_pages
@@ -49,7 +49,11 @@ def main(argv: list[str] | None = None) -> int:
     try:
         credentials = find_credentials(arguments.kubeconfig)
         asyncio.run(_run(credentials, arguments))
-    except (AuthError, ModuleNotFoundError, OSError, ValueError) as error:
+    except ModuleNotFoundError as error:
+        text = f"no pod by {SERVICE_ACCOUNT}, and no {error.name} to read a kubeconfig"
+        print(f"tangram-gateway: {text}", file=sys.stderr)  # noqa: T201
+        return EXIT_USAGE
+    except (AuthError, OSError, ValueError) as error:
         print(f"tangram-gateway: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_USAGE
     return 0

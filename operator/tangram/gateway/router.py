@@ -9,7 +9,7 @@ from tangram.gateway.answers import GatewayAnswer
 from tangram.gateway.published_models import PublishedModel, PublishedModels
 from tangram.gateway.request_head import RequestHead, read_head, with_model
 from tangram.kube.kinds import Key
-from tangram.routing.pick import Refusal, RefusalCause, pick
+from tangram.routing.pick import RefusalCause, RoutingRefusal, pick
 from tangram.routing.replica import ReplicaLoads, ReplicaRates, StartedRequest
 from tangram.routing.request import BLOCK_BYTES, MOST_BLOCKS, RoutedRequest, prefix_blocks
 
@@ -26,7 +26,6 @@ class Route:
     addresses: tuple[str, ...]
     body: bytes
     request_number: int  # by which Envoy reports its end
-    model: PublishedModel
 
 
 @dataclass(slots=True, eq=False)
@@ -77,12 +76,12 @@ class RequestRouter:
         request = _routed(head, model)
         loads, now = self._loads[model.key], self.clock()
         choice = pick(request, loads, now, subset)
-        if isinstance(choice, Refusal):
+        if isinstance(choice, RoutingRefusal):
             return _refused(head.model, choice)
         sent = loads.started(choice.address, request, now)
         number = self._note(_Running(loads, sent, now + model.max_request_s + BEYOND_MAX_REQUEST_S))
         others = (score.address for score in choice.runners_up)
-        return Route((choice.address, *others), body, number, model)
+        return Route((choice.address, *others), body, number)
 
     def end(self, number: int) -> None:
         """Note that a request has ended. Unknown numbers are those of a picker before this one."""
@@ -116,7 +115,7 @@ def _routed(head: RequestHead, model: PublishedModel) -> RoutedRequest:
     return RoutedRequest(model.qualified, head.prompt_tokens, head.most_tokens, blocks)
 
 
-def _refused(model: str, refusal: Refusal) -> GatewayAnswer:
+def _refused(model: str, refusal: RoutingRefusal) -> GatewayAnswer:
     retry_after_s = math.ceil(refusal.retry_after_s or answers.RETRY_AFTER_S)
     match refusal.cause:
         case RefusalCause.NO_REPLICA | RefusalCause.SUBSET_IS_EMPTY:
