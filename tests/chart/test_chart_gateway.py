@@ -4,6 +4,7 @@ import pytest
 import yaml
 
 from tangram.gateway.command import _parser as picker_parser
+from tangram.gateway.envoy_drain import ENDPOINTS_LAG_S
 from tests.chart.test_chart_rights import rights
 from tests.chart.test_network_policies import (
     DNS,
@@ -91,7 +92,8 @@ def test_every_setting_reaches_the_picker_or_envoy(helm):
 def test_the_kubelet_stops_envoy_after_the_picker(helm):
     pod = pod_of(given(helm))
     assert [(one["name"], one.get("restartPolicy")) for one in pod["initContainers"]] == [("envoy", "Always")]
-    assert [one["name"] for one in pod["containers"]] == ["picker"]
+    (picker,) = pod["containers"]
+    assert picker["livenessProbe"]["terminationGracePeriodSeconds"] < ENDPOINTS_LAG_S
 
 
 def test_envoy_has_no_token_and_the_picker_lists_and_watches_two_kinds(helm):

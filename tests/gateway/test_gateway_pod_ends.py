@@ -4,6 +4,7 @@ import signal
 import ssl
 import threading
 
+import httpx
 import pytest
 
 from e2e.cluster.certificates import Authority
@@ -11,10 +12,11 @@ from tests.gateway.conftest import ENABLED
 from tests.support.front_door import FrontDoor, bootstrap_of, wait_until
 
 
-@pytest.fixture
-def door(helm, tmp_path):
+@pytest.fixture(scope="module")
+def door(helm, tmp_path_factory):
     """A gateway whose picker drains its Envoy; its certificate is that of the Secret."""
-    authority = Authority(tmp_path / "tls")
+    folder = tmp_path_factory.mktemp("pod")
+    authority = Authority(folder / "tls")
     authority.ensure()
     authority.ensure_pair("tls", user="gateway", addresses=["127.0.0.1"])
     gateway = ENABLED["gateway"] | {"tls": {"secretName": "door"}}
@@ -22,12 +24,21 @@ def door(helm, tmp_path):
     (certificate,) = (
         obj["data"]["certificate.yaml"] for obj in objects if "certificate.yaml" in obj.get("data", {})
     )
-    (tmp_path / "certificate.yaml").write_text(certificate.replace("/etc/tls", f"{tmp_path}/tls"))
-    bootstrap = bootstrap_of(objects).replace("/etc/envoy", str(tmp_path))
+    (folder / "certificate.yaml").write_text(certificate.replace("/etc/tls", f"{folder}/tls"))
+    bootstrap = bootstrap_of(objects).replace("/etc/envoy", str(folder))
     tls = ssl.create_default_context(cafile=authority.certificate)
-    drain = (f"--envoy-admin={tmp_path}/admin.sock", "--drain-s=30")
-    with FrontDoor(bootstrap, tmp_path, *drain, tls=tls) as running:
+    drain = (f"--envoy-admin={folder}/admin.sock", "--drain-s=30")
+    with FrontDoor(bootstrap, folder, *drain, tls=tls) as running:
         yield running
+
+
+def test_a_picker_that_is_restarted_alone_leaves_envoy_ready(door):
+    with httpx.Client(transport=httpx.HTTPTransport(uds=str(door.folder / "admin.sock"))) as admin:
+        admin.post("http://envoy/healthcheck/fail")
+    wait_until(lambda: door.http.get("/healthz").status_code == 503)
+    door.kill_picker()
+    door.start_picker()
+    wait_until(lambda: door.http.get("/healthz").status_code == 200)
 
 
 def test_a_pod_that_ends_finishes_its_requests_and_takes_new_ones_until_clients_know(door):

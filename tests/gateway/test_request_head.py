@@ -25,7 +25,8 @@ def head_of(**fields):
         ({"prompt": [[1, 2], [3]]}, 3, MAX_TOKENS),
         ({"input": "x" * 398, "max_output_tokens": 3}, 100, 3),
         ({"max_tokens": -1}, 1, MAX_TOKENS),
-        ({"max_tokens": 10**12}, 1, MAX_TOKENS),
+        ({"max_tokens": 10**30}, 1, MAX_TOKENS),
+        ({"max_tokens": 16.0}, 1, 16),
         ({"messages": None}, 1, MAX_TOKENS),
     ],
 )

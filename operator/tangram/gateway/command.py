@@ -18,7 +18,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from tangram.gateway.body_limits import BodyLimits
 from tangram.gateway.cluster_view import ClusterView
-from tangram.gateway.envoy_drain import EnvoyAdmin, drain
+from tangram.gateway.envoy_drain import EnvoyAdmin, drain, end_earlier_drain
 from tangram.gateway.ext_proc import AccessLog, Picker
 from tangram.gateway.grpc_health import health_service
 from tangram.gateway.metrics import GatewayMetrics
@@ -73,6 +73,8 @@ async def _run(credentials: Credentials, arguments: argparse.Namespace) -> None:
     )
     client = ApiClient(credentials, user_agent="tangram-gateway")
     view = ClusterView(client, tuple(arguments.namespace), router)
+    if arguments.envoy_admin:
+        await end_earlier_drain(EnvoyAdmin(arguments.envoy_admin))
     try:
         async with _pages(arguments.pages_port, router, metrics), _grpc(arguments.listen, picker, router):
             watching = asyncio.gather(view.run(), _end_overdue(router))

@@ -47,6 +47,14 @@ class EnvoyAdmin:
             return (await response.content.read(MAX_PAGE_BYTES)).decode()
 
 
+async def end_earlier_drain(admin: EnvoyAdmin) -> None:
+    """Let Envoy be ready again, where a picker was stopped alone and had begun to drain it."""
+    try:
+        await admin.post("/healthcheck/ok")
+    except (aiohttp.ClientError, OSError) as error:
+        log.info("Envoy does not answer yet: %s", error)
+
+
 async def drain(admin: EnvoyAdmin, deadline_s: float, lag_s: float = ENDPOINTS_LAG_S) -> bool:
     """Return once Envoy has answered every request; False where some still run after `deadline_s`."""
     try:

@@ -23,9 +23,9 @@ class RequestHead(msgspec.Struct, frozen=True):
     """
 
     model: str
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    max_output_tokens: int | None = None
+    max_tokens: float | None = None  # an int in most requests, which msgspec takes for a float, too
+    max_completion_tokens: float | None = None
+    max_output_tokens: float | None = None
     messages: msgspec.Raw = msgspec.Raw()
     prompt: msgspec.Raw = msgspec.Raw()
     input: msgspec.Raw = msgspec.Raw()
@@ -47,7 +47,7 @@ class RequestHead(msgspec.Struct, frozen=True):
     def most_tokens(self) -> int:
         """The most tokens that the response may have."""
         stated = (self.max_completion_tokens, self.max_output_tokens, self.max_tokens)
-        return next((min(n, MAX_TOKENS) for n in stated if n is not None and n > 0), MAX_TOKENS)
+        return next((int(min(n, MAX_TOKENS)) for n in stated if n is not None and n >= 1), MAX_TOKENS)
 
 
 _DECODER = msgspec.json.Decoder(RequestHead)
