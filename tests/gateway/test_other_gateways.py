@@ -13,7 +13,7 @@ def test_responses_pass_unchanged_and_requests_end_with_their_streams(bootstrap,
     ):
         assert bootstrap.count(ours) == 1
         bootstrap = bootstrap.replace(ours, theirs)
-    with FrontDoor(bootstrap, tmp_path, "--ends-by=stream") as door:
+    with FrontDoor(bootstrap, tmp_path, "--ends-by=stream", "--max-streams=5") as door:
         (replica,) = door.serve("team-a", "chat", "only")
         replica.holds = True
         lines = []
@@ -32,3 +32,17 @@ def test_responses_pass_unchanged_and_requests_end_with_their_streams(bootstrap,
         assert (len(lines), lines[-1]) == (26, "data: [DONE]")
         wait_until(lambda: door.gauge("tangram_gateway_running_requests") == 0)
         assert door.http.post("/v1/chat/completions", content=b"[" * 3_000_000).status_code == 400
+
+        # Streams beyond the limit are refused: the others go on.
+        responses = []
+        threads = [threading.Thread(target=lambda: responses.append(door.ask("chat"))) for _ in range(7)]
+        replica.holds = True
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: len(responses) >= 2)
+        assert {response.json()["error"]["code"] for response in responses} == {"gateway_error"}
+        refused = len(responses)
+        replica.holds = False
+        for thread in threads:
+            thread.join()
+        assert [response.status_code for response in responses[refused:]] == [200] * (7 - refused)

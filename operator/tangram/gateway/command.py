@@ -32,7 +32,7 @@ from tangram_http.sockets import listening_socket
 
 EXIT_USAGE = 2
 MAX_MESSAGE_BYTES = 1 << 20  # Envoy sends bodies in pieces of its read buffer
-MAX_STREAMS = 4096  # requests of one Envoy whose bodies arrive; the others wait
+MAX_STREAMS = 8192  # requests whose bodies arrive (with --ends-by=stream: that run), at some 15 KiB each
 STOP_S = 5.0  # for decisions that are under way
 OVERDUE_PERIOD_S = 10.0
 
@@ -73,32 +73,48 @@ async def _run(credentials: Credentials, arguments: argparse.Namespace) -> None:
     )
     client = ApiClient(credentials, user_agent="tangram-gateway")
     view = ClusterView(client, tuple(arguments.namespace), router)
-    if arguments.envoy_admin:
-        await end_earlier_drain(EnvoyAdmin(arguments.envoy_admin))
+    envoy = EnvoyAdmin(arguments.envoy_admin) if arguments.envoy_admin else None
+    if envoy is not None:
+        await end_earlier_drain(envoy)
     try:
-        async with _pages(arguments.pages_port, router, metrics), _grpc(arguments.listen, picker, router):
-            watching = asyncio.gather(view.run(), _end_overdue(router))
+        async with (
+            _pages(arguments.pages_port, router, metrics),
+            _grpc(arguments.listen, picker, router, arguments.max_streams),
+            _following(view, router) as following,
+        ):
             stopping = asyncio.create_task(stopped.wait())
-            await asyncio.wait((watching, stopping), return_when=asyncio.FIRST_COMPLETED)
-            if watching.done():
-                watching.result()  # raises what ended it
-            if arguments.envoy_admin:
-                await drain(EnvoyAdmin(arguments.envoy_admin), arguments.drain_s)
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+            await asyncio.wait((following, stopping), return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            if following.done():
+                following.result()  # raises what ended it
+            if envoy is not None:
+                await drain(envoy, arguments.drain_s)
     finally:
         await client.close()
 
 
 @contextlib.asynccontextmanager
-async def _grpc(address: str, picker: Picker, router: RequestRouter) -> AsyncIterator[None]:
+async def _following(
+    view: ClusterView, router: RequestRouter
+) -> AsyncIterator[asyncio.Future[tuple[None, None]]]:
+    """Keep the router current within a block."""
+    following = asyncio.gather(view.run(), _end_overdue(router))
+    try:
+        yield following
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def _grpc(address: str, picker: Picker, router: RequestRouter, max_streams: int) -> AsyncIterator[None]:
     """Serve external processing, the access log and gRPC's health service. Raises OSError."""
     options = (
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-        ("grpc.max_concurrent_streams", MAX_STREAMS),
         ("grpc.so_reuseport", 0),
     )
-    server = grpc.aio.server(options=options)
+    # Beyond that, Envoy is refused and answers 503.
+    server = grpc.aio.server(options=options, maximum_concurrent_rpcs=max_streams)
     add_ExternalProcessorServicer_to_server(picker, server)
     add_AccessLogServiceServicer_to_server(AccessLog(router), server)
     server.add_generic_rpc_handlers((health_service(lambda: router.is_synced),))
@@ -160,6 +176,7 @@ def _parser() -> argparse.ArgumentParser:
         default=limits.bytes_in_flight,
         help="of all requests that are read (default: %(default)s)",
     )
+    add("--max-streams", type=int, default=MAX_STREAMS, help="requests at a time (default: %(default)s)")
     add(
         "--ends-by",
         choices=("access-log", "stream"),
