@@ -69,7 +69,7 @@ check: setup ## Lint, types, import contracts, generated files
 tools: ## Build or find the programs that the tests need (Kubernetes, etcd, helm, containerd, promtool)
 	$(PYTHON) -m e2e.cluster packages
 	$(PYTHON) -m e2e.cluster binaries
-	$(PYTHON) -m e2e.cluster binaries kwok
+	$(PYTHON) -m e2e.cluster binaries kwok crane
 
 .PHONY: unit
 unit: setup ## The fast tests: no cluster, no API server, none that takes ten seconds

@@ -20,7 +20,7 @@ from e2e.cluster.versions import parse_version, within
 
 TOOLS = REPOSITORY / "e2e" / "cluster" / "tools"
 KUBERNETES, ETCD, COREDNS, HELM = "1.34.4", "3.6.4", "1.14.0", "3.19.5"
-KWOK, KIND = "0.7.0", "0.30.0"
+KWOK, KIND, CRANE = "0.7.0", "0.30.0", "0.22.1"
 BUILD_TIMEOUT_S = 1800  # kube-apiserver takes 190 s on two cores; leave room for a slow, busy machine
 
 
@@ -102,6 +102,13 @@ PROGRAMS = {
         ),
         # Apart, since they cannot share our module; built only when somebody asks for them.
         Program("kind", f"kind-{KIND}", f"sigs.k8s.io/kind@v{KIND}", ((0, 30), (1,))),
+        Program(
+            "crane",
+            f"crane-{CRANE}",
+            f"github.com/google/go-containerregistry/cmd/crane@v{CRANE}",
+            ((0, 20), (1,)),
+            ("version",),
+        ),
         Program("kwok", f"kwok-{KWOK}", f"sigs.k8s.io/kwok/cmd/kwok@v{KWOK}", ((0, 6), (1,))),
     )
 }

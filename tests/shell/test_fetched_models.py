@@ -106,7 +106,11 @@ def test_the_secret_is_mounted_where_bytes_are_fetched_and_nowhere_else() -> Non
         mounts = [m["name"] for m in pod["containers"][0]["volumeMounts"]]
         assert volume["name"] not in mounts
         assert "env" not in pod["initContainers"][0]
-    assert SECRET_KEYS == {"hf": open_source.TOKEN_KEYS, "s3": open_source.STORE_KEYS}
+    assert SECRET_KEYS == {
+        "hf": open_source.TOKEN_KEYS,
+        "s3": open_source.STORE_KEYS,
+        "oci": open_source.REGISTRY_KEYS,
+    }
 
 
 def test_without_a_secret_none_is_mounted() -> None:

@@ -1,6 +1,8 @@
 """`tangram-fetch` as a container runs it: arguments, report, exit status; without a name of the outside."""
 
+import base64
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from tangram.sources import command
 from tests.sources.conftest import shards
 from tests.support.hub_server import Hub, Request
 from tests.support.object_store import object_store
+from tests.support.oci_registry import oci_registry, tar
 
 
 @pytest.fixture
@@ -170,3 +173,32 @@ def test_what_is_not_fetched_is_a_wrong_argument(run, uri):
     with pytest.raises(SystemExit) as caught:
         run("headers", uri)
     assert caught.value.code == command.EXIT_USAGE
+
+
+def test_credentials_of_a_registry_are_read_from_its_secret(tiny, run, tmp_path, capsys):
+    (tmp_path / "secret").mkdir()
+    key = tmp_path / "secret" / ".dockerconfigjson"
+    with oci_registry() as registry:
+        registry.user = "me:hidden"
+        digest = registry.push([tar(tiny)])
+        uri = f"oci://{registry.host}/team/model"
+        options = ("--secret", str(tmp_path / "secret"), "--secret-name", "mine")
+        for content, words in (
+            (b"{", "is not JSON"),
+            (b'{"auths": {}}', "has no entry for 127.0.0.1"),
+            (b" " * (2 << 20), "is not JSON"),
+        ):
+            key.write_bytes(content)
+            status, report = run("headers", uri, *options)
+            assert (status, report["error"]["reason"]) == (command.EXIT_REFUSED, "AccessDenied")
+            assert words in report["error"]["message"]
+        auth = base64.b64encode(b"me:hidden").decode()
+        key.write_text(json.dumps({"auths": {registry.host: {"auth": auth}}}))
+        status, headers = run("headers", uri, *options)
+        assert (status, headers["source"]["revision"]) == (0, digest)
+        shutil.rmtree(tmp_path / "checkpoint")
+        size = str(headers["source"]["size"])
+        status, report = run("fetch", f"{uri}@{digest}", *options, "--size", size)
+    assert (status, report["source"]["size"]) == (0, int(size))
+    shown = capsys.readouterr()
+    assert not any(secret in shown.out + shown.err for secret in ("hidden", auth))

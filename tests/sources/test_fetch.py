@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tangram.sources.checkpoint.errors import SourceError, SourceReason
 from tangram.sources.download import fetch
-from tangram.sources.errors import SourceError, SourceReason
 from tests.sources.conftest import shards
 from tests.support.hub_server import Request
 

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from tangram.sources.errors import SourceError, SourceReason
+from tangram.sources.checkpoint.errors import SourceError, SourceReason
 from tangram.sources.hub import open_hub
 from tangram.sources.hub_errors import HubAccess
 from tangram.sources.ranged_reads import read_range, read_whole

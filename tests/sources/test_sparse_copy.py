@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tangram.sources.errors import SourceError
+from tangram.sources.checkpoint.errors import SourceError
 from tangram.sources.sparse_copy import write_sparse_copy
 from tangram_engine.inspect import inspect
 from tests.sources.conftest import TINY, shards

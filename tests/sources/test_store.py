@@ -2,8 +2,8 @@
 
 import pytest
 
+from tangram.sources.checkpoint.errors import SourceError, SourceReason
 from tangram.sources.download import fetch
-from tangram.sources.errors import SourceError, SourceReason
 from tangram.sources.ranged_reads import read_range
 from tangram.sources.sparse_copy import write_sparse_copy
 from tangram.sources.store import StoreAccess, open_store

@@ -1,8 +1,12 @@
 """Settings of the places that checkpoints are fetched from."""
 
+from typing import Annotated
+
 from pydantic import Field
 
 from tangram.shell.setting_types import SettingsSection
+
+_Registry = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*(:[0-9]{1,5})?$")]
 
 
 class ModelSettings(SettingsSection):
@@ -14,3 +18,5 @@ class ModelSettings(SettingsSection):
     """Address of the store of s3:// models; empty: AWS, in the region."""
     s3_region: str = Field(default="us-east-1", alias="s3Region", pattern=r"^[a-z0-9-]{1,64}$")
     """Region of the store."""
+    plain_http_registries: tuple[_Registry, ...] = ()
+    """Registries of oci:// models that speak HTTP without TLS, as host or host:port."""

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from tangram.api import ModelSource, model_source
+from tangram.sources.checkpoint.errors import SourceError, SourceReason
 from tangram.sources.download import fetch, fetched_before
-from tangram.sources.errors import SourceError, SourceReason
+from tangram.sources.image_fetch import fetch_image, write_headers
+from tangram.sources.oci.registry import ModelImage
 from tangram.sources.open_source import SourceAddresses, open_source
 from tangram.sources.sparse_copy import write_sparse_copy
 
@@ -50,6 +52,9 @@ def _run(options: argparse.Namespace) -> tuple[dict[str, Any], int]:
         if before is not None:
             return _document(options.uri.revision, before.size, 0.0), 0
         checkpoint = open_source(options.uri, _addresses(options), options.secret, options.secret_name)
+        if isinstance(checkpoint, ModelImage):
+            size, seconds = _unpack(checkpoint, options)
+            return _document(checkpoint.revision, size, seconds), 0
         if options.command == "headers":
             files = write_sparse_copy(checkpoint, options.to)
             return _document(checkpoint.revision, sum(file.size for file in files), 0.0), 0
@@ -60,6 +65,13 @@ def _run(options: argparse.Namespace) -> tuple[dict[str, Any], int]:
     except Exception as error:  # noqa: BLE001 - a defect of ours: the report must come all the same
         traceback.print_exc()
         return _refusal("InspectionFailed", f"{type(error).__name__}: {error}"), EXIT_DEFECT
+
+
+def _unpack(image: ModelImage, options: argparse.Namespace) -> tuple[int, float]:
+    if options.command == "headers":
+        return write_headers(image, options.to, _log).size, 0.0
+    fetched = fetch_image(image, options.to, _log, size=options.size)
+    return fetched.size, fetched.seconds
 
 
 def _document(revision: str, size: int, seconds: float) -> dict[str, Any]:
@@ -84,13 +96,14 @@ def _parser() -> argparse.ArgumentParser:
         "--uri",
         required=True,
         type=_fetched_uri,
-        help="hf://organisation/name[@revision] or s3://bucket/prefix[@pin]",
+        help="hf://organisation/name[@revision], s3://bucket/prefix[@pin] or oci://registry/name[:tag|@digest]",
     )
     parser.add_argument("--to", required=True, type=Path, help="directory to make")
     parser.add_argument("--size", type=int, help="bytes that the inspection found: others are refused")
     parser.add_argument("--hub", default=SourceAddresses().hub, help="address of the hub or of a mirror")
     parser.add_argument("--s3", default="", help="address of the store; empty: AWS")
     parser.add_argument("--s3-region", default=SourceAddresses().s3_region, help="region of the store")
+    parser.add_argument("--plain-http", action="append", default=[], help="registry (host:port) without TLS")
     parser.add_argument("--secret", type=Path, help="directory with the keys of the Secret")
     parser.add_argument("--secret-name", default="", help="its name, for messages")
     parser.add_argument("--termination-log", type=Path, help="file for the report")
@@ -98,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _addresses(options: argparse.Namespace) -> SourceAddresses:
-    return SourceAddresses(options.hub, options.s3, options.s3_region)
+    return SourceAddresses(options.hub, options.s3, options.s3_region, frozenset(options.plain_http))
 
 
 def _fetched_uri(text: str) -> ModelSource:

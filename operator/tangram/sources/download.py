@@ -11,25 +11,25 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from tangram.sources.checkpoint_files import RemoteCheckpoint, RemoteFile
-from tangram.sources.errors import SourceError, SourceReason, changed, unreachable
+from tangram.sources.checkpoint.answers import Retries
+from tangram.sources.checkpoint.errors import SourceError, SourceReason, changed, unreachable
+from tangram.sources.checkpoint.files import RemoteCheckpoint, RemoteFile
 from tangram.sources.progress import STALL_S, Progress
 from tangram.sources.ranged_reads import files_of
 
 WORKERS = 4  # files at once
-ATTEMPTS = 6  # of a file in a row that bring no byte
 _PIECE = 1 << 20  # bytes that are read at once from the disk
 _PART = ".part"
 _REPORT_S = 10.0  # between two lines about the progress
 _END_S = 2.0  # for which a file that another one's fault ends is waited for
-_LONGEST_PAUSE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +61,51 @@ def fetch(
     `report` gets a line about the progress now and then. `pause` waits before a read is repeated. `size`: sum
     of the files, where it is known.
     """
-    staging = _staging(directory, checkpoint.uri)
+    staging = staging_of(directory, checkpoint.uri)
     files = files_of(checkpoint)
     progress = Progress(sum(file.size for file in files), clock, stall_s)
     if size not in (None, progress.total):
         text = f"{checkpoint.uri} has {progress.total} bytes, {size} when it was inspected"
         raise changed(f"{text}: set model.revision to what is to be served")
-    _check_space(staging, files)
-    transfer = _Transfer(checkpoint, staging, progress, pause, threading.Event())
+    check_space(staging, sum(file.size for file in files))
+    stopped = threading.Event()
+    transfer = _Transfer(checkpoint, staging, progress, pause, stopped)
+    largest_first = sorted(files, key=lambda file: -file.size)
     with no_space(staging):
-        transfer.run(files, report)
+        tasks = [partial(transfer.bring, file) for file in largest_first]
+        run_all(tasks, checkpoint.uri, progress, stopped, report)
         staging.rename(directory)
-        _sync(directory.parent)
+        sync_name(directory.parent)
     return Fetched(progress.total, progress.seconds)
+
+
+def run_all(
+    tasks: Sequence[Callable[[], None]],
+    uri: str,
+    progress: Progress,
+    stopped: threading.Event,
+    report: Callable[[str], None],
+) -> None:
+    """Run all tasks, WORKERS at once. Raises the first error, or that of a standstill.
+
+    `stopped` is set when no task is to begin or go on.
+    """
+    pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="fetch")
+    unfinished: set[Future[None]] = {pool.submit(task) for task in tasks}
+    try:
+        while unfinished:
+            finished, unfinished = wait(unfinished, min(_REPORT_S, progress.stall_s / 4), FIRST_EXCEPTION)
+            for future in finished:
+                future.result()
+            if progress.is_stalled():
+                text = f"{uri}: no data for {progress.stall_s:.0f} s at {progress}"
+                raise unreachable(f"{text}; the fetch begins again where it stopped")
+            report(str(progress))
+    finally:
+        stopped.set()
+        # The others end before another fetch begins. A read that hangs is left behind: the process ends.
+        wait(unfinished, _END_S)
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 @contextmanager
@@ -92,7 +124,7 @@ def _full(directory: Path, needs: str) -> SourceError:
     return SourceError(SourceReason.NO_SPACE, text)
 
 
-def _staging(directory: Path, uri: str) -> Path:
+def staging_of(directory: Path, uri: str) -> Path:
     """Return the directory of unfinished files of `uri`, and remove those of other revisions."""
     mark = f".{directory.name}."
     staging = directory.with_name(mark + hashlib.sha256(uri.encode()).hexdigest()[:16])
@@ -103,9 +135,9 @@ def _staging(directory: Path, uri: str) -> Path:
     return staging
 
 
-def _check_space(staging: Path, files: tuple[RemoteFile, ...]) -> None:
-    present = sum(path.stat().st_size for path in staging.iterdir())
-    missing = sum(file.size for file in files) - present
+def check_space(staging: Path, size: int) -> None:
+    """Raise SourceError where the volume has no room for what `staging` lacks of `size` bytes."""
+    missing = size - sum(path.stat().st_size for path in staging.rglob("*") if path.is_file())
     free = shutil.disk_usage(staging).free
     if missing > free:
         raise _full(staging, f": {missing / 1e9:.1f} GB are to come, {free / 1e9:.1f} GB are free")
@@ -121,46 +153,20 @@ class _Transfer:
     pause: Callable[[float], None]
     stopped: threading.Event  # no file begins or goes on
 
-    def run(self, files: tuple[RemoteFile, ...], report: Callable[[str], None]) -> None:
-        """Bring all files, the largest first. Raises the first error, or that of a standstill."""
-        pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="fetch")
-        ordered = sorted(files, key=lambda file: -file.size)
-        unfinished: set[Future[None]] = {pool.submit(self._bring, file) for file in ordered}
-        try:
-            while unfinished:
-                limit = min(_REPORT_S, self.progress.stall_s / 4)
-                finished, unfinished = wait(unfinished, limit, FIRST_EXCEPTION)
-                for future in finished:
-                    future.result()
-                if self.progress.is_stalled():
-                    raise self._standstill()
-                report(str(self.progress))
-        finally:
-            self.stopped.set()
-            # The others end before another fetch begins. A read that hangs is left behind: the process ends.
-            wait(unfinished, _END_S)
-            pool.shutdown(wait=False, cancel_futures=True)
-
-    def _standstill(self) -> SourceError:
-        text = f"{self.checkpoint.uri}: no data for {self.progress.stall_s:.0f} s at {self.progress}"
-        return unreachable(f"{text}; the fetch begins again where it stopped")
-
-    def _bring(self, file: RemoteFile) -> None:
+    def bring(self, file: RemoteFile) -> None:
+        """Make one file be there, verified. Raises SourceError."""
         path = self.staging / file.name
         if path.exists():  # verified before it got its name
             self.progress.add_present(file.size)
             return
         part = path.with_name(path.name + _PART)
-        attempts = 0
+        retries = Retries(self.pause, self.stopped.is_set)
         while True:
             size = _size(part)
             try:
                 self._continue(file, part)
             except SourceError as error:
-                attempts = attempts + 1 if _size(part) <= size else 1
-                if not error.is_transient or attempts >= ATTEMPTS or self.stopped.is_set():
-                    raise
-                self.pause(max(error.retry_after_s, min(2.0**attempts, _LONGEST_PAUSE_S)))
+                retries.after(error, progressed=_size(part) > size)
             else:
                 part.rename(path)
                 return
@@ -205,7 +211,7 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _sync(directory: Path) -> None:
+def sync_name(directory: Path) -> None:
     """Make the name that the directory just got last through a power cut."""
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:

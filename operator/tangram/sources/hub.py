@@ -17,8 +17,9 @@ from huggingface_hub import HfApi, constants, get_session, hf_hub_url, set_clien
 from huggingface_hub.hf_api import RepoSibling
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
 
-from tangram.sources.checkpoint_files import Digest, RemoteFile
-from tangram.sources.errors import changed, invalid, unreachable
+from tangram.sources.checkpoint.answers import asked_part
+from tangram.sources.checkpoint.errors import changed, invalid, unreachable
+from tangram.sources.checkpoint.files import Digest, RemoteFile
 from tangram.sources.hub_errors import HubAccess, web_page
 
 # Else the client asks huggingface.co for a list of coding agents, with whatever hub it is to speak.
@@ -97,7 +98,7 @@ class HubCheckpoint:
             if response.status_code == HTTPStatus.PARTIAL_CONTENT:
                 self._check_range(response.headers.get("Content-Range", ""), file, start)
                 skipped = 0
-            yield from _pieces(response, skipped, end - start)
+            yield from asked_part(response.iter_bytes(_CHUNK), skipped, end - start)
 
     def _check_range(self, content_range: str, file: RemoteFile, start: int) -> None:
         place, _, total = content_range.partition("/")
@@ -132,15 +133,3 @@ def _remote_file(sibling: RepoSibling) -> RemoteFile:
         return RemoteFile(sibling.rfilename, sibling.lfs.size, Digest("sha256", sibling.lfs.sha256))
     digest = Digest("git", sibling.blob_id) if sibling.blob_id else None
     return RemoteFile(sibling.rfilename, sibling.size or 0, digest)
-
-
-def _pieces(response: httpx2.Response, skipped: int, wanted: int) -> Iterator[bytes]:
-    """Yield `wanted` bytes of an answer behind the first `skipped` ones, or fewer where it ends earlier."""
-    for chunk in response.iter_bytes(_CHUNK):
-        piece = chunk[skipped : skipped + wanted]
-        skipped = max(0, skipped - len(chunk))
-        wanted -= len(piece)
-        if piece:
-            yield piece
-        if wanted <= 0:
-            return

@@ -14,7 +14,7 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from tangram.sources.errors import SourceError, SourceReason, changed, invalid, unreachable
+from tangram.sources.checkpoint.errors import SourceError, SourceReason, changed, invalid, unreachable
 
 ENDPOINT = "https://huggingface.co"
 _MOST_RETRY_AFTER_S = 120.0

@@ -2,18 +2,18 @@
 
 import struct
 
-from tangram.sources.checkpoint_files import (
+from tangram.sources.checkpoint.errors import changed, invalid
+from tangram.sources.checkpoint.files import (
     INDEX,
     RemoteCheckpoint,
     RemoteFile,
     checkpoint_files,
     parse_index,
 )
-from tangram.sources.errors import changed, invalid
 
 HEADER_LIMIT = 16 << 20  # bytes, about 140,000 tensors, as in the engine
-_INDEX_LIMIT = 16 << 20  # bytes, as in the engine; the largest published index has 10 MB
-_PREFIX = 8  # bytes: the header's length, little-endian
+INDEX_LIMIT = 16 << 20  # bytes, as in the engine; the largest published index has 10 MB
+PREFIX = 8  # bytes: the header's length, little-endian
 _GUESS = 128 << 10  # bytes that one read takes: most headers are shorter
 
 
@@ -46,14 +46,19 @@ def read_header(checkpoint: RemoteCheckpoint, file: RemoteFile) -> bytes:
     """Return the beginning of a safetensors file: the length of the header, and the header."""
     where = f"{checkpoint.uri}: {file.name}"
     begin = read_range(checkpoint, file, 0, min(_GUESS, file.size))
-    if len(begin) < _PREFIX:
-        raise invalid(f"{where} has {file.size} bytes, too few for a safetensors file: upload it again")
-    (length,) = struct.unpack("<Q", begin[:_PREFIX])
-    if not 0 < length <= min(HEADER_LIMIT, file.size - _PREFIX):
-        raise invalid(f"{where} is no safetensors file (or a Git LFS pointer to one): upload it again")
-    end = _PREFIX + length
+    end = PREFIX + header_length(where, begin[:PREFIX], file.size)
     rest = read_range(checkpoint, file, len(begin), end) if end > len(begin) else b""
     return begin[:end] + rest
+
+
+def header_length(where: str, prefix: bytes, size: int) -> int:
+    """Return the bytes of the header that follows the first PREFIX bytes of a file. Raises SourceError."""
+    if len(prefix) < PREFIX:
+        raise invalid(f"{where} has {size} bytes, too few for a safetensors file: upload it again")
+    (length,) = struct.unpack("<Q", prefix)
+    if not 0 < length <= min(HEADER_LIMIT, size - PREFIX):
+        raise invalid(f"{where} is no safetensors file (or a Git LFS pointer to one): upload it again")
+    return int(length)
 
 
 def files_of(checkpoint: RemoteCheckpoint) -> tuple[RemoteFile, ...]:
@@ -61,5 +66,5 @@ def files_of(checkpoint: RemoteCheckpoint) -> tuple[RemoteFile, ...]:
     index = checkpoint.files.get(INDEX)
     document = None
     if index is not None:
-        document = parse_index(checkpoint.uri, read_whole(checkpoint, index, _INDEX_LIMIT))
+        document = parse_index(checkpoint.uri, read_whole(checkpoint, index, INDEX_LIMIT))
     return checkpoint_files(checkpoint.uri, checkpoint.files, document)

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tangram.sources.checkpoint_files import SMALL_FILE_LIMIT, RemoteCheckpoint, RemoteFile
+from tangram.sources.checkpoint.files import SMALL_FILE_LIMIT, RemoteCheckpoint, RemoteFile
 from tangram.sources.download import no_space
 from tangram.sources.ranged_reads import files_of, read_header, read_range, read_whole
 
@@ -40,13 +40,13 @@ def _copy(checkpoint: RemoteCheckpoint, file: RemoteFile, directory: Path) -> No
             return
         header = read_header(checkpoint, file)
         copy.write(header)
-        for start, end in _sampled(header, file.size):
+        for start, end in sampled(header, file.size):
             copy.seek(start)
             copy.write(read_range(checkpoint, file, start, end))
         copy.truncate(file.size)
 
 
-def _sampled(header: bytes, size: int) -> list[tuple[int, int]]:
+def sampled(header: bytes, size: int) -> list[tuple[int, int]]:
     """Return the ranges of a file whose bytes the engine looks at, none where its header is not valid."""
     try:
         tensors: dict[str, Any] = json.loads(header[8:])

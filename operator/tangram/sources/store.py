@@ -24,8 +24,8 @@ from obstore.exceptions import (
 )
 from obstore.store import S3Store
 
-from tangram.sources.checkpoint_files import MOST_FILES, RemoteFile
-from tangram.sources.errors import SourceError, SourceReason, changed, invalid, unreachable
+from tangram.sources.checkpoint.errors import SourceError, SourceReason, changed, invalid, unreachable
+from tangram.sources.checkpoint.files import MOST_FILES, RemoteFile
 
 if TYPE_CHECKING:  # they are not there at run time
     from obstore import GetOptions

@@ -81,16 +81,17 @@ class ModelSpec(APIModel):
         max_length=512,
         description="Where the checkpoint lies: a directory with config.json, tokenizer and safetensors "
         "files. hf://organisation/name[@revision] is a repository of a hub, s3://bucket/prefix are objects "
-        "of a store: facts are read first, and each pod fetches the files before it starts. "
+        "of a store, oci://registry/repository[:tag|@digest] is an image or artifact of a registry: facts "
+        "are read first, and each pod fetches the files before it starts. "
         "pvc://claim/dir is a directory on a PersistentVolumeClaim of this namespace, mounted read-only. "
         "image:///dir is a directory inside the engine image.",
         json_schema_extra=validations(rule(f"self.matches(r'{URI_PATTERN}')", f"model.uri {URI_HELP}")),
     )
     revision: StrictStr | None = optional(
-        "Branch, tag or commit of a repository, instead of one in model.uri. A name that moves is pinned to "
-        "the commit that it means when the checkpoint is inspected: status.model.revision. Default: the "
-        "default branch. Of objects in a store: the pin of status.model.revision, so that others are not "
-        "served.",
+        "Branch, tag, commit or digest of a repository, instead of one in model.uri. A name that moves is "
+        "pinned to the commit or digest that it means when the checkpoint is inspected: "
+        "status.model.revision. Default: the default branch, or the tag latest. Of objects in a store: the "
+        "pin of status.model.revision, so that others are not served.",
         min_length=1,
         max_length=128,
         json_schema_extra=validations(
@@ -99,8 +100,9 @@ class ModelSpec(APIModel):
     )
     secret_ref: SecretRefSpec | None = optional(
         "Secret of this namespace with what a repository demands of its readers. hf://: key token (or "
-        "HF_TOKEN). s3://: keys AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, if any, AWS_SESSION_TOKEN. It "
-        "is read by the pods that inspect and fetch, not by Tangram. A change replaces the pods. Default: "
+        "HF_TOKEN). s3://: keys AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, if any, AWS_SESSION_TOKEN. "
+        "oci://: key .dockerconfigjson, as `kubectl create secret docker-registry` makes it. "
+        "It is read by the pods that inspect and fetch, not by Tangram. A change replaces the pods. Default: "
         "the repository is public."
     )
     served_name: StrictStr | None = optional(
@@ -296,13 +298,16 @@ class ScalingSpec(APIModel):
 _SHOW_DEFAULTS: dict[str, JsonValue] = {"default": {}}
 
 
-REVISION_OF_REPOSITORY = "model.revision is of a repository: model.uri must begin with hf:// or s3://"
+REVISION_OF_REPOSITORY = "model.revision is of a repository: model.uri must begin with hf://, s3:// or oci://"
 REVISION_TWICE = "model.uri has a revision already: remove it there, or remove model.revision"
-SECRET_OF_REPOSITORY = "model.secretRef is for a repository: model.uri must begin with hf:// or s3://"  # noqa: S105
+SECRET_OF_REPOSITORY = "model.secretRef is for a repository: model.uri must begin with hf://, s3:// or oci://"  # noqa: S105
 _IS_FETCHED = " || ".join(f"self.uri.startsWith('{scheme}://')" for scheme in FETCHED_SCHEMES)
 _MODEL_RULES = validations(
     rule(f"!has(self.revision) || {_IS_FETCHED}", REVISION_OF_REPOSITORY),
-    rule("!has(self.revision) || !self.uri.contains('@')", REVISION_TWICE),
+    rule(
+        "!has(self.revision) || !self.uri.contains('@') && !self.uri.matches(r'^oci://[^/]+/.*:')",
+        REVISION_TWICE,
+    ),
     rule(f"!has(self.secretRef) || {_IS_FETCHED}", SECRET_OF_REPOSITORY),
 )
 _PLACEMENT_RULES = validations(

@@ -10,8 +10,8 @@ from huggingface_hub import get_token
 from tangram.api import model_source
 from tangram.catalog import Architecture, InputError
 from tangram.cli.options.model_files import JSON_LIMIT, architecture_of
-from tangram.sources.checkpoint_files import RemoteCheckpoint
-from tangram.sources.errors import SourceError
+from tangram.sources.checkpoint.errors import SourceError
+from tangram.sources.checkpoint.files import RemoteCheckpoint
 from tangram.sources.hub import open_hub
 from tangram.sources.hub_errors import ENDPOINT, HubAccess
 from tangram.sources.ranged_reads import read_header, read_whole

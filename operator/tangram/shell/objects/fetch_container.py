@@ -18,6 +18,7 @@ TERMINATION_LOG = "/dev/termination-log"
 SECRET_KEYS = {
     "hf": ("token", "HF_TOKEN"),
     "s3": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
+    "oci": (".dockerconfigjson",),
 }
 _SECRET_MODE = 0o440
 _SLOWEST_RATE = 10_000_000  # bytes per second, of a poor connection to a hub
@@ -36,7 +37,7 @@ def fetch_container(
     revision = source.revision if pin is None else pin.revision
     args = [
         "headers" if pin is None else "fetch",
-        *("--uri", source.at(revision) if revision else f"{source.scheme}://{source.repository}"),
+        *("--uri", source.at(revision)),
         *("--to", FETCHED),
         *(() if pin is None else (SIZE_OPTION, str(pin.size))),
         *_address(source, settings),
@@ -65,6 +66,8 @@ def _address(source: ModelSource, settings: Settings) -> tuple[str, ...]:
     models = settings.models
     if source.scheme == "hf":
         return ("--hub", models.hub_endpoint)
+    if source.scheme == "oci":
+        return tuple(word for host in models.plain_http_registries for word in ("--plain-http", host))
     endpoint = ("--s3", models.s3_endpoint) if models.s3_endpoint else ()
     return (*endpoint, "--s3-region", models.s3_region)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from tangram.api import PriorityClasses, classes_of_files, parse
+from tangram.api import PriorityClasses, classes_of_files, model_source, parse
 from tangram.api.llm_deployment.facts import validated_facts
 from tangram.api.llm_deployment.pod_metadata import SETTING
 from tangram.api.llm_deployment.spec import LLMDeploymentSpec
@@ -21,9 +21,6 @@ from tangram.eligibility.shapes.serving_requirements import (
 from tangram.fleet import Intent, InvalidIntent, Lengths
 from tangram.plan.fleet_input.documents import document_fields as read
 
-# Schemes that the operator does not fetch yet; a plan needs only the model's name.
-_FETCHED = ("hf://", "s3://", "oci://")
-_STAND_IN = "image:///models/stand-in"
 _CLASSES = classes_of_files(())
 
 
@@ -65,21 +62,15 @@ def _intent(
     """Return the parsed LLMDeployment and notes; uid and creation time are made up where absent."""
     meta = {"uid": name, "creationTimestamp": "1970-01-01T00:00:00Z", **document["metadata"]}
     meta |= {"name": name, "namespace": namespace}
-    spec, notes = document["spec"], []
-    model = spec.get("model")
-    uri = model.get("uri") if isinstance(model, Mapping) else None
-    if isinstance(model, Mapping) and isinstance(uri, str) and uri.startswith(_FETCHED):
-        spec = {**spec, "model": {**model, "uri": _STAND_IN}}
-        notes.append(f"the operator does not fetch {uri.split('://')[0]}:// yet")
     try:
-        intent = parse({"metadata": meta, "spec": spec}, classes)
+        intent = parse({"metadata": meta, "spec": document["spec"]}, classes)
     except (ValueError, TypeError, KeyError) as error:
         raise InputError(f"{where}: metadata", str(error)) from error
     if isinstance(intent, InvalidIntent):
         raise InputError(where, intent.message)
     if intent.refusal is not None:
         raise InputError(where, intent.refusal.message)
-    return intent, (*notes, *metadata_notes(intent))
+    return intent, metadata_notes(intent)
 
 
 def metadata_notes(intent: Intent) -> tuple[str, ...]:
@@ -96,8 +87,8 @@ def _architecture(document: Mapping[str, Any], intent: Intent, where: str) -> Ar
     facts = model.get("facts") if isinstance(model, Mapping) else None
     if facts is not None:
         return architecture_from_facts(validated_facts(facts, f"{where}: status.model.facts"))
-    uri = str(document["spec"]["model"]["uri"])
-    name = uri.rstrip("/").rsplit("/", 1)[-1]
+    source = model_source(document["spec"]["model"]["uri"])
+    name = (source.repository or source.path).rsplit("/", 1)[-1]
     architecture = known_model(name)
     if architecture is None:
         raise InputError(

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from tangram.catalog import InputError
 from tangram.catalog.models.checkpoint import shards
-from tangram.sources.errors import SourceError, SourceReason, invalid
+from tangram.sources.checkpoint.errors import SourceError, SourceReason, invalid
 
 CONFIG = "config.json"
 SINGLE = "model.safetensors"
@@ -150,6 +150,11 @@ def _no_weights(uri: str, names: Collection[str]) -> SourceError:
     other = next((name for name in sorted(names) if name.endswith(".safetensors")), None)
     beside = "" if other is None else f" (it has {other[:100]})"
     return invalid(f"{uri} has neither {SINGLE} nor {INDEX}{beside}: upload one of them")
+
+
+def is_checkpoint_file(name: str) -> bool:
+    """Say whether a file may be one of a checkpoint."""
+    return name.endswith(".safetensors") or _is_small_file(name)
 
 
 def _is_small_file(name: str) -> bool:
