@@ -35,6 +35,10 @@ NEEDED = {
 RULES = {("monitoring.coreos.com", "prometheusrules"): {"get", "list", "watch", "create", "patch", "delete"}}
 
 
+# With models.volumeClaims, beside those.
+CLAIMS = {("", "persistentvolumeclaims"): {"list", "watch", "create", "patch", "delete"}}
+
+
 def rights(objects, *names):
     granted: dict = {}
     for one in (*objects.of("ClusterRole"), *objects.of("Role")):
@@ -55,6 +59,14 @@ def test_rules_beside_llm_deployments_take_rights_on_prometheus_rules_and_no_oth
     objects = helm.objects({"prometheusRule": {"perLLMDeployment": True}, "watchNamespaces": ["team-a"]})
     assert rights(objects, "tangram-fleet", "tangram-workloads", "tangram-lease") == NEEDED | RULES
     assert rights(objects, "tangram-workloads").keys() >= RULES.keys()  # which is bound in team-a alone
+
+
+def test_claims_of_checkpoints_take_rights_on_claims_and_no_others(helm):
+    objects = helm.objects({"models": {"volumeClaims": True}, "watchNamespaces": ["team-a"]})
+    assert rights(objects, "tangram-fleet", "tangram-workloads", "tangram-lease") == NEEDED | CLAIMS
+    assert rights(objects, "tangram-workloads").keys() >= CLAIMS.keys()  # which is bound in team-a alone
+    roles = {one["metadata"]["name"] for kind in ("ClusterRole", "Role") for one in objects.of(kind)}
+    assert not CLAIMS.keys() & rights(objects, *roles - {"tangram-workloads"}).keys()
 
 
 def test_no_rule_has_a_wildcard_or_touches_secrets(helm):
@@ -153,7 +165,7 @@ def test_every_kind_that_the_operator_speaks_of_has_a_rule(helm):
     """A new kind without a rule would fail only in a real cluster: fail here instead."""
     spoken = {(kind.group, kind.plural) for kind in vars(kinds).values() if isinstance(kind, kinds.Kind)}
     assert spoken == {
-        (group, resource) for group, resource in NEEDED | PARTITION | RULES if "/" not in resource
+        (group, resource) for group, resource in NEEDED | PARTITION | RULES | CLAIMS if "/" not in resource
     } | {
         ("nvidia.com", "clusterpolicies"),
         ("", "configmaps"),

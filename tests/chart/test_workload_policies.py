@@ -14,6 +14,7 @@ from tangram.fleet import (
     EvaluationKey,
     FactsKey,
     Launch,
+    ModelClaimKey,
     Objective,
     PinnedRevision,
     SecretKey,
@@ -24,6 +25,7 @@ from tangram.fleet import (
 from tangram.kube import kinds
 from tangram.kube.kinds import Identity
 from tangram.shell.objects import manifests
+from tangram.shell.objects.model_claims import model_claim
 from tangram.shell.settings import Settings
 from tests.chart.conftest import CHART, Cluster
 from tests.chart.test_admission_policies import APPLY, MERGE, Caller, in_force, meta
@@ -43,6 +45,7 @@ VALUES = {
     "crds": {"enabled": False},  # they are there
     "priorityClasses": {"create": False},
     "partition": {"enabled": True},
+    "models": {"volumeClaims": True},
     "prometheusRule": {"perLLMDeployment": True, "labels": {"release": "kps"}},
     "runtimes": {"vllm": {"image": RUNTIME_IMAGE}},
     "engine": {
@@ -59,6 +62,8 @@ SLICE = Shape("H100-80GB-SXM", "1g.10gb", 1, "int4")
 PRODUCTS = ("NVIDIA-H100-80GB-HBM3",)
 OWNER = Identity(TEAM, "chat", "uid-1")
 HUB, PIN = "hf://org/model", PinnedRevision("c" * 40, 16_000_000_000)
+REGISTRY = "oci://registry.example.com/team/model"
+CLAIM = ModelClaimKey(TEAM, HUB, PIN, "nfs")
 
 
 def owner(uri: str = "image:///models/tiny", **changes: Any) -> Any:
@@ -106,6 +111,12 @@ def owned(settings: Settings) -> dict[str, Object]:
             )
             for name in OTHERS
         },
+        "engines of a registry": deployment(owner(REGISTRY, **secret), at, pin=PIN),
+        "engines of a checkpoint on a claim": deployment(
+            owner(HUB, **secret), at, pin=PIN, model_claim=CLAIM
+        ),
+        "claim of a checkpoint": model_claim(CLAIM, is_filled=False, unused_since=None),
+        "job that fills a claim": manifests.fill_job(OWNER, CLAIM, settings, secret="hub-token"),
         "service": manifests.service(OWNER),
         "rule": manifests.prometheus_rule(with_objectives, settings.prometheus_rule),
         **{
@@ -182,6 +193,7 @@ def operator(release: Cluster, stored: dict[str, Object]) -> Caller:
     in_force(caller, "rollouts", "PATCH", f"{apps}/replicasets/rs-foreign", {"spec": {}}, release=RELEASE)
     for policy, obj in (
         ("jobs", {**stored["job"], "metadata": meta("other", TEAM)}),
+        ("claims", foreign_claim()),
         ("lease", lease("other")),
         ("events", event(reportingController="kubelet")),
         ("rules", {**owned_rule(), "metadata": meta("other", TEAM)}),
@@ -200,6 +212,10 @@ def foreign_deployment(name: str = "foreign", namespace: str = TEAM) -> Object:
 def foreign_service() -> Object:
     spec = {"selector": {"app": "db"}, "ports": [{"port": 80}]}
     return {"apiVersion": "v1", "kind": "Service", "metadata": meta("db", TEAM), "spec": spec}
+
+
+def foreign_claim() -> Object:
+    return model_claim(CLAIM, is_filled=True, unused_since=0.0) | {"metadata": meta("weights", TEAM)}
 
 
 def replica_set(name: str, template: Object, controller: Object) -> Object:
@@ -251,7 +267,9 @@ def test_the_operator_creates_each_object_that_it_renders(
     operator: Caller, settings: Settings, variant: str
 ) -> None:
     obj = copy.deepcopy(owned(settings)[variant])
-    obj["metadata"]["name"] = f"new-{obj['metadata']['name']}"
+    obj["metadata"]["name"] += "-new"
+    annotations = obj["metadata"].get("annotations", {})
+    obj["metadata"]["annotations"] = {name: text for name, text in annotations.items() if text is not None}
 
     assert operator.call("POST", collection(obj), obj) == ""
 
@@ -327,7 +345,7 @@ ATTACKS: tuple[tuple[tuple[Any, ...], Any, str], ...] = (
     ((*POD, "nodeName"), "control-plane", "node name"),
     ((*POD, "nodeSelector"), {"a": "b"}, "fields that"),
     ((*POD, "hostAliases"), [{"ip": "1.1.1.1", "hostnames": ["a"]}], "fields that"),
-    ((*POD, "initContainers"), [OTHER], "may run one container alone: fetch or headers"),
+    ((*POD, "initContainers"), [OTHER], "may run one container alone: fetch, headers or await"),
     ((*POD, "automountServiceAccountToken"), True, "no token of a ServiceAccount"),
     ((*POD, "serviceAccountName"), "mig-tangram-agent", "no ServiceAccount but"),
     ((*POD, "imagePullSecrets"), [{"name": "registry"}], "no pull secrets but"),
@@ -408,10 +426,10 @@ OF_FETCHES: tuple[tuple[tuple[Any, ...], Any, str], ...] = (
     (
         (*POD, "volumes", 2, "secret", "items", 0),
         {"key": "password", "path": "password"},
-        "of a hub or a store alone",
+        "of a hub, a store or a registry alone",
     ),
-    ((*POD, "volumes", 2, "secret", "items", 0, "path"), "other", "of a hub or a store alone"),
-    ((*POD, "volumes", 2, "secret"), {"secretName": "db"}, "of a hub or a store alone"),
+    ((*POD, "volumes", 2, "secret", "items", 0, "path"), "other", "of a hub, a store or a registry alone"),
+    ((*POD, "volumes", 2, "secret"), {"secretName": "db"}, "of a hub, a store or a registry alone"),
     (
         (*CONTAINER, "volumeMounts", 0),
         {"name": "source-secret", "mountPath": "/tmp"},  # noqa: S108
@@ -490,9 +508,9 @@ RUNTIME_ATTACKS: tuple[tuple[tuple[Any, ...], Any, str], ...] = (
     ((*CONTAINER, "securityContext", "allowPrivilegeEscalation"), True, "no privileges"),
     ((*CONTAINER, "securityContext", "capabilities"), {"add": ["SYS_ADMIN"]}, "no privileges"),
     ((*POD, "volumes", 0), HOST_PATH, "no volumes but empty ones"),
-    ((*POD, "initContainers", 0, "image"), RUNTIME_IMAGE, "fetch or headers of the image"),
-    ((*POD, "initContainers", 0, "env"), [{"name": "A", "value": "b"}], "fetch or headers of the image"),
-    ((*POD, "initContainers", 0, "command"), ["sh"], "fetch or headers of the image"),
+    ((*POD, "initContainers", 0, "image"), RUNTIME_IMAGE, "fetch, headers or await of the image"),
+    ((*POD, "initContainers", 0, "env"), [{"name": "A", "value": "b"}], "fetch, headers or await of"),
+    ((*POD, "initContainers", 0, "command"), ["sh"], "fetch, headers or await of the image"),
     ((*CONTAINER, "volumeMounts", 0, "name"), "source-secret", "where a model is fetched, and nowhere else"),
 )
 
@@ -630,3 +648,53 @@ def test_with_watched_namespaces_the_policies_are_the_same(release: Cluster) -> 
         return list(yaml.safe_load_all(printed))
 
     assert policies("--set", "watchNamespaces={a}") == policies() != []
+
+
+POD_OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": "b"}
+CLAIM_ATTACKS: tuple[tuple[tuple[Any, ...], Any, str], ...] = (
+    (("metadata", "name"), "weights", "claims that hold checkpoints alone"),
+    (("metadata", "labels", "app.kubernetes.io/managed-by"), "other", "claims that hold checkpoints alone"),
+    (("metadata", "labels", "app.kubernetes.io/component"), "db", "claims that hold checkpoints alone"),
+    (("metadata", "labels", "app"), "db", "of the labels of"),
+    (("metadata", "annotations", "volume.kubernetes.io/selected-node"), "n1", "of the annotations of"),
+    (
+        ("metadata", "ownerReferences"),
+        [{"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": "b"}],
+        "owners",
+    ),
+    (("spec", "volumeName"), "of-a-neighbour", "no volume, data source"),
+    (("spec", "dataSource"), {"kind": "PersistentVolumeClaim", "name": "db"}, "no volume, data source"),
+    (("spec", "dataSourceRef"), {"kind": "PersistentVolumeClaim", "name": "db"}, "no volume, data source"),
+    (("spec", "volumeMode"), "Block", "no volume, data source"),
+    (("spec", "selector"), {"matchLabels": {"a": "b"}}, "no volume, data source"),
+)
+
+
+@pytest.mark.parametrize(("path", "value", "reason"), CLAIM_ATTACKS)
+def test_claims_hold_checkpoints_and_nothing_else(
+    operator: Caller, settings: Settings, path: tuple[Any, ...], value: Any, reason: str
+) -> None:
+    obj = copy.deepcopy(owned(settings)["claim of a checkpoint"])
+    obj["metadata"]["annotations"] = {}
+    place: Any = obj
+    for key in path[:-1]:
+        place = place.setdefault(key, {})
+    place[path[-1]] = value
+    assert reason in operator.call("POST", collection(obj), obj)
+
+
+def test_claims_of_others_are_neither_changed_nor_deleted(release: Cluster, operator: Caller) -> None:
+    obj = foreign_claim()
+    release.ok("kubectl", "create", "-f", "-", stdin=json.dumps(obj))
+    path = f"{collection(obj)}/{obj['metadata']['name']}"
+    labels = {"metadata": {"labels": {"app.kubernetes.io/managed-by": "tangram"}}}
+    assert "claims that hold checkpoints alone" in operator.call("PATCH", path, labels, MERGE)
+    assert "claims that hold checkpoints alone" in operator.call("DELETE", path)
+
+
+def test_only_the_job_of_a_claim_writes_to_it(operator: Caller, settings: Settings) -> None:
+    for name, claim in (("engines of a checkpoint on a claim", None), ("job that fills a claim", "weights")):
+        obj = copy.deepcopy(owned(settings)[name])
+        (volume,) = (v for v in obj["spec"]["template"]["spec"]["volumes"] if v["name"] == "model")
+        volume["persistentVolumeClaim"] = {"claimName": claim or volume["persistentVolumeClaim"]["claimName"]}
+        assert "claims that they read" in operator.call("POST", collection(obj), obj)

@@ -11,7 +11,6 @@ from tangram.kube import kinds
 from tangram.plan import plan
 from tangram.shell.objects import manifests
 from tangram.shell.objects.manifest_match import up_to_date
-from tangram.shell.objects.pod_priority import keep_live_class
 from tangram.shell.settings import EnginePodSettings, Settings
 from tangram.shell.snapshot.broken_objects import without_broken_objects
 from tangram.shell.snapshot.fleet_snapshot import fleet_snapshot
@@ -19,6 +18,7 @@ from tangram.shell.snapshot.intents import parsed_intents
 from tangram.shell.watch import kept_fields
 from tangram.shell.watch.mirror_view import MirrorView
 from tangram.shell.watch.mirrors import sources
+from tangram.shell.write.pod_priority import keep_live_class
 from tests.support.fleet import intent, node, workload
 from tests.support.fleet import snapshot as fleet
 from tests.support.views import llm_deployment

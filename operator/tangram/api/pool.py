@@ -15,7 +15,7 @@ from tangram.api.common.labels import (
     is_label_key,
     is_label_value,
 )
-from tangram.api.common.values import SKU, PricePerGPUHour, rule, validations
+from tangram.api.common.values import NAME_PATTERN, SKU, PricePerGPUHour, rule, validations
 from tangram.api.llm_deployment.parse import explain, fields_of
 from tangram.api.llm_deployment.status import Condition, Count, Decimal, Generation
 from tangram.catalog import find_gpu, gpu
@@ -115,6 +115,14 @@ class GPUPoolSpec(APIModel):
             rule("!has(self.max) || !has(self.min) || self.min <= self.max", MIN_ABOVE_MAX)
         ),
     )
+    model_storage_class: Annotated[StrictStr, Field(pattern=NAME_PATTERN)] | None = optional(
+        "StorageClass of PersistentVolumeClaims that hold checkpoints of hf://, s3:// and oci://, one for "
+        "each checkpoint and namespace. A Job fills it once, and all replicas mount it read-only. The class "
+        "must offer ReadWriteMany on all nodes. It applies where all nodes that can run a replica are in "
+        "GPUPools with this class. Needs models.volumeClaims of the chart. Default: each pod fetches the "
+        "checkpoint for itself.",
+        max_length=253,
+    )
     zone: Annotated[StrictStr, Field(pattern=LABEL_VALUE)] | None = optional(
         "Zone of new nodes (label topology.kubernetes.io/zone). Default: none. New nodes then count as "
         "one zone with the nodes that lack the label.",
@@ -205,4 +213,5 @@ def parse_pool(obj: Mapping[str, Any]) -> Pool | InvalidPool:
         gpus_per_node=nodes.gpus_per_node,
         zone=spec.zone or "",
         mig_enabled=nodes.mig_enabled,
+        model_storage_class=spec.model_storage_class or "",
     )

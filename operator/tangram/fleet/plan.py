@@ -6,7 +6,7 @@ from tangram.fleet.evaluation import EvaluationKey
 from tangram.fleet.intent import Spread
 from tangram.fleet.pool import NodeSelector
 from tangram.fleet.shape import Shape
-from tangram.fleet.snapshot import BackOff, CheckpointFacts, FactsKey, Fault, PinnedRevision
+from tangram.fleet.snapshot import BackOff, CheckpointFacts, FactsKey, Fault, ModelClaimKey, PinnedRevision
 from tangram.runtimes.runtime import EngineRuntime
 
 ANYWHERE = Spread()
@@ -52,6 +52,7 @@ class ApplyDeployment:
     declared: tuple[NodeSelector, ...] = ()
     pin: PinnedRevision | None = None  # what its pods fetch; None: its checkpoint is in the cluster
     launch: Launch | None = None  # None: the bundled engine, which sizes itself
+    model_claim: ModelClaimKey | None = None  # that has what `pin` names; None: each pod fetches it
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,35 @@ class ResumeRollout:
     replicas: int  # spec.replicas of the Deployment
 
 
+@dataclass(frozen=True, slots=True)
+class ApplyModelClaim:
+    """Make a claim exist with these records."""
+
+    owner_uid: str  # empty: no LLMDeployment uses it
+    key: ModelClaimKey
+    is_filled: bool = False
+    unused_since: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveModelClaim:
+    """Delete a claim that no LLMDeployment has used for a while (UID precondition)."""
+
+    owner_uid: str
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartFill:
+    """Run the Job that fills a claim."""
+
+    owner_uid: str
+    key: ModelClaimKey
+    secret: str = ""  # Secret of its namespace with the credentials of the repository; empty: none
+
+
 Action = (
     ApplyService
     | ApplyDeployment
@@ -152,6 +182,9 @@ Action = (
     | FinishInspection
     | StartEvaluation
     | FinishEvaluation
+    | ApplyModelClaim
+    | StartFill
+    | RemoveModelClaim
 )
 
 

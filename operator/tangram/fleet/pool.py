@@ -40,6 +40,7 @@ class Pool:
     gpus_per_node: int = 8
     zone: str = ""  # of new nodes
     mig_enabled: bool = False  # of new nodes
+    model_storage_class: str = ""  # of claims that hold checkpoints; empty: each pod fetches its own
     # Why the present spec is not accepted, where this is the last accepted one, which stays in force.
     refused_edit: str = ""
 

@@ -125,6 +125,7 @@ class Workload:
     priority_class_name: str = ""  # of the pods that it makes; empty: they name none
     fetch: FetchState | None = None  # None: its pods fetch no checkpoint
     start_budget_s: int = 0  # that its startup probe gives another runtime than the bundled engine
+    model_claim: str = ""  # name of the claim that its pods mount in place of a fetch; empty: none
 
     @property
     def is_rolling(self) -> bool:
@@ -143,7 +144,7 @@ class FactsKey:
     engine_image: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class PinnedRevision:
     """The revision of a repository that was inspected, and that pods fetch."""
 
@@ -197,6 +198,39 @@ class Inspection:
     started_at: float
     result: CheckpointFacts | InspectionFailure | None = None
     message: str = ""  # while it runs: what it waits for, as the cluster reports it
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ModelClaimKey:
+    """The checkpoint that a PersistentVolumeClaim holds, and for which namespace alone."""
+
+    namespace: str
+    model_uri: str  # as LLMDeployments name it
+    pin: PinnedRevision
+    storage_class: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimFill:
+    """The Job that fills a claim, as observed."""
+
+    job_name: str
+    job_uid: str
+    is_complete: bool = False
+    failure: InspectionFailure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelClaim:
+    """A PersistentVolumeClaim of the operator, as observed."""
+
+    key: ModelClaimKey
+    name: str
+    uid: str
+    is_filled: bool  # as recorded: the checkpoint is there, whole and verified
+    unused_since: float | None = None  # epoch seconds, as recorded; None: it is used
+    is_mounted: bool = False  # a Deployment of an LLMDeployment names it
+    fill: ClaimFill | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +335,7 @@ class FleetSnapshot:
     # (namespace, model.uri) -> the revision that it was pinned to, as statuses record it, sorted
     pins: tuple[tuple[tuple[str, str], str], ...] = ()
     inspections: tuple[Inspection, ...] = ()
+    model_claims: tuple[ModelClaim, ...] = ()  # sorted by key
     reports: tuple[tuple[EvaluationKey, EvaluationReport], ...] = ()  # recorded in statuses, like `facts`
     evaluations: tuple[Evaluation, ...] = ()  # evaluate Jobs
     services: tuple[tuple[str, str], ...] = ()  # (namespace, name) of the Services we own

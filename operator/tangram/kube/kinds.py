@@ -28,6 +28,9 @@ RENDERED_ANNOTATION = "tangram.dev/rendered"
 TEMPLATE_ANNOTATION = "tangram.dev/rendered-template"
 MODEL_URI_ANNOTATION = "tangram.dev/model-uri"
 ENGINE_IMAGE_ANNOTATION = "tangram.dev/engine-image"
+MODEL_CLAIM_ANNOTATION = "tangram.dev/model-claim"
+FILLED_ANNOTATION = "tangram.dev/filled"
+UNUSED_ANNOTATION = "tangram.dev/unused-since"
 EVALUATION_ANNOTATION = "tangram.dev/evaluation"
 GENERATION_ANNOTATION = "tangram.dev/generation"
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"  # the pod with the lowest one goes first
@@ -80,6 +83,7 @@ PODS = Kind("", "v1", "pods", "Pod")
 RESOURCE_QUOTAS = Kind("", "v1", "resourcequotas", "ResourceQuota")
 SERVICES = Kind("", "v1", "services", "Service")
 ENDPOINT_SLICES = Kind("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
+MODEL_CLAIMS = Kind("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")  # the operator's own
 DEPLOYMENTS = Kind("apps", "v1", "deployments", "Deployment")
 REPLICA_SETS = Kind("apps", "v1", "replicasets", "ReplicaSet")
 PRIORITY_CLASSES = Kind("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)

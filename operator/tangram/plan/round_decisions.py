@@ -8,9 +8,11 @@ from tangram.eligibility.isolation import RoundStep, for_each
 from tangram.eligibility.reasons import OFF, Reason
 from tangram.fleet import (
     Action,
+    ApplyDeployment,
     ApplyService,
     Decision,
     Intent,
+    ModelClaimKey,
     ParsedIntent,
     Plan,
     RemoveDeployment,
@@ -22,6 +24,7 @@ from tangram.plan.fleet_input.fleet import Fleet
 from tangram.plan.fleet_input.running_replicas import RunningByShape, observe_running_replicas
 from tangram.plan.jobs.evaluations import EvaluationPlan, plan_evaluations
 from tangram.plan.jobs.inspections import inspection_actions
+from tangram.plan.jobs.model_claims import ClaimUse, model_claim_actions
 from tangram.plan.place.now.placement_demand import PlacementDemand
 from tangram.plan.place.now.placement_targets import moved_shape
 from tangram.plan.planning_round import (
@@ -49,7 +52,8 @@ def decided_plan(observation: RoundObservation, placement: RoundPlacement) -> Pl
     decided = for_each(RoundStep.PLACE, observation.intents, uid_of, decide)
     evaluations = _evaluations(observation, placement)
     decisions = [decision for decision, _ in decided]
-    actions = chain(_inspections(observation), evaluations.ends, *(own for _, own in decided))
+    claims = _model_claims(observation, decided)
+    actions = chain(_inspections(observation), evaluations.ends, claims, *(own for _, own in decided))
     return Plan(
         _with_round(decisions, observation, placement, running, evaluations.notes),
         (*sorted(actions, key=_is_removal), *evaluations.starts),
@@ -64,6 +68,17 @@ def _is_removal(action: Action) -> bool:
 def _inspections(observation: RoundObservation) -> list[Action]:
     active, idle = observation.active, observation.idle
     return inspection_actions(observation.inspections, active, idle, observation.now)
+
+
+def _model_claims(
+    observation: RoundObservation, decided: list[tuple[Decision, list[Action]]]
+) -> list[Action]:
+    secrets = {intent.uid: intent.model_secret for intent in observation.valid}
+    uses: dict[ModelClaimKey, ClaimUse] = {}
+    for action in chain.from_iterable(own for _, own in decided):
+        if isinstance(action, ApplyDeployment) and action.model_claim is not None:
+            uses.setdefault(action.model_claim, ClaimUse(action.owner_uid, secrets[action.owner_uid]))
+    return model_claim_actions(observation.snapshot.model_claims, uses, observation.intents, observation.now)
 
 
 def _evaluations(observation: RoundObservation, placement: RoundPlacement) -> EvaluationPlan:

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, StrictBool
 
 from tangram.shell.setting_types import SettingsSection
 
@@ -18,5 +18,7 @@ class ModelSettings(SettingsSection):
     """Address of the store of s3:// models; empty: AWS, in the region."""
     s3_region: str = Field(default="us-east-1", alias="s3Region", pattern=r"^[a-z0-9-]{1,64}$")
     """Region of the store."""
+    volume_claims: StrictBool = False
+    """Whether the operator keeps checkpoints on PersistentVolumeClaims, of the StorageClasses of GPUPools."""
     plain_http_registries: tuple[_Registry, ...] = ()
     """Registries of oci:// models that speak HTTP without TLS, as host or host:port."""

@@ -9,13 +9,14 @@ import argparse
 import json
 import os
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Any
 
 from tangram.api import ModelSource, model_source
-from tangram.sources.checkpoint.errors import SourceError, SourceReason
-from tangram.sources.download import fetch, fetched_before
+from tangram.sources.checkpoint.errors import SourceError, SourceReason, unreachable
+from tangram.sources.download import Fetched, fetch, fetched_before
 from tangram.sources.image_fetch import fetch_image, write_headers
 from tangram.sources.oci.registry import ModelImage
 from tangram.sources.open_source import SourceAddresses, open_source
@@ -24,7 +25,9 @@ from tangram.sources.sparse_copy import write_sparse_copy
 SCHEMA = 1
 EXIT_DEFECT, EXIT_USAGE, EXIT_REFUSED, EXIT_RETRY = 1, 2, 3, 4
 _MESSAGE_LIMIT = 1000  # characters
-_COMMANDS = ("headers", "fetch")
+_COMMANDS = ("headers", "fetch", "await")  # all but the tensors; everything; what another pod fetches
+_AWAIT_S = 3600.0  # then the container begins again, and its pod shows why
+_POLL_S = 2.0
 
 
 def run() -> None:
@@ -49,6 +52,8 @@ def _run(options: argparse.Namespace) -> tuple[dict[str, Any], int]:
     try:
         # Containers start again with the sandbox of their pod: an engine waits for no hub that is down then.
         before = fetched_before(options.to) if options.command == "fetch" else None
+        if options.command == "await":
+            before = _await(options.to)
         if before is not None:
             return _document(options.uri.revision, before.size, 0.0), 0
         checkpoint = open_source(options.uri, _addresses(options), options.secret, options.secret_name)
@@ -65,6 +70,17 @@ def _run(options: argparse.Namespace) -> tuple[dict[str, Any], int]:
     except Exception as error:  # noqa: BLE001 - a defect of ours: the report must come all the same
         traceback.print_exc()
         return _refusal("InspectionFailed", f"{type(error).__name__}: {error}"), EXIT_DEFECT
+
+
+def _await(directory: Path) -> Fetched:
+    """Return what another pod fetched into `directory`, once it is there. Raises SourceError."""
+    ends = time.monotonic() + _AWAIT_S
+    while (fetched := fetched_before(directory)) is None:
+        if time.monotonic() >= ends:
+            text = f"the claim is not filled after {_AWAIT_S:.0f} s"
+            raise unreachable(f"{text}: look at the Job that has the name of the claim")
+        time.sleep(_POLL_S)
+    return fetched
 
 
 def _unpack(image: ModelImage, options: argparse.Namespace) -> tuple[int, float]:
@@ -91,7 +107,7 @@ def _log(line: str) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("tangram-fetch", description="Fetch a checkpoint, or its headers.")
-    parser.add_argument("command", choices=_COMMANDS, help="headers: all but the tensors; fetch: everything")
+    parser.add_argument("command", choices=_COMMANDS, help="what to write")
     parser.add_argument(
         "--uri",
         required=True,

@@ -187,7 +187,12 @@ def _with_desired_replicas(
 
 async def _view(client: ApiClient, settings: Settings) -> MirrorView:
     new_mirror = partial(Mirror, client, changed=lambda: None, clock=time.monotonic)
-    mirrors = Mirrors(settings.watch_namespaces, new_mirror, partition=settings.partition.enabled)
+    mirrors = Mirrors(
+        settings.watch_namespaces,
+        new_mirror,
+        partition=settings.partition.enabled,
+        model_claims=settings.models.volume_claims,
+    )
     failures = await asyncio.gather(*(_refresh(mirror) for mirror in mirrors.all))
     forbidden = sorted(
         {str(mirror.source) for mirror, error in failures if error is not None and error.status == 403}

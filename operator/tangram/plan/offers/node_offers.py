@@ -76,6 +76,14 @@ class NodeOffers:
         node_selectors = (self.fleet.pools[name].selector for name in pools if name in self.fleet.pools)
         return tuple(sorted({selector for selector in node_selectors if selector}))
 
+    def model_storage_classes(self, shape: Shape, pools: tuple[str, ...]) -> frozenset[str]:
+        """Return the StorageClasses of checkpoints on nodes with devices of `shape`; empty string: none."""
+        places = self._where(shape.sku, shape.profile, pools)
+        return frozenset(
+            min((self.fleet.pools[name].model_storage_class for name in place), default="")
+            for place in places
+        )
+
     def declaring(self, sku: str, pools: tuple[str, ...]) -> dict[NodeSelector, frozenset[str]]:
         """Return the selectors of GPUPools that declare `sku`, each with the pools that its nodes are in.
 

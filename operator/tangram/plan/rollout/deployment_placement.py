@@ -11,8 +11,10 @@ from tangram.fleet import (
     Alternative,
     ApplyDeployment,
     Decision,
+    ModelClaimKey,
     RemoveDeployment,
     ScaleDeployment,
+    Shape,
     Workload,
 )
 from tangram.plan.fleet_input.free_capacity import FreeDevices
@@ -158,5 +160,26 @@ def _apply(
             nodes.declared,
             demand.facts.pin,
             launch(demand.shapes, chosen.shape, demand.facts.weight_bytes),
+            _model_claim(demand, chosen.shape, current, node_offers),
         ),
     )
+
+
+def _model_claim(
+    demand: PlacementDemand, shape: Shape, current: Workload | None, node_offers: NodeOffers
+) -> ModelClaimKey | None:
+    """Return the claim that replicas mount, where all of their nodes are in GPUPools with one StorageClass.
+
+    An existing Deployment keeps its claim as long as one of the pools has the class: another volume is
+    another pod template, which replaces every pod.
+    """
+    intent, pin = demand.intent, demand.facts.pin
+    classes = node_offers.model_storage_classes(shape, intent.pools)
+    if pin is None or not classes:
+        return None
+    keys = {ModelClaimKey(intent.namespace, intent.model_uri, pin, name) for name in classes if name}
+    if len(classes) == 1:
+        return next(iter(keys), None)
+    mounted = "" if current is None else current.model_claim
+    claims = node_offers.fleet.snapshot.model_claims
+    return next((claim.key for claim in claims if claim.name == mounted and claim.key in keys), None)

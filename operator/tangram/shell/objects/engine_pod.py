@@ -17,6 +17,7 @@ from tangram.fleet.quantity import memory_quantity, parse_quantity
 from tangram.kube import kinds
 from tangram.kube.kinds import Object
 from tangram.shell.objects import pod_fields
+from tangram.shell.objects.model_claims import claim_name
 from tangram.shell.objects.runtime_pod import runtime_container, runtime_volumes
 from tangram.shell.settings import Settings
 
@@ -103,11 +104,12 @@ def _program(intent: Intent, action: ApplyDeployment, settings: Settings, source
     else:
         container = runtime_container(intent, action, action.launch, source, settings)
         volumes = runtime_volumes(action.launch, settings)
-    pin, secret = action.pin, intent.model_secret
+    pin, claim = action.pin, claim_name(action.model_claim)
+    secret = "" if claim else intent.model_secret
     return {
-        **pod_fields.init_containers(source, pin, secret, container["resources"], settings),
+        **pod_fields.init_containers(source, pin, secret, container["resources"], settings, claim),
         "containers": [container],
-        "volumes": [*pod_fields.volumes(source, settings, pin, secret), *volumes],
+        "volumes": [*pod_fields.volumes(source, settings, pin, secret, claim), *volumes],
     }
 
 

@@ -27,6 +27,18 @@ HEADERS_SIZE = 1 << 30  # bytes of files without tensors
 _SPARE_SHARE, _SPARE = 1.01, 64 << 20
 
 
+def await_container(
+    source: ModelSource, pin: PinnedRevision, resources: Object, settings: Settings
+) -> Object:
+    """Return the container that ends once the Job of a claim has fetched `source` at `pin` into it."""
+    args = [
+        *("await", "--uri", source.at(pin.revision), "--to", FETCHED),
+        *(SIZE_OPTION, str(pin.size), "--termination-log", TERMINATION_LOG),
+    ]
+    mounts: list[Object] = [{"name": "model", "mountPath": MODEL_MOUNT, "readOnly": True}]
+    return _container(args, mounts, resources, settings)
+
+
 def fetch_container(
     source: ModelSource, pin: PinnedRevision | None, secret: str, resources: Object, settings: Settings
 ) -> Object:
@@ -50,6 +62,10 @@ def fetch_container(
     ]
     if secret:
         mounts.append({"name": SECRET, "mountPath": SECRET_FOLDER, "readOnly": True})
+    return _container(args, mounts, resources, settings)
+
+
+def _container(args: list[str], mounts: list[Object], resources: Object, settings: Settings) -> Object:
     return {
         "name": NAME,
         "image": settings.fetch_image,

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 
 from tangram.api import parse_pin, parse_report
 from tangram.fleet import FetchState, InspectionFailure
@@ -10,16 +11,21 @@ from tangram.kube.kinds import Object
 from tangram.shell.objects.fetch_container import NAME, SIZE_OPTION
 
 
-def fetch_state(deployment: Object, pods: list[Object], now: float) -> FetchState | None:
-    """Return how far the fetches of the pods are; None: they fetch nothing."""
+def fetch_state(
+    deployment: Object, pods: list[Object], now: float, fill_pods: Sequence[Object] = ()
+) -> FetchState | None:
+    """Return how far the fetches of the pods are; None: they fetch nothing.
+
+    `fill_pods`: of the Job that fetches for all of them, into the claim that they mount.
+    """
     size = _size(deployment)
     if size is None:
         return None
-    containers = [c for pod in pods for c in pod["containers"] if c["name"] == NAME]
-    reports = [(c["terminated"] or {}).get("message", "") for c in containers]
-    rates = [rate for rate in map(_rate, reports) if rate is not None]
-    begun = [epoch_or((c.get("running") or {}).get("startedAt"), now) for c in containers if c.get("running")]
-    faults = [fault for c in containers if (fault := fetch_fault(c, now)) is not None]
+    reports = [_report(container) for container in _fetches(pods)]
+    fetching = _fetches(fill_pods) or _fetches(pods)
+    rates = [rate for rate in map(_rate, map(_report, fetching)) if rate is not None]
+    begun = [epoch_or((c.get("running") or {}).get("startedAt"), now) for c in fetching if c.get("running")]
+    faults = [fault for c in fetching if (fault := fetch_fault(c, now)) is not None]
     return FetchState(
         size=size,
         pods=len(pods),
@@ -29,6 +35,14 @@ def fetch_state(deployment: Object, pods: list[Object], now: float) -> FetchStat
         reason=faults[0].reason if faults else "",
         message=faults[0].message if faults else "",
     )
+
+
+def _fetches(pods: Sequence[Object]) -> list[Object]:
+    return [container for pod in pods for container in pod["containers"] if container["name"] == NAME]
+
+
+def _report(container: Object) -> str:
+    return str((container["terminated"] or {}).get("message", ""))
 
 
 def _size(deployment: Object) -> int | None:

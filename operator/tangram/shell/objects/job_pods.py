@@ -2,14 +2,19 @@
 
 from tangram.api import ModelSource, model_source
 from tangram.eligibility.devices.tolerations import inspect_tolerations
-from tangram.fleet import FactsKey, Intent, PinnedRevision, StartEvaluation
+from tangram.fleet import FactsKey, Intent, ModelClaimKey, PinnedRevision, StartEvaluation
 from tangram.kube.kinds import Object
 from tangram.shell.objects import pod_fields
-from tangram.shell.objects.fetch_container import TERMINATION_LOG
+from tangram.shell.objects.fetch_container import TERMINATION_LOG, fetch_container, secret_volumes
+from tangram.shell.objects.model_claims import claim_name
 from tangram.shell.settings import Settings
 
 # `tangram-engine inspect` keeps its processes below (MEMORY_LIMIT, LOAD_MEMORY and TEXT_MEMORY there).
 INSPECT_MEMORY = "1Gi"
+_INSPECT_RESOURCES: Object = {
+    "requests": {"cpu": "100m", "memory": "256Mi"},
+    "limits": {"cpu": "1", "memory": INSPECT_MEMORY},
+}
 REJECTED = 3  # exit code of `tangram-engine inspect` and `evaluate` where a retry cannot help
 GRACE_S = 2  # there are no requests to finish
 
@@ -19,18 +24,27 @@ def inspect_pod(key: FactsKey, settings: Settings, secret: str = "", revision: s
 
     A repository is read with `secret`, at `revision` instead of the one that its URI names.
     """
-    resources = {
-        "requests": {"cpu": "100m", "memory": "256Mi"},
-        "limits": {"cpu": "1", "memory": INSPECT_MEMORY},
-    }
     source = model_source(key.uri)
     if source.is_fetched and revision:
         source = model_source(source.at(revision))
     return pod_fields.common_fields(settings) | {
-        **_job_fields("inspect", key.engine_image, source, (), resources, settings, secret=secret),
+        **_job_fields("inspect", key.engine_image, source, (), _INSPECT_RESOURCES, settings, secret=secret),
         # In a cluster of GPU nodes only, it runs beside engines.
         "tolerations": [dict(toleration) for toleration in inspect_tolerations(settings.engine.tolerations)],
     }
+
+
+def fill_pod(key: ModelClaimKey, settings: Settings, secret: str) -> Object:
+    """Return the spec of the pod that fetches a checkpoint into its claim and reports its facts again."""
+    source = model_source(key.model_uri)
+    pod = inspect_pod(FactsKey(key.namespace, key.model_uri, settings.engine_image), settings, secret)
+    pod["volumes"] = pod_fields.volumes(source, settings, claim_name=claim_name(key))
+    for volume in pod["volumes"]:
+        volume.get("persistentVolumeClaim", {}).pop("readOnly", None)
+    pod["volumes"] += secret_volumes(source, secret)
+    (fetch,) = pod["initContainers"]
+    fetch |= fetch_container(source, key.pin, secret, _INSPECT_RESOURCES, settings)
+    return pod
 
 
 def evaluate_pod(intent: Intent, action: StartEvaluation, settings: Settings) -> Object:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from tangram.api import parse_evaluation, parse_pin, parse_report
 from tangram.fleet import (
     CheckpointFacts,
+    ClaimFill,
     Evaluation,
     EvaluationFailure,
     EvaluationKey,
@@ -86,6 +87,13 @@ def inspection(job: Object, pods: list[Object], now: float) -> Inspection:
         result=_inspection_result(job, pods, now),
         message=waiting_message(job, pods, now),
     )
+
+
+def claim_fill(job: Object, pods: list[Object], now: float) -> ClaimFill:
+    """Return a Job that fills a claim, with its result."""
+    result = _inspection_result(job, pods, now)
+    failure = result if isinstance(result, InspectionFailure) else None
+    return ClaimFill(job["metadata"]["name"], uid_of(job), result is not None and failure is None, failure)
 
 
 def evaluation(

@@ -9,15 +9,25 @@ import hashlib
 import json
 from dataclasses import asdict
 
-from tangram.fleet import BUNDLED, ApplyDeployment, EvaluationKey, FactsKey, Intent, Shape, StartEvaluation
+from tangram.fleet import (
+    BUNDLED,
+    ApplyDeployment,
+    EvaluationKey,
+    FactsKey,
+    Intent,
+    ModelClaimKey,
+    Shape,
+    StartEvaluation,
+)
 from tangram.fleet.labels import COMPONENT_LABEL, MANAGED_BY, MANAGED_BY_LABEL, OWNER_LABEL
 from tangram.kube import kinds
 from tangram.kube.kinds import Identity, Kind, Object
 from tangram.shell.objects.burn_rate_rules import rule_group
 from tangram.shell.objects.engine_pod import START_DEADLINE_S, engine_template
 from tangram.shell.objects.fetch_container import fetch_s
-from tangram.shell.objects.job_pods import REJECTED, evaluate_pod, inspect_pod
+from tangram.shell.objects.job_pods import REJECTED, evaluate_pod, fill_pod, inspect_pod
 from tangram.shell.objects.job_results import evaluation_annotation
+from tangram.shell.objects.model_claims import claim_name, key_annotation
 from tangram.shell.objects.runtime_pod import start_deadline_s
 from tangram.shell.settings import PrometheusRuleSettings, Settings
 
@@ -111,6 +121,17 @@ def inspect_job(
     _set_priority_class(pod, priority_class_name)
     limits = {"backoffLimit": 2, "activeDeadlineSeconds": INSPECT_DEADLINE_S}
     return _job(owner, inspect_job_name(key), "inspect", annotations, limits, pod)
+
+
+def fill_job(
+    owner: Identity, key: ModelClaimKey, settings: Settings, priority_class_name: str = "", secret: str = ""
+) -> Object:
+    """Return the Job that fills a claim. An evicted pod of it does not count: the next one continues."""
+    annotations = {kinds.MODEL_CLAIM_ANNOTATION: key_annotation(key)}
+    pod = fill_pod(key, settings, secret)
+    _set_priority_class(pod, priority_class_name)
+    limits = {"backoffLimit": 6, "activeDeadlineSeconds": INSPECT_DEADLINE_S + fetch_s(key.pin)}
+    return _job(owner, claim_name(key), "inspect", annotations, limits, pod)
 
 
 def evaluate_job(intent: Intent, action: StartEvaluation, settings: Settings) -> Object:

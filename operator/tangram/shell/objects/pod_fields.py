@@ -7,7 +7,12 @@ from tangram.eligibility.host_resources import cpu_cores, memory_bytes
 from tangram.fleet import ApplyDeployment, Intent, PinnedRevision, Shape, StartEvaluation
 from tangram.fleet.quantity import cpu_quantity, memory_quantity, parse_quantity
 from tangram.kube.kinds import Object
-from tangram.shell.objects.fetch_container import disk_bytes, fetch_container, secret_volumes
+from tangram.shell.objects.fetch_container import (
+    await_container,
+    disk_bytes,
+    fetch_container,
+    secret_volumes,
+)
 from tangram.shell.objects.node_affinity import node_affinity
 from tangram.shell.settings import Settings
 
@@ -53,21 +58,27 @@ def container_security() -> Object:
 
 
 def volumes(
-    source: ModelSource, settings: Settings, pin: PinnedRevision | None = None, secret: str = ""
+    source: ModelSource,
+    settings: Settings,
+    pin: PinnedRevision | None = None,
+    secret: str = "",
+    claim_name: str = "",
 ) -> list[Object]:
-    """Return the volumes of a pod that reads `source`, at `pin` and with a Secret where it is fetched.
+    """Return the volumes of a pod that reads `source`, at `pin` and with a Secret where it is fetched, or
+    from a claim that a Job fills.
 
     The engine itself writes nothing to /tmp. It is HOME: CUDA caches there the kernels that it compiles for a
     GPU that torch was not built for (~/.nv, at most 1 GiB), and torch and Triton cache theirs.
     """
     limit = memory_quantity(parse_quantity(settings.engine.tmp_size_limit))
     tmp = {"name": "tmp", "emptyDir": {"sizeLimit": limit}}
-    if source.is_fetched:
+    if source.is_fetched and not claim_name:
         fetched = {"sizeLimit": memory_quantity(disk_bytes(pin))}
         return [tmp, {"name": "model", "emptyDir": fetched}, *secret_volumes(source, secret)]
-    if not source.claim:
+    claim_name = claim_name or source.claim or ""
+    if not claim_name:
         return [tmp]
-    claim = {"claimName": source.claim, "readOnly": True}
+    claim = {"claimName": claim_name, "readOnly": True}
     return [tmp, {"name": "model", "persistentVolumeClaim": claim}]
 
 
@@ -79,9 +90,15 @@ def mounts(source: ModelSource) -> list[Object]:
 
 
 def init_containers(
-    source: ModelSource, pin: PinnedRevision | None, secret: str, amounts: Object, settings: Settings
+    source: ModelSource,
+    pin: PinnedRevision | None,
+    secret: str,
+    amounts: Object,
+    settings: Settings,
+    claim_name: str = "",
 ) -> Object:
-    """Return the field with the container that fetches `source`, no field where nothing is fetched.
+    """Return the field with the container that fetches `source`, or waits until a Job has filled a claim with
+    it; no field where nothing is fetched.
 
     `amounts`: resources of the container that reads it. CPU and memory of the pod stay as they are, and so
     does its QoS class; the disk is counted by the scheduler.
@@ -93,8 +110,11 @@ def init_containers(
         kind: {name: amount for name, amount in values.items() if name in ("cpu", "memory")}
         for kind, values in amounts.items()
     }
-    resources["requests"] |= disk
-    container = fetch_container(source, pin, secret, resources, settings)
+    if claim_name and pin is not None:
+        container = await_container(source, pin, resources, settings)
+    else:
+        resources["requests"] |= disk
+        container = fetch_container(source, pin, secret, resources, settings)
     return {"initContainers": [container | {"securityContext": container_security()}]}
 
 

@@ -114,7 +114,12 @@ class Operator:
         )
         new_mirror = self._new_mirror
         is_enabled = settings.partition.enabled
-        self.mirrors = Mirrors(settings.watch_namespaces, new_mirror, partition=is_enabled)
+        self.mirrors = Mirrors(
+            settings.watch_namespaces,
+            new_mirror,
+            partition=is_enabled,
+            model_claims=settings.models.volume_claims,
+        )
         self.reader = self._make_reader()
         self.plan_worker = PlanWorker(settings.operator.plan_deadline_seconds)
         self.recommendation_worker = RecommendationWorker(settings.advice.deadline_seconds)

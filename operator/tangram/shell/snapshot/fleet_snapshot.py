@@ -27,6 +27,7 @@ from tangram.shell.settings import Settings
 from tangram.shell.snapshot.conversion import SkipHandler, convert_each, ignore_skipped, living
 from tangram.shell.snapshot.intents import parsed_priority_classes
 from tangram.shell.snapshot.jobs import fleet_jobs
+from tangram.shell.snapshot.model_claims import model_claims
 from tangram.shell.snapshot.node_partitions import node_partitions, with_backends_of_pools
 from tangram.shell.snapshot.ownership import is_owned
 from tangram.shell.snapshot.promised_slices import promised_slices
@@ -40,19 +41,24 @@ def fleet_snapshot(
 ) -> FleetSnapshot:
     """Return the observed fleet. An object that cannot be read is left out and passed to `on_skipped`."""
     valid_pools, invalid_pools = _pools(view, on_skipped)
+    if not settings.models.volume_claims:
+        valid_pools = tuple(replace(pool, model_storage_class="") for pool in valid_pools)
     runtimes, invalid_runtimes = _runtimes(view, on_skipped)
     owners, jobs = view.owners(), fleet_jobs(view, now, on_skipped)
     held = claims(view, on_skipped)
     partitions = node_partitions(view, held, on_skipped)
     nodes = _nodes(view, settings, valid_pools, partitions, on_skipped)
     partitions = with_backends_of_pools(partitions, nodes, valid_pools)
+    deployments = workloads(view, now, on_skipped)
+    mounted = frozenset((each.namespace, each.model_claim) for each in deployments if each.model_claim)
     return FleetSnapshot(
         nodes=nodes,
         claims=held,
-        workloads=workloads(view, now, on_skipped),
+        workloads=deployments,
         facts=recorded_facts(view, on_skipped),
         pins=recorded_pins(view, on_skipped),
         inspections=tuple(job for job in jobs if isinstance(job, Inspection)),
+        model_claims=model_claims(view, mounted, now, on_skipped),
         reports=recorded_reports(view, on_skipped),
         evaluations=tuple(job for job in jobs if isinstance(job, Evaluation)),
         services=tuple(sorted(key_of(obj) for obj in view.services if is_owned(obj, owners))),

@@ -2,7 +2,7 @@
 
 import ipaddress
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tangram.fleet import (
@@ -16,11 +16,12 @@ from tangram.fleet import (
 )
 from tangram.fleet.pod_requests import FINISHED_PHASES
 from tangram.fleet.times import epoch_or
-from tangram.kube.kinds import Object, key_of, uid_of
+from tangram.kube.kinds import Object, identity_of, key_of, uid_of
 from tangram.runtimes.runtime import RuntimeMetrics
 from tangram.scaling.queries import VLLM_NAMES, Dialects
 from tangram.shell.objects.engine_pod import ENGINE_PORT
 from tangram.shell.objects.fetch_reports import fetch_state
+from tangram.shell.objects.model_claims import mounted_claim
 from tangram.shell.objects.node_affinity import targeted_nodes
 from tangram.shell.objects.owned_objects import UnknownShape, generation_of, priority_class_of, shape_of
 from tangram.shell.objects.waiting_pods import pod_creation_failure, waiting_message
@@ -31,7 +32,8 @@ from tangram.shell.snapshot.conversion import (
     ignore_skipped,
     integer_or_zero,
 )
-from tangram.shell.snapshot.ownership import owned_deployments, owner_uid
+from tangram.shell.snapshot.model_claims import fill_jobs
+from tangram.shell.snapshot.ownership import owned_deployments, owner_uid, pods_by_job
 from tangram.shell.watch.mirror_view import MirrorView
 
 
@@ -39,17 +41,21 @@ def workloads(view: MirrorView, now: float, on_skipped: SkipHandler) -> tuple[Wo
     """Return the Deployments of LLMDeployments, in the order of namespace and name."""
     owned = owned_deployments(view)
     pods_of = {key_of(deployment): pods for deployment, pods in owned}
-    return tuple(
-        convert_each(
-            (deployment for deployment, _ in owned),
-            lambda deployment: workload(deployment, pods_of[key_of(deployment)], now),
-            on_skipped,
-        )
-    )
+    of_jobs, fills = pods_by_job(view), fill_jobs(view)
+
+    def convert(deployment: Object) -> Workload:
+        namespace, name = key_of(deployment)
+        job = fills.get((namespace, mounted_claim(deployment)))
+        fill_pods = [] if job is None else of_jobs.get(identity_of(job), [])
+        return workload(deployment, pods_of[namespace, name], now, fill_pods)
+
+    return tuple(convert_each((deployment for deployment, _ in owned), convert, on_skipped))
 
 
-def workload(deployment: Object, pods: list[Object], now: float) -> Workload:
-    """Return one Deployment with the state of its pods."""
+def workload(
+    deployment: Object, pods: list[Object], now: float, fill_pods: Sequence[Object] = ()
+) -> Workload:
+    """Return one Deployment with the state of its pods. `fill_pods`: of the Job that fills its claim."""
     meta, spec, status = deployment["metadata"], deployment["spec"], deployment.get("status") or {}
     products, declared = targeted_nodes(spec.get("template") or {})
     return Workload(
@@ -73,8 +79,9 @@ def workload(deployment: Object, pods: list[Object], now: float) -> Workload:
         products=products,
         declared=declared,
         priority_class_name=priority_class_of(deployment),
-        fetch=fetch_state(deployment, pods, now),
+        fetch=fetch_state(deployment, pods, now, fill_pods),
         start_budget_s=_start_budget_s(deployment),
+        model_claim=mounted_claim(deployment),
     )
 
 

@@ -15,6 +15,7 @@ class MirrorView:
     services: tuple[Object, ...] = ()
     deployments: tuple[Object, ...] = ()
     jobs: tuple[Object, ...] = ()
+    model_claims: tuple[Object, ...] = ()
     gpu_pools: tuple[Object, ...] = ()
     engine_runtimes: tuple[Object, ...] = ()
     gpu_nodes: tuple[Object, ...] = ()

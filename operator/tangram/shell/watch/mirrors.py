@@ -17,12 +17,14 @@ _OF_PARTITION = (
 )
 
 
-def sources(namespaces: tuple[str, ...], *, partition: bool = False) -> tuple[MirrorSource, ...]:
+def sources(
+    namespaces: tuple[str, ...], *, partition: bool = False, model_claims: bool = False
+) -> tuple[MirrorSource, ...]:
     """Return the sources of all mirrors. Nodes and pods are those of the whole cluster: a pod of any
     namespace may hold a GPU, and a node's allocatable does not say which are taken. GPUPools and
     EngineRuntimes are optional: LLMDeployments need none. Without the right to list PriorityClasses,
     LLMDeployments that name one are invalid. `partition`: with GPUNodes, which the operator may list only
-    where it changes MIG layouts.
+    where it changes MIG layouts. `model_claims`: with claims of checkpoints, likewise.
     """
     watched = namespaces or ("",)
     namespaced = [
@@ -40,9 +42,17 @@ def sources(namespaces: tuple[str, ...], *, partition: bool = False) -> tuple[Mi
         MirrorSource(kinds.RESOURCE_QUOTAS, kept_fields.resource_quota, namespace, optional=True)
         for namespace in watched
     ]
+    claims = [
+        MirrorSource(
+            kinds.MODEL_CLAIMS, kept_fields.custom_resource, namespace, kinds.OURS_SELECTOR, optional=True
+        )
+        for namespace in watched
+        if model_claims
+    ]
     return (
         *namespaced,
         *quotas,
+        *claims,
         MirrorSource(kinds.NODES, kept_fields.node),
         MirrorSource(kinds.PODS, kept_fields.pod),
         MirrorSource(kinds.GPU_POOLS, kept_fields.custom_resource, optional=True),
@@ -61,8 +71,10 @@ class Mirrors:
         new_mirror: Callable[[MirrorSource], Mirror],
         *,
         partition: bool = False,
+        model_claims: bool = False,
     ) -> None:
-        self.all = tuple(map(new_mirror, sources(namespaces, partition=partition)))
+        watched = sources(namespaces, partition=partition, model_claims=model_claims)
+        self.all = tuple(map(new_mirror, watched))
 
     @property
     def synced(self) -> bool:
@@ -91,6 +103,7 @@ class Mirrors:
             services=tuple(self._objects(kinds.SERVICES)),
             deployments=tuple(self._objects(kinds.DEPLOYMENTS)),
             jobs=tuple(self._objects(kinds.JOBS)),
+            model_claims=tuple(self._objects(kinds.MODEL_CLAIMS)),
             gpu_pools=tuple(self._objects(kinds.GPU_POOLS)),
             engine_runtimes=tuple(self._objects(kinds.ENGINE_RUNTIMES)),
             gpu_nodes=tuple(self._objects(kinds.GPU_NODES)),

@@ -13,14 +13,17 @@ from typing import Any
 from tangram.fleet import (
     Action,
     ApplyDeployment,
+    ApplyModelClaim,
     ApplyService,
     FinishEvaluation,
     FinishInspection,
     Intent,
     RemoveDeployment,
+    RemoveModelClaim,
     ResumeRollout,
     ScaleDeployment,
     StartEvaluation,
+    StartFill,
     StartInspection,
     Workload,
     WriteProblem,
@@ -33,6 +36,7 @@ from tangram.shell.lead.lease import NotLeader
 from tangram.shell.lead.round_writes import write_in_turn
 from tangram.shell.measure.fault_log import FaultHandler
 from tangram.shell.objects import manifests
+from tangram.shell.objects.model_claims import model_claim
 from tangram.shell.settings import Settings
 from tangram.shell.watch.expectations import Expectations
 from tangram.shell.watch.mirrors import Mirrors
@@ -154,6 +158,8 @@ class ActionWriter:
                 await self._objects.scale_down(action, live.get(action.uid))
             case ResumeRollout():
                 await resume_rollout(self.client, self.guard, action)
+            case ApplyModelClaim() | RemoveModelClaim():
+                await self._perform_on_claim(action)
             case _ if intent is None:
                 log.error("%s names no LLMDeployment that exists: not performed", action)
             case ApplyService():
@@ -175,8 +181,20 @@ class ActionWriter:
                     owner, action.key, self.settings, priority, action.secret, action.revision
                 )
                 await self._objects.start(job)
+            case StartFill():
+                owner, priority = manifests.owner_identity(intent), intent.priority_class_name
+                job = manifests.fill_job(owner, action.key, self.settings, priority, action.secret)
+                await self._objects.start(job)
             case StartEvaluation():
                 await self._start_evaluation(intent, action)
+
+    async def _perform_on_claim(self, action: ApplyModelClaim | RemoveModelClaim) -> None:
+        if isinstance(action, RemoveModelClaim):
+            await self._objects.remove_claim(action)
+        else:
+            await self._objects.apply_claim(
+                model_claim(action.key, is_filled=action.is_filled, unused_since=action.unused_since)
+            )
 
     def _render(self, uid: str, part: str, source: object, render: Callable[[], Object]) -> Object:
         """Return a manifest, rendered again only if its `source` has changed. Never change the result."""

@@ -10,24 +10,32 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tangram.api import parse_priority_class
-from tangram.fleet import FinishEvaluation, FinishInspection, RemoveDeployment, ScaleDeployment
+from tangram.fleet import (
+    FinishEvaluation,
+    FinishInspection,
+    RemoveDeployment,
+    RemoveModelClaim,
+    ScaleDeployment,
+)
 from tangram.kube.client import ApiClient, ApiError, Guard
 from tangram.kube.kinds import (
     DEPLOYMENTS,
     JOBS,
     LLM_DEPLOYMENTS,
+    MODEL_CLAIMS,
     PRIORITY_CLASSES,
     Identity,
     Kind,
     Object,
+    annotations_of,
     key_of,
     owner_of,
     uid_of,
 )
 from tangram.kube.store import Store
 from tangram.shell.objects.manifest_match import up_to_date
-from tangram.shell.objects.pod_priority import keep_live_class
 from tangram.shell.watch.expectations import Expectations
+from tangram.shell.write.pod_priority import keep_live_class
 from tangram.shell.write.refusals import NameTaken
 
 log = logging.getLogger(__name__)
@@ -103,6 +111,30 @@ class ObjectWriter:
                 return  # changed since it was read: the next round decides again
             raise
         self.expectations.expect_deletion(kind, key_of(live), uid_of(live), self.clock())
+
+    async def apply_claim(self, rendered: Object) -> None:
+        """Make a claim exist, with the records of its annotations. Nothing else of it ever changes."""
+        kind, key, records = MODEL_CLAIMS, key_of(rendered), rendered["metadata"]["annotations"]
+        live = self.mirror_of(kind, key[0]).get(key)
+        if live is None:
+            present = {name: value for name, value in records.items() if value is not None}
+            body = {**rendered, "metadata": {**rendered["metadata"], "annotations": present}}
+            try:
+                self._expect(kind, await self.client.create(kind, body, manager=WORKLOADS, guard=self.guard))
+            except ApiError as error:
+                if error.status != 409:
+                    raise
+                raise NameTaken(kind, rendered) from None
+        elif any(annotations_of(live).get(name) != value for name, value in records.items()):
+            version = {"uid": uid_of(live), "resourceVersion": live["metadata"]["resourceVersion"]}
+            patch = {"metadata": {**version, "annotations": records}}
+            self._expect(kind, await self.client.merge(kind, *key, patch, guard=self.guard))
+
+    async def remove_claim(self, action: RemoveModelClaim) -> None:
+        """Delete the claim that `action` names, in exactly the version that the mirror shows."""
+        live = self.mirror_of(MODEL_CLAIMS, action.namespace).get((action.namespace, action.name))
+        if live is not None and uid_of(live) == action.uid and not live["metadata"].get("deletionTimestamp"):
+            await self.delete(MODEL_CLAIMS, live)
 
     async def scale_down(self, action: ScaleDeployment, live: Object | None) -> None:
         """Lower the replicas of `live` in exactly this version, if it is the object that `action` names."""
