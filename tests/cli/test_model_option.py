@@ -190,6 +190,16 @@ def test_a_checkpoint_of_transformers_has_the_bytes_of_its_tensors(variant: str,
     assert sum(each.nbytes for each in found.stored_tensors) == 2 * found.parameters
 
 
+def test_a_single_file_counts_alone_whatever_an_index_says(tmp_path: Path):
+    """As for engines and fetches: it may be left of another export."""
+    write_tiny_checkpoint(tmp_path, "llama")
+    whole = named_model(str(tmp_path))
+    index = {"weight_map": {"model.embed_tokens.weight": "model-00001-of-00002.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+
+    assert named_model(str(tmp_path)) == whole
+
+
 def test_the_stored_type_wins_over_the_one_that_the_config_claims(tmp_path: Path):
     write_tiny_checkpoint(tmp_path, "llama")  # fp32
     config = json.loads((tmp_path / "config.json").read_text("utf-8"))
@@ -271,10 +281,14 @@ def entry_of(header: dict[str, Any], **changes: Any) -> None:
 
 
 def index(weight_map: Any) -> Callable[[Path], None]:
-    return lambda directory: (
-        (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
-        and None
-    )
+    """Put the tensors into a shard, and an index beside it."""
+
+    def damage(directory: Path) -> None:
+        (directory / "model.safetensors").rename(directory / "model-1.safetensors")
+        text = json.dumps({"weight_map": weight_map})
+        (directory / "model.safetensors.index.json").write_text(text)
+
+    return damage
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
@@ -342,8 +356,8 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
         "weight_map: names model-00001-of-00002.safetensors, which is not there",
     ),
     "a tensor that its shard lacks": (
-        index({"model.layers.0.x": "model.safetensors"}),
-        "weight_map: model.safetensors holds no tensor 'model.layers.0.x'",
+        index({"model.layers.0.x": "model-1.safetensors"}),
+        "weight_map: model-1.safetensors holds no tensor 'model.layers.0.x'",
     ),
     "a shard elsewhere": (index({"a": "../../etc/passwd"}), "a: '../../etc/passwd' is not a file name"),
     "a shard without a name": (index({"a": ""}), "a: '' is not a file name"),

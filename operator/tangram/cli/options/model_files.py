@@ -11,8 +11,8 @@ from tangram.catalog import Architecture, InputError
 from tangram.catalog.configs.model_config import CONFIG, architecture_from_config
 from tangram.catalog.models.checkpoint import Entry, entries, shards, with_index_alone, with_stored_tensors
 from tangram.cli.input_documents import file_bytes
+from tangram.sources.checkpoint.files import INDEX, SINGLE
 
-INDEX = "model.safetensors.index.json"
 MODELOPT = "hf_quant_config.json"
 JSON_LIMIT = 64 << 20  # bytes; the largest published index has 10 MB
 _HEADER_LIMIT = 100 << 20  # bytes; the limit of the safetensors library
@@ -122,7 +122,12 @@ def _with_modelopt(files: ModelFiles, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _stored(files: ModelFiles) -> dict[str, Entry] | None:
-    """Return the tensors of the checkpoint; None: the directory holds no weights."""
+    """Return the tensors of the checkpoint; None: the directory holds no weights.
+
+    SINGLE counts alone, whatever an index says, as for engines and fetches.
+    """
+    if SINGLE in files.names:
+        return _header(files, SINGLE)
     if INDEX not in files.names:
         names = sorted(n for n in files.names if n.startswith("model") and n.endswith(".safetensors"))
         found = {tensor: entry for name in names for tensor, entry in _header(files, name).items()}
