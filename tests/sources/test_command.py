@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tangram.sources import command
+from tangram.sources.download import only_fetch_into
 from tests.sources.conftest import shards
 from tests.support.hub_server import Hub, Request
 from tests.support.object_store import object_store
@@ -144,6 +145,15 @@ def test_the_keys_of_a_store_sign_its_requests(tiny, run, tmp_path):
         pinned = f"s3://models/team@{report['source']['revision']}"
         status, report = run("headers", pinned, *options)
     assert (status, report["error"]["reason"]) == (command.EXIT_REFUSED, "SourceChanged")
+
+
+def test_two_pods_never_write_to_a_claim_at_once(hub: Hub, tiny, run, tmp_path):
+    hub.repository().push(tiny)
+    with only_fetch_into(tmp_path / "checkpoint"):
+        status, report = run("fetch", "hf://org/model", "--hub", hub.endpoint)
+    assert (status, hub.requests) == (command.EXIT_RETRY, [])
+    assert "another pod still fetches into" in report["error"]["message"]
+    assert run("fetch", "hf://org/model", "--hub", hub.endpoint)[0] == 0
 
 
 def test_another_size_than_the_inspected_one_is_refused(hub: Hub, tiny, run):

@@ -12,6 +12,7 @@ import pytest
 from e2e.cluster import binaries
 from tangram.sources import image_fetch
 from tangram.sources.checkpoint.errors import SourceError, SourceReason
+from tangram.sources.download import staging_of
 from tangram.sources.image_fetch import fetch_image, write_headers
 from tangram.sources.oci import layers
 from tangram.sources.oci.docker_config import RegistryUser
@@ -197,6 +198,17 @@ def test_layers_that_came_whole_are_not_read_again(served, opened, tmp_path):
     fetched(opened(), tmp_path / "checkpoint")
     assert not any(whole.digest in path for path, _ in served.requests)
     assert content(tmp_path / "checkpoint") == shards(1) | {"tokenizer.json": b"{}"}
+
+
+def test_a_fetch_that_ended_while_its_files_were_moved_begins_anew(served, opened, tmp_path):
+    served.push([tar(shards(1)), tar({"tokenizer.json": b"new"})])
+    image = opened()
+    staging = staging_of(tmp_path / "checkpoint", image.uri)
+    for name in ("0000", "0001", "visible"):
+        (staging / name).mkdir()
+    (staging / "visible" / "tokenizer.json").write_bytes(b"half")
+    fetched(image, tmp_path / "checkpoint")
+    assert content(tmp_path / "checkpoint") == shards(1) | {"tokenizer.json": b"new"}
 
 
 @pytest.mark.parametrize("layer", [tar(shards(1)), *raw({"config.json": b"{}"})])

@@ -16,7 +16,7 @@ from typing import Any
 
 from tangram.api import ModelSource, model_source
 from tangram.sources.checkpoint.errors import SourceError, SourceReason, unreachable
-from tangram.sources.download import Fetched, fetch, fetched_before
+from tangram.sources.download import Fetched, fetch, fetched_before, only_fetch_into
 from tangram.sources.image_fetch import fetch_image, write_headers
 from tangram.sources.oci.registry import ModelImage
 from tangram.sources.open_source import SourceAddresses, open_source
@@ -50,26 +50,34 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> tuple[dict[str, Any], int]:
     try:
-        # Containers start again with the sandbox of their pod: an engine waits for no hub that is down then.
-        before = fetched_before(options.to) if options.command == "fetch" else None
-        if options.command == "await":
-            before = _await(options.to)
-        if before is not None:
-            return _document(options.uri.revision, before.size, 0.0), 0
-        checkpoint = open_source(options.uri, _addresses(options), options.secret, options.secret_name)
-        if isinstance(checkpoint, ModelImage):
-            size, seconds = _unpack(checkpoint, options)
-            return _document(checkpoint.revision, size, seconds), 0
         if options.command == "headers":
-            files = write_sparse_copy(checkpoint, options.to)
-            return _document(checkpoint.revision, sum(file.size for file in files), 0.0), 0
-        fetched = fetch(checkpoint, options.to, _log, size=options.size)
-        return _document(checkpoint.revision, fetched.size, fetched.seconds), 0
+            return _read(options), 0
+        if options.command == "await":
+            return _document(options.uri.revision, _await(options.to).size, 0.0), 0
+        with only_fetch_into(options.to):
+            # Containers start again with the sandbox of their pod, and a hub may be down then.
+            before = fetched_before(options.to)
+            if before is not None:
+                return _document(options.uri.revision, before.size, 0.0), 0
+            return _read(options), 0
     except SourceError as error:
         return _refusal(error.reason, error.message), EXIT_RETRY if error.is_transient else EXIT_REFUSED
     except Exception as error:  # noqa: BLE001 - a defect of ours: the report must come all the same
         traceback.print_exc()
         return _refusal("InspectionFailed", f"{type(error).__name__}: {error}"), EXIT_DEFECT
+
+
+def _read(options: argparse.Namespace) -> dict[str, Any]:
+    """Write what a source has; return the report. Raises SourceError."""
+    checkpoint = open_source(options.uri, _addresses(options), options.secret, options.secret_name)
+    if isinstance(checkpoint, ModelImage):
+        size, seconds = _unpack(checkpoint, options)
+        return _document(checkpoint.revision, size, seconds)
+    if options.command == "headers":
+        files = write_sparse_copy(checkpoint, options.to)
+        return _document(checkpoint.revision, sum(file.size for file in files), 0.0)
+    fetched = fetch(checkpoint, options.to, _log, size=options.size)
+    return _document(checkpoint.revision, fetched.size, fetched.seconds)
 
 
 def _await(directory: Path) -> Fetched:

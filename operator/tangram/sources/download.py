@@ -6,6 +6,7 @@ listing. No memory is taken but that of a piece for each file that is being read
 """
 
 import errno
+import fcntl
 import hashlib
 import os
 import shutil
@@ -106,6 +107,21 @@ def run_all(
         # The others end before another fetch begins. A read that hangs is left behind: the process ends.
         wait(unfinished, _END_S)
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+@contextmanager
+def only_fetch_into(directory: Path) -> Iterator[None]:
+    """Keep other processes from fetching into `directory`: pods on a claim, one of which may be ending.
+
+    The lock ends with the process, and on NFS with the lease of its node. Raises SourceError.
+    """
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with directory.with_name(f".lock-of-{directory.name}").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise unreachable(f"another pod still fetches into {directory.parent}; this one waits") from None
+        yield
 
 
 @contextmanager

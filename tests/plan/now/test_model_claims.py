@@ -145,5 +145,10 @@ def test_a_claim_stays_while_an_llmdeployment_of_its_namespace_may_use_it(uses: 
     ]
 
 
+def test_an_llmdeployment_of_another_namespace_keeps_no_claim() -> None:
+    other = replace(CHAT, namespace="team", paused=True)
+    assert actions(fleet(CLAIM), other) == [ApplyModelClaim("", KEY, is_filled=True, unused_since=NOW)]
+
+
 def test_a_claim_stays_while_a_deployment_mounts_it() -> None:
     assert actions(fleet(replace(CLAIM, is_mounted=True))) == []
