@@ -45,7 +45,7 @@ VALUES = {
     "crds": {"enabled": False},  # they are there
     "priorityClasses": {"create": False},
     "partition": {"enabled": True},
-    "models": {"volumeClaims": True},
+    "models": {"volumeClaims": True, "proxy": "http://proxy:3128", "caBundle": "corporate"},
     "prometheusRule": {"perLLMDeployment": True, "labels": {"release": "kps"}},
     "runtimes": {"vllm": {"image": RUNTIME_IMAGE}},
     "engine": {

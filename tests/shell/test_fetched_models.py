@@ -118,6 +118,19 @@ def test_without_a_secret_none_is_mounted() -> None:
     assert not any("secret" in volume for volume in pod_of(deployment())["volumes"])
 
 
+def test_fetches_have_the_proxy_and_the_authorities_of_the_chart_and_engines_have_not() -> None:
+    models = {"proxy": "http://proxy:3128", "noProxy": ".svc", "caBundle": "corporate"}
+    settings = Settings.model_validate({"engineImage": "e", "fetchImage": "f", "models": models})
+    manifest = manifests.deployment(intent("hf://org/model"), replace(action(), pin=PIN), settings)
+    options, pod = arguments(manifest), pod_of(manifest)
+    assert (options.proxy, options.no_proxy) == ("http://proxy:3128", ".svc")
+    mounts = [{m["name"]: m for m in c["volumeMounts"]} for c in (*pod["initContainers"], *pod["containers"])]
+    assert str(options.ca_bundle.parent) == mounts[0]["ca-bundle"]["mountPath"]
+    assert "ca-bundle" not in mounts[1]
+    (volume,) = (v["configMap"] for v in pod["volumes"] if v["name"] == "ca-bundle")
+    assert (volume["name"], volume["items"]) == ("corporate", [{"key": "ca.crt", "path": "ca.crt"}])
+
+
 def test_a_rollout_has_the_time_that_a_fetch_may_take() -> None:
     before = manifests.deployment(intent(), action(), SETTINGS)["spec"]["progressDeadlineSeconds"]
     assert deployment()["spec"]["progressDeadlineSeconds"] == before + 1610

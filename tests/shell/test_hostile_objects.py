@@ -96,6 +96,7 @@ def test_an_unreadable_object_is_skipped_and_reported() -> None:
         pods=(bad_pod,),
         deployments=(bad, deployment("good")),
         jobs=(bad_job,),
+        model_claims=({"metadata": {"name": "bad", "namespace": "ns", "annotations": 5}},),
     )
     messages: list[str] = []
 
@@ -105,9 +106,9 @@ def test_an_unreadable_object_is_skipped_and_reported() -> None:
     snapshot = fleet_snapshot(view, Settings(engine_image="e"), 0, skipped)
 
     assert [workload.name for workload in snapshot.workloads] == ["good"]
-    assert len(messages) == 5, messages
+    assert len(messages) == 6, messages
     assert parsed_intents(MirrorView(llm_deployments=(bad_llm,)), skipped) == ()
-    assert len(messages) == 6
+    assert len(messages) == 7
 
 
 OWNER_REFERENCE = manifests._owner_reference(OWNER)

@@ -7,6 +7,7 @@ that returns True where it has answered.
 import hashlib
 import json
 import re
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -175,7 +176,7 @@ def _listed(name: str, content: bytes) -> dict[str, object]:
 
 
 @contextmanager
-def hub_server(hub: Hub | None = None) -> Iterator[Hub]:
+def hub_server(hub: Hub | None = None, tls: ssl.SSLContext | None = None) -> Iterator[Hub]:
     """Serve a hub and its store, each on a port of its own."""
     hub = hub or Hub()
     servers = []
@@ -184,10 +185,13 @@ def hub_server(hub: Hub | None = None) -> Iterator[Hub]:
         # The store has another name: no token may go there.
         server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         server.daemon_threads = True
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         servers.append(server)
-    hub.endpoint = f"http://127.0.0.1:{servers[0].server_port}"
-    hub.store = f"http://localhost:{servers[1].server_port}"
+    scheme = "http" if tls is None else "https"
+    hub.endpoint = f"{scheme}://127.0.0.1:{servers[0].server_port}"
+    hub.store = f"{scheme}://localhost:{servers[1].server_port}"
     try:
         yield hub
     finally:

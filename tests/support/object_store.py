@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -106,13 +107,16 @@ def etag(content: bytes) -> str:
 
 
 @contextmanager
-def object_store() -> Iterator[Bucket]:
+def object_store(tls: ssl.SSLContext | None = None) -> Iterator[Bucket]:
     """Serve a bucket."""
     bucket = Bucket()
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Request,), {"bucket": bucket}))
     server.daemon_threads = True
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    bucket.endpoint = f"http://127.0.0.1:{server.server_port}"
+    scheme = "http" if tls is None else "https"
+    bucket.endpoint = f"{scheme}://127.0.0.1:{server.server_port}"
     try:
         yield bucket
     finally:

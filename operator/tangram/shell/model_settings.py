@@ -18,6 +18,12 @@ class ModelSettings(SettingsSection):
     """Address of the store of s3:// models; empty: AWS, in the region."""
     s3_region: str = Field(default="us-east-1", alias="s3Region", pattern=r"^[a-z0-9-]{1,64}$")
     """Region of the store."""
+    proxy: str = Field(default="", pattern=r"^(https?://[^\s/@?#]+)?$")
+    """Address of the HTTP proxy through which pods fetch; empty: none."""
+    no_proxy: str = Field(default="", pattern=r"^[A-Za-z0-9.,:*/_-]*$", max_length=4096)
+    """Hosts and domains that pods reach without the proxy, separated by commas."""
+    ca_bundle: str = Field(default="", pattern=r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?$")
+    """ConfigMap of the namespace of pods with certificate authorities to trust, too, below the key ca.crt."""
     volume_claims: StrictBool = False
     """Whether the operator keeps checkpoints on PersistentVolumeClaims, of the StorageClasses of GPUPools."""
     plain_http_registries: tuple[_Registry, ...] = ()

@@ -12,5 +12,6 @@ ranged_reads       JSON files and safetensors headers
 sparse_copy        a directory with the true files and headers, in which tensors are holes
 download           all bytes, verified, visible only when whole
 image_fetch        the same of layers: headers or all bytes
+network            a proxy, and certificate authorities beside the public ones
 command            `tangram-fetch`
 """

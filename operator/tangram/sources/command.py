@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import sys
+import tempfile
 import time
 import traceback
 from pathlib import Path
@@ -18,6 +19,7 @@ from tangram.api import ModelSource, model_source
 from tangram.sources.checkpoint.errors import SourceError, SourceReason, unreachable
 from tangram.sources.download import Fetched, fetch, fetched_before, only_fetch_into
 from tangram.sources.image_fetch import fetch_image, write_headers
+from tangram.sources.network import trust, use_proxy
 from tangram.sources.oci.registry import ModelImage
 from tangram.sources.open_source import SourceAddresses, open_source
 from tangram.sources.sparse_copy import write_sparse_copy
@@ -50,6 +52,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> tuple[dict[str, Any], int]:
     try:
+        _use_network(options)
         if options.command == "headers":
             return _read(options), 0
         if options.command == "await":
@@ -65,6 +68,13 @@ def _run(options: argparse.Namespace) -> tuple[dict[str, Any], int]:
     except Exception as error:  # noqa: BLE001 - a defect of ours: the report must come all the same
         traceback.print_exc()
         return _refusal("InspectionFailed", f"{type(error).__name__}: {error}"), EXIT_DEFECT
+
+
+def _use_network(options: argparse.Namespace) -> None:
+    if options.proxy:
+        use_proxy(options.proxy, options.no_proxy)
+    if options.ca_bundle is not None:
+        trust(options.ca_bundle, Path(tempfile.gettempdir()) / "ca-certificates.pem")
 
 
 def _read(options: argparse.Namespace) -> dict[str, Any]:
@@ -128,6 +138,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--s3", default="", help="address of the store; empty: AWS")
     parser.add_argument("--s3-region", default=SourceAddresses().s3_region, help="region of the store")
     parser.add_argument("--plain-http", action="append", default=[], help="registry (host:port) without TLS")
+    parser.add_argument("--proxy", default="", help="address of an HTTP proxy")
+    parser.add_argument("--no-proxy", default="", help="hosts and domains that are reached without it")
+    parser.add_argument("--ca-bundle", type=Path, help="file with certificate authorities to trust, too")
     parser.add_argument("--secret", type=Path, help="directory with the keys of the Secret")
     parser.add_argument("--secret-name", default="", help="its name, for messages")
     parser.add_argument("--termination-log", type=Path, help="file for the report")

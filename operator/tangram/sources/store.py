@@ -26,6 +26,7 @@ from obstore.store import S3Store
 
 from tangram.sources.checkpoint.errors import SourceError, SourceReason, changed, invalid, unreachable
 from tangram.sources.checkpoint.files import MOST_FILES, RemoteFile
+from tangram.sources.network import trusted_certificates
 
 if TYPE_CHECKING:  # they are not there at run time
     from obstore import GetOptions
@@ -65,6 +66,9 @@ class StoreAccess:
             "connect_timeout": _CONNECT_TIMEOUT,
             "allow_http": self.endpoint.startswith("http://"),
         }
+        certificates = trusted_certificates()
+        if certificates is not None:
+            client["root_certificate"] = certificates
         # `download` repeats, and watches.
         return S3Store(name, config=config, client_options=client, retry_config={"max_retries": 0})
 

@@ -12,6 +12,8 @@ from tangram.shell.settings import Settings
 NAME = "fetch"
 SECRET = "source-secret"  # noqa: S105 - a volume
 SECRET_FOLDER = "/etc/tangram/source-secret"  # noqa: S105
+CA_BUNDLE = "ca-bundle"  # a volume
+_CA_FOLDER, _CA_KEY = "/etc/tangram/ca-bundle", "ca.crt"
 SIZE_OPTION = "--size"
 TERMINATION_LOG = "/dev/termination-log"
 # Keys of the Secret, by the scheme of the source, as in `tangram.sources.open_source`.
@@ -53,6 +55,7 @@ def fetch_container(
         *("--to", FETCHED),
         *(() if pin is None else (SIZE_OPTION, str(pin.size))),
         *_address(source, settings),
+        *_network(settings),
         *(("--secret", SECRET_FOLDER, "--secret-name", secret) if secret else ()),
         *("--termination-log", TERMINATION_LOG),
     ]
@@ -62,6 +65,8 @@ def fetch_container(
     ]
     if secret:
         mounts.append({"name": SECRET, "mountPath": SECRET_FOLDER, "readOnly": True})
+    if settings.models.ca_bundle:
+        mounts.append({"name": CA_BUNDLE, "mountPath": _CA_FOLDER, "readOnly": True})
     return _container(args, mounts, resources, settings)
 
 
@@ -88,6 +93,12 @@ def _address(source: ModelSource, settings: Settings) -> tuple[str, ...]:
     return (*endpoint, "--s3-region", models.s3_region)
 
 
+def _network(settings: Settings) -> tuple[str, ...]:
+    models = settings.models
+    proxy = ("--proxy", models.proxy, "--no-proxy", models.no_proxy) if models.proxy else ()
+    return (*proxy, *(("--ca-bundle", f"{_CA_FOLDER}/{_CA_KEY}") if models.ca_bundle else ()))
+
+
 def fetch_s(pin: PinnedRevision | None) -> int:
     """Return how many seconds a fetch may take until a rollout counts as failed."""
     return 0 if pin is None else pin.size // _SLOWEST_RATE
@@ -98,10 +109,17 @@ def disk_bytes(pin: PinnedRevision | None) -> int:
     return HEADERS_SIZE if pin is None else int(pin.size * _SPARE_SHARE) + _SPARE
 
 
-def secret_volumes(source: ModelSource, secret: str) -> list[Object]:
-    """Return the volume of the Secret. A Secret that is not there is reported by the container itself."""
-    if not secret:
-        return []
-    keys = [{"key": key, "path": key} for key in SECRET_KEYS[source.scheme]]
-    volume = {"secretName": secret, "items": keys, "defaultMode": _SECRET_MODE, "optional": True}
-    return [{"name": SECRET, "secret": volume}]
+def source_volumes(source: ModelSource, secret: str, settings: Settings) -> list[Object]:
+    """Return the volumes of the Secret and of certificate authorities. Where one is not there, the container
+    itself reports it.
+    """
+    volumes: list[Object] = []
+    if secret:
+        keys = [{"key": key, "path": key} for key in SECRET_KEYS[source.scheme]]
+        volume = {"secretName": secret, "items": keys, "defaultMode": _SECRET_MODE, "optional": True}
+        volumes.append({"name": SECRET, "secret": volume})
+    if settings.models.ca_bundle:
+        items = [{"key": _CA_KEY, "path": _CA_KEY}]
+        bundle = {"name": settings.models.ca_bundle, "items": items, "optional": True}
+        volumes.append({"name": CA_BUNDLE, "configMap": bundle})
+    return volumes

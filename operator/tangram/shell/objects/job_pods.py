@@ -5,7 +5,7 @@ from tangram.eligibility.devices.tolerations import inspect_tolerations
 from tangram.fleet import FactsKey, Intent, ModelClaimKey, PinnedRevision, StartEvaluation
 from tangram.kube.kinds import Object
 from tangram.shell.objects import pod_fields
-from tangram.shell.objects.fetch_container import TERMINATION_LOG, fetch_container, secret_volumes
+from tangram.shell.objects.fetch_container import TERMINATION_LOG, fetch_container, source_volumes
 from tangram.shell.objects.model_claims import claim_name
 from tangram.shell.settings import Settings
 
@@ -41,7 +41,7 @@ def fill_pod(key: ModelClaimKey, settings: Settings, secret: str) -> Object:
     pod["volumes"] = pod_fields.volumes(source, settings, claim_name=claim_name(key))
     for volume in pod["volumes"]:
         volume.get("persistentVolumeClaim", {}).pop("readOnly", None)
-    pod["volumes"] += secret_volumes(source, secret)
+    pod["volumes"] += source_volumes(source, secret, settings)
     (fetch,) = pod["initContainers"]
     fetch |= fetch_container(source, key.pin, secret, _INSPECT_RESOURCES, settings)
     return pod

@@ -11,7 +11,7 @@ from tangram.shell.objects.fetch_container import (
     await_container,
     disk_bytes,
     fetch_container,
-    secret_volumes,
+    source_volumes,
 )
 from tangram.shell.objects.node_affinity import node_affinity
 from tangram.shell.settings import Settings
@@ -74,7 +74,7 @@ def volumes(
     tmp = {"name": "tmp", "emptyDir": {"sizeLimit": limit}}
     if source.is_fetched and not claim_name:
         fetched = {"sizeLimit": memory_quantity(disk_bytes(pin))}
-        return [tmp, {"name": "model", "emptyDir": fetched}, *secret_volumes(source, secret)]
+        return [tmp, {"name": "model", "emptyDir": fetched}, *source_volumes(source, secret, settings)]
     claim_name = claim_name or source.claim or ""
     if not claim_name:
         return [tmp]

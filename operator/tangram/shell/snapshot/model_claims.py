@@ -7,7 +7,7 @@ from tangram.kube import kinds
 from tangram.kube.kinds import Key, Object, annotations_of, identity_of, key_of, uid_of
 from tangram.shell.objects.job_results import claim_fill, only_runs
 from tangram.shell.objects.model_claims import FILLED, claim_key, key_of_claim
-from tangram.shell.snapshot.conversion import SkipHandler, convert_each, living
+from tangram.shell.snapshot.conversion import SkipHandler, convert_each, ignore_skipped, living
 from tangram.shell.snapshot.ownership import is_owned, pods_by_job
 from tangram.shell.watch.mirror_view import MirrorView
 
@@ -18,7 +18,8 @@ def model_claims(
     view: MirrorView, mounted: frozenset[Key], now: float, on_skipped: SkipHandler
 ) -> tuple[ModelClaim, ...]:
     """Return the claims of the operator, sorted. `mounted`: (namespace, name) of those of Deployments."""
-    fills, pods_of = fill_jobs(view), pods_by_job(view)
+    fills = fill_jobs(view)
+    pods_of = pods_by_job(view) if fills else {}
 
     def of_claim(obj: Object) -> list[ModelClaim]:
         key, job = key_of_claim(obj), fills.get(key_of(obj))
@@ -42,12 +43,16 @@ def model_claims(
 
 
 def fill_jobs(view: MirrorView) -> dict[Key, Object]:
-    """Return the Jobs that fill claims, by namespace and name, which are those of the claims."""
+    """Return the Jobs that fill claims, by namespace and name, which are those of the claims.
+
+    `fleet_jobs` reports Jobs that cannot be read.
+    """
+    if not view.model_claims:
+        return {}
     owners = view.owners()
-    return {
-        key_of(job): job
-        for job in view.jobs
-        if claim_key(job["spec"]["template"]) is not None
-        and is_owned(job, owners)
-        and only_runs(job, "inspect")
-    }
+
+    def of_job(job: Object) -> list[tuple[Key, Object]]:
+        fills = claim_key(job["spec"]["template"]) is not None and only_runs(job, "inspect")
+        return [(key_of(job), job)] if fills and is_owned(job, owners) else []
+
+    return dict(chain.from_iterable(convert_each(view.jobs, of_job, ignore_skipped)))

@@ -41,7 +41,8 @@ def workloads(view: MirrorView, now: float, on_skipped: SkipHandler) -> tuple[Wo
     """Return the Deployments of LLMDeployments, in the order of namespace and name."""
     owned = owned_deployments(view)
     pods_of = {key_of(deployment): pods for deployment, pods in owned}
-    of_jobs, fills = pods_by_job(view), fill_jobs(view)
+    fills = fill_jobs(view)
+    of_jobs = pods_by_job(view) if fills else {}
 
     def convert(deployment: Object) -> Workload:
         namespace, name = key_of(deployment)
