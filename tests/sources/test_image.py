@@ -87,7 +87,7 @@ def real(tmp_path_factory):
         process.wait(10)
 
 
-@pytest.mark.parametrize("layout", ["modelcar", "zstd", "plain tar", "ModelPack"])
+@pytest.mark.parametrize("layout", ["modelcar", "plain tar", "ModelPack"])
 def test_a_real_registry_serves_facts_and_checkpoint(real, tiny, tmp_path, capsys, layout):
     name = f"team/{layout.replace(' ', '-').lower()}"
     pushed = push(real, name, LAYOUTS[layout](tiny))

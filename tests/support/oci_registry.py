@@ -183,6 +183,7 @@ def oci_registry() -> Iterator[Registry]:
     registry = Registry()
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Request,), {"registry": registry}))
     server.daemon_threads = True
+    server.handle_error = lambda *_: None  # readers leave streams that they have enough of
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     registry.host = f"127.0.0.1:{server.server_port}"
     try:

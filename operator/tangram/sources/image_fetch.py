@@ -5,6 +5,7 @@ A layer's folder gets its name once the digest of the layer is right, so that a 
 again. A layer that was cut by the end of its container is read anew: the state of a decompressor is not kept.
 """
 
+import os
 import shutil
 import threading
 import time
@@ -129,6 +130,8 @@ class _Unpacking:
                     _copy_sparse(f"{self.image.uri}: {file.name}", file, out)
                 else:
                     shutil.copyfileobj(file.content, out, _PIECE)
+                    out.flush()
+                    os.fsync(out.fileno())  # the folder's name says that the layer is whole
 
     def _count(self, size: int) -> None:
         if self.stopped.is_set():
