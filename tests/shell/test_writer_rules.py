@@ -7,11 +7,14 @@ import pytest
 
 from tangram.fleet import (
     ApplyDeployment,
+    ApplyModelClaim,
     ApplyService,
     EvaluationKey,
     FinishInspection,
     Intent,
     MIGPolicy,
+    ModelClaimKey,
+    PinnedRevision,
     RemoveDeployment,
     ScaleDeployment,
     Shape,
@@ -23,6 +26,7 @@ from tangram.kube.kinds import (
     DEPLOYMENTS,
     JOBS,
     LLM_DEPLOYMENTS,
+    MODEL_CLAIMS,
     PRIORITY_CLASSES,
     SERVICES,
     VARIANT_LABEL,
@@ -33,6 +37,7 @@ from tangram.kube.kinds import (
 from tangram.kube.retry_delays import RetrySchedule
 from tangram.kube.store import Store
 from tangram.shell.objects import manifests
+from tangram.shell.objects.model_claims import model_claim
 from tangram.shell.settings import Settings
 from tangram.shell.snapshot.workloads import workload
 from tangram.shell.watch.expectations import Expectations
@@ -93,7 +98,7 @@ class Api:
         return {"metadata": {"name": name, "namespace": "ns", "uid": f"u-{name}", "resourceVersion": "9"}}
 
 
-_COPIED = (DEPLOYMENTS, JOBS, SERVICES, LLM_DEPLOYMENTS, PRIORITY_CLASSES)
+_COPIED = (DEPLOYMENTS, JOBS, MODEL_CLAIMS, SERVICES, LLM_DEPLOYMENTS, PRIORITY_CLASSES)
 
 
 class Copies:
@@ -448,3 +453,22 @@ async def test_a_change_of_the_priority_class_alone_is_written_only_if_the_old_c
     writer = action_writer((DEPLOYMENTS, live_deployment), *classes)
     await writer.perform((APPLY,), {"new": after})
     assert writer.client.applied == writes
+
+
+async def test_a_foreign_claim_is_named_and_a_changed_one_is_left_to_the_next_round() -> None:
+    key = ModelClaimKey("ns", "hf://org/model", PinnedRevision("c" * 40, 1), "nfs")
+    live = model_claim(key, is_filled=False, unused_since=None)
+    live["metadata"] |= {"uid": "u", "resourceVersion": "5"}
+    action = ApplyModelClaim("new", key, is_filled=True)
+
+    async def conflict(*_: Any, **__: Any) -> Any:
+        raise ApiError(409, "Conflict", "changed")
+
+    foreign, changed = action_writer(), action_writer((MODEL_CLAIMS, live))
+    foreign.client.create = changed.client.merge = conflict
+    for writer in (foreign, changed):
+        await writer.perform((action,), {})
+
+    assert foreign.problems["new"].reason == "NameTaken"
+    assert changed.problems == {}
+    assert not changed.retries.blocked("new", 0.0)

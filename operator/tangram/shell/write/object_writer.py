@@ -128,7 +128,11 @@ class ObjectWriter:
         elif any(annotations_of(live).get(name) != value for name, value in records.items()):
             version = {"uid": uid_of(live), "resourceVersion": live["metadata"]["resourceVersion"]}
             patch = {"metadata": {**version, "annotations": records}}
-            self._expect(kind, await self.client.merge(kind, *key, patch, guard=self.guard))
+            try:
+                self._expect(kind, await self.client.merge(kind, *key, patch, guard=self.guard))
+            except ApiError as error:
+                if error.status not in (404, 409):
+                    raise  # else changed since it was read: the next round decides again
 
     async def remove_claim(self, action: RemoveModelClaim) -> None:
         """Delete the claim that `action` names, in exactly the version that the mirror shows."""
