@@ -1,6 +1,8 @@
 """`tangram-fetch` as a container runs it: arguments, report, exit status; without a name of the outside."""
 
 import base64
+import errno
+import fcntl
 import json
 import shutil
 import socket
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tangram.sources import command
+from tangram.sources.checkpoint.errors import SourceError, SourceReason
 from tangram.sources.download import only_fetch_into
 from tests.sources.conftest import shards
 from tests.support.hub_server import Hub, Request
@@ -154,6 +157,17 @@ def test_two_pods_never_write_to_a_claim_at_once(hub: Hub, tiny, run, tmp_path):
     assert (status, hub.requests) == (command.EXIT_RETRY, [])
     assert "another pod still fetches into" in report["error"]["message"]
     assert run("fetch", "hf://org/model", "--hub", hub.endpoint)[0] == 0
+
+
+@pytest.mark.parametrize(("call", "words"), [("open", "cannot be written"), ("flock", "cannot be locked")])
+def test_a_volume_of_no_use_is_named(tmp_path, monkeypatch, call, words):
+    def refuse(*_, **__):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(*{"open": (Path, "open"), "flock": (fcntl, "flock")}[call], refuse)
+    with pytest.raises(SourceError, match=words) as caught, only_fetch_into(tmp_path / "checkpoint"):
+        pass
+    assert caught.value.reason == SourceReason.NO_SPACE
 
 
 def test_another_size_than_the_inspected_one_is_refused(hub: Hub, tiny, run):

@@ -115,13 +115,25 @@ def only_fetch_into(directory: Path) -> Iterator[None]:
 
     The lock ends with the process, and on NFS with the lease of its node. Raises SourceError.
     """
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with directory.with_name(f".lock-of-{directory.name}").open("w") as lock:
+    path = directory.with_name(f".lock-of-{directory.name}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.open("w")
+    except OSError as error:
+        raise _unusable(path.parent, "written", error) from None
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise unreachable(f"another pod still fetches into {directory.parent}; this one waits") from None
+            raise unreachable(f"another pod still fetches into {path.parent}; this one waits") from None
+        except OSError as error:
+            raise _unusable(path.parent, "locked", error) from None
         yield
+
+
+def _unusable(volume: Path, done: str, error: OSError) -> SourceError:
+    text = f"the volume of {volume} cannot be {done} by user {os.getuid()} ({error.strerror})"
+    return SourceError(SourceReason.NO_SPACE, f"{text}: use another StorageClass, or correct this one")
 
 
 @contextmanager
