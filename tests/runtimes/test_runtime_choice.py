@@ -9,7 +9,6 @@ import pytest
 
 from tangram.api import facts_from_status, parse_report
 from tangram.eligibility.runtime_request import runtimes_of, with_runtime
-from tangram.eligibility.shapes import runtimes
 from tangram.eligibility.shapes.runtimes import launch
 from tangram.fleet import (
     ApplyDeployment,
@@ -307,13 +306,14 @@ def test_shapes_of_runtimes_are_variants_of_their_own():
     assert isinstance(intent(), Intent)
 
 
-def test_a_request_for_more_gpus_than_plans_give_is_one_sentence():
+def test_a_request_for_more_gpus_than_the_runtime_shares_a_model_over_is_one_sentence():
     wanted = intent(uri=OLMO, tensor_parallel=(4, 8))
+    runtime = replace(VLLM, serves=replace(VLLM.serves, max_tensor_parallel=2))
 
-    message = decided(fleet(VLLM), wanted)[0].placed_message
+    message = decided(fleet(runtime), wanted)[0].placed_message
 
     assert (
-        "vllm: placement.tensorParallel asks for 4 or 8 GPUs per replica, and a replica gets 1 at most"
+        "vllm: placement.tensorParallel asks for 4 or 8 GPUs per replica, and a replica gets 2 at most"
         in message
     )
 
@@ -322,11 +322,7 @@ def test_a_request_for_more_gpus_than_plans_give_is_one_sentence():
     ("heads", "degree", "most", "fits"),
     [(32, 2, 8, True), (32, 2, 1, False), (32, 8, 8, True), (30, 4, 8, False)],
 )
-def test_a_degree_that_divides_the_heads_and_the_runtime_serves_is_a_shape(
-    monkeypatch, heads, degree, most, fits
-):
-    """What a planner of gangs gets, once it places more than one GPU per replica."""
-    monkeypatch.setattr(runtimes, "PLACED_DEGREES", (1, 2, 4, 8))
+def test_a_degree_that_divides_the_heads_and_the_runtime_serves_is_a_shape(heads, degree, most, fits):
     runtime = replace(VLLM, serves=replace(VLLM.serves, max_tensor_parallel=most))
     facts = replace(FACTS_8B, heads=heads, kv_heads=heads, hidden_size=heads * 128)
     wanted = intent(uri="pvc://weights/8b", runtime=RuntimeRequest("vllm"))

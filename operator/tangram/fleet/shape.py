@@ -48,8 +48,18 @@ class Shape:
 
     @property
     def resource(self) -> str:
-        """Extended resource that one replica asks for (`tensor_parallel` of them)."""
+        """Extended resource that one replica asks for (`gpus` of them)."""
         return resource_name(self.profile)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one replica; 1 for a slice."""
+        return self.tensor_parallel
+
+    @property
+    def devices(self) -> tuple[str, str, int]:
+        """What one replica stands on: SKU, resource and number of devices."""
+        return self.sku, self.resource, self.gpus
 
     @property
     def device_kind(self) -> DeviceKind:

@@ -4,15 +4,23 @@ import random
 
 import pytest
 
+from tangram.packing.geometry.gangs import GangCapacity
 from tangram.plan.place.now.device_assignments import DeviceDemand, ShapeOption
 from tangram.plan.place.now.joint_assignment import assign_devices
 
+SIZES = (1, 2, 4, 8)
 
-def fleet(seed):
-    """Random demands over groups of devices; many of them short, some beyond what is assigned jointly."""
+
+def fleet(seed, sizes=(1,)):
+    """Random demands over groups of nodes; many of them short, some beyond what is assigned jointly.
+
+    `sizes`: of replicas, in GPUs. Returns demands, free GPUs by group and node, GPUs joined by NVLink by
+    group, and prices.
+    """
     rng = random.Random(seed)
     groups = rng.randint(1, 4)
-    free = tuple(rng.randint(0, 40) for _ in range(groups))
+    joined = [rng.choice((1, 2, 8)) for _ in range(groups)]
+    nodes = [[(rng.randint(0, size), size) for size in rng.choices((2, 4, 8), k=5)] for _ in range(groups)]
     demands = []
     for number in range(rng.choice((2, 5, 30, 110))):
         options = []
@@ -21,38 +29,65 @@ def fleet(seed):
             desired, held = rng.choice((1, 2, 7, 30)), rng.choice((0, 0, 0, 1, 2))
             most = rng.choice((desired, desired, 10**9, rng.randint(0, desired)))
             least = rng.choice((0, 1, 1, min(2, desired)))
-            price = rng.choice((0.5, 1.0, 2.0))
-            spreads = rng.random() < 0.8
-            options.append(
-                ShapeOption(usable, desired, most, least, min(held, desired), price, can_spread=spreads)
-            )
+            price, spreads = rng.choice((0.5, 1.0, 2.0)), rng.random() < 0.8
+            held, gpus = min(held, desired), rng.choice(sizes)
+            options.append(ShapeOption(usable, desired, most, least, held, price, spreads, gpus))
         demands.append(DeviceDemand(f"u{number}", tuple(options)))
-    return tuple(demands), free, tuple(rng.choice((0.5, 1.0, 2.0)) for _ in range(groups))
+    return tuple(demands), nodes, joined, tuple(rng.choice((0.5, 1.0, 2.0)) for _ in range(groups))
 
 
-def better_options(demand, assignment, left):
-    """The options of which the demand could have more replicas, all else unchanged."""
-    own = dict(assignment.devices)
+def assigned(seed, sizes):
+    demands, nodes, joined, prices = fleet(seed, sizes)
+    free = tuple(GangCapacity.on_nodes(*group) for group in zip(nodes, joined, strict=True))
+    return demands, nodes, joined, assign_devices(demands, free, prices)
+
+
+def left_on_nodes(nodes, joined, gangs):
+    """Place gangs on nodes one by one, the largest first, each where the least is left; None: one has no
+    place. On GPUs without NVLink a gang takes a node of its size."""
+    left = [list(node) for node in nodes]
+    for size in sorted(gangs, reverse=True):
+        fits = [n for n in left if n[0] >= size and (size <= joined or n[0] == n[1] == size)]
+        if not fits:
+            return None
+        min(fits)[0] -= size
+    return left
+
+
+def gangs_of(assignments, group):
+    return [
+        new.gpus for a in assignments for new in a.devices if new.group == group for _ in range(new.replicas)
+    ]
+
+
+def better_options(demand, assignments, number, nodes, joined):
+    """The options of which the demand could have one replica more, all else unchanged."""
+    assignment = assignments[number]
+    others = [*assignments[:number], *assignments[number + 1 :]]
     unmet = 1.0
     if assignment.option is not None:
         unmet = max(0.0, 1 - assignment.replicas / demand.options[assignment.option].desired)
     for option in demand.options:
-        fitting = option.held + sum(left[group] + own.get(group, 0) for group in option.groups)
+        fitting = option.held
+        for group in option.groups:
+            gangs = gangs_of(others, group)
+            while left_on_nodes(nodes[group], joined[group], [*gangs, option.gpus]) is not None:
+                gangs.append(option.gpus)
+                fitting += 1
         count = min(option.desired, option.max_replicas, fitting)
         if count >= max(1, option.min_replicas) and max(0.0, 1 - count / option.desired) < unmet - 1e-9:
             yield option
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_no_demand_can_grow_on_the_devices_that_are_left(seed):
-    demands, free, prices = fleet(seed)
+@pytest.mark.parametrize("sizes", [(1,), SIZES])
+@pytest.mark.parametrize("seed", range(20))
+def test_no_demand_can_grow_on_the_devices_that_are_left(seed, sizes):
+    demands, nodes, joined, assignments = assigned(seed, sizes)
 
-    assignments = assign_devices(demands, free, prices)
-
-    left = list(free)
-    for assignment in assignments:
-        for group, count in assignment.devices:
-            left[group] -= count
-    assert min(left) >= 0
-    pairs = zip(demands, assignments, strict=True)
-    assert [option for demand, own in pairs for option in better_options(demand, own, left)] == []
+    for group, on_nodes in enumerate(nodes):
+        assert left_on_nodes(on_nodes, joined[group], gangs_of(assignments, group)) is not None
+    assert [
+        option
+        for number, demand in enumerate(demands)
+        for option in better_options(demand, assignments, number, nodes, joined)
+    ] == []

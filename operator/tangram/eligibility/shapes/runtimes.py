@@ -6,6 +6,7 @@ A runtime that has replicas stays as long as it may and can: predictions of two 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from tangram.capacity.sizing.candidate_shapes import TENSOR_PARALLEL
 from tangram.capacity.steps.calibration import coefficients_for
 from tangram.catalog import Architecture
 from tangram.eligibility.shapes.bundled_engine import lacks, on_bundled_engine
@@ -30,8 +31,7 @@ from tangram.fleet import (
 )
 
 _IN_ENGINE_IMAGE = "image://"
-# Tensor parallelism that the planner places: it counts devices one by one, so a replica gets one of them.
-PLACED_DEGREES: tuple[int, ...] = (1,)
+PLACED_DEGREES = TENSOR_PARALLEL  # of replicas that the planner places, on whole GPUs of one node
 _KV = "bf16"
 _MOST_REASONS = 4
 

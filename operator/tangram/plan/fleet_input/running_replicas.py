@@ -29,14 +29,13 @@ RunningByShape = Mapping[Shape, RunningReplicas]
 def observe_running_replicas(fleet: Fleet) -> Mapping[str, RunningByShape]:
     """Return the replicas that run, by the uid of their LLMDeployment. A terminating pod is none of them."""
     nodes = {place.name: place.node for place in fleet.nodes}
-    holders: dict[tuple[str, str], list[Node | None]] = defaultdict(
-        list
-    )  # by uid and resource; None: unknown
+    # By uid, resource and number of devices; None: unknown
+    holders: dict[tuple[str, str, int], list[Node | None]] = defaultdict(list)
     for claim in fleet.snapshot.claims:
         if claim.owner_uid is not None and claim.leaves_at is None:
-            holders[claim.owner_uid, claim.resource].append(nodes.get(claim.node))
+            holders[claim.owner_uid, claim.resource, claim.count].append(nodes.get(claim.node))
     return {
-        uid: {w.shape: _running(w, own, holders.get((uid, w.shape.resource), ())) for w in own}
+        uid: {w.shape: _running(w, own, holders.get((uid, *w.shape.devices[1:]), ())) for w in own}
         for uid, own in fleet.workloads.items()
     }
 
@@ -50,7 +49,7 @@ def _running(workload: Workload, own: Sequence[Workload], holders: Iterable[Node
     shape = workload.shape
     on_sku = [node for node in holders if node is None or node.sku in {shape.sku, None}]
     lost = [node for node in on_sku if node is not None and is_lost(node)]
-    alike = sum(w.total for w in own if w is not workload and w.shape.device_kind == shape.device_kind)
+    alike = sum(w.total for w in own if w is not workload and w.shape.devices == shape.devices)
     on_ready_nodes = min(workload.total, len(on_sku) - len(lost) - alike)
     replicas = max(workload.available, on_ready_nodes)
     left_out = [n for n in on_sku if n is not None and not is_lost(n) and left_out_of(n, shape.resource)]

@@ -175,7 +175,7 @@ def _start(
 ) -> StartEvaluation | str:
     """Return the Job, taking its device from `devices`; or what it waits for."""
     uid, pools, shape = demand.uid, demand.intent.pools, candidate.shape
-    free = [group for group in devices.groups(uid, shape) if devices.free.get(group, 0) > 0]
+    free = [group for group in devices.groups(uid, shape) if devices.fitting(group, shape.gpus)]
     if shape.device_kind in short or not free:
         return f"its evaluation waits for a free {device_name(shape)} on {shape.sku} that no replica needs"
     room = quotas.max_new_pods(demand, shape)
@@ -184,7 +184,7 @@ def _start(
     nodes = node_selection(uid, pools, shape, None, 1, node_offers, devices)
     if not nodes:
         return f"its evaluation waits for a node with {shape.sku}"
-    devices.free[free[0]] -= 1
+    devices.free[free[0]] = devices.free[free[0]].without(shape.gpus, 1)
     pin = demand.facts.pin
     return StartEvaluation(uid, key, shape, nodes.products, nodes.selectors, nodes.declared, pin)
 

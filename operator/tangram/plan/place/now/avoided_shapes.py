@@ -84,7 +84,7 @@ def _fits(
     """Whether a move to a candidate could begin if the replicas on the shapes `ended` were gone."""
     shape, uid = candidate.shape, demand.uid
     least = demand.intent.min_replicas if demand.is_serving else 1
-    others = (w for w in demand.workloads if w.shape != shape and w.shape.device_kind == shape.device_kind)
+    others = (w for w in demand.workloads if w.shape != shape and w.shape.devices == shape.devices)
     other_replicas = sum(w.replicas for w in others if w.shape not in ended)
     held = max(0, devices.count_held(uid, shape) - other_replicas)
     most = min(demand.max_replicas(shape), affordable_replicas(demand, candidate, ended))

@@ -1,17 +1,28 @@
 """What one LLMDeployment may get of the free devices, the best first, and what each gets in turn.
 
 In: for each demand, in order of priority, the shapes that would serve it, and the free devices by group. Out:
-an option, a number of replicas and new devices for each. One device carries one replica.
+an option, a number of replicas and new devices for each.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+from tangram.packing.geometry.gangs import GangCapacity
 
 _COUNTS = 10  # numbers of replicas below what one option can have that are considered
 UNMET_TOLERANCE = 1e-9  # of shares of a demand
 
 GroupIndex = int
+Capacities = tuple[GangCapacity, ...]  # free devices by group
+
+
+class NewReplicas(NamedTuple):
+    """Replicas that get devices of one group."""
+
+    group: GroupIndex
+    replicas: int
+    gpus: int = 1  # devices of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +36,7 @@ class ShapeOption:
     held: int  # replicas that have a device already
     price: float  # USD per hour of one replica
     can_spread: bool = True  # whether as many as fit would keep to the demand's spread
+    gpus: int = 1  # devices of one replica
 
     def unmet(self, replicas: int) -> float:
         """Share of the demand that `replicas` leave unserved."""
@@ -45,7 +57,7 @@ class DeviceAssignment:
 
     option: int | None = None
     replicas: int = 0
-    devices: tuple[tuple[GroupIndex, int], ...] = ()
+    devices: tuple[NewReplicas, ...] = ()
     unmet: float = 1.0
     price: float = 0.0  # USD per hour of all replicas
     crowded: bool = False  # it breaks the demand's spread, and another option would not
@@ -56,15 +68,15 @@ class DeviceAssignment:
         """Order of preference: the unmet share, the spread, the price, the order of the options."""
         return self.unmet, self.crowded, self.price, -1 if self.option is None else self.option
 
-    def fits(self, free: Sequence[int]) -> bool:
+    def fits(self, free: Sequence[GangCapacity]) -> bool:
         """Whether its new devices are among the `free` ones."""
-        return all(free[group] >= count for group, count in self.devices)
+        return all(free[new.group].fitting(new.gpus) >= new.replicas for new in self.devices)
 
 
 RankedAssignments = list[DeviceAssignment]  # assignments of one demand, the best first
 
 
-def ranked_assignments(options: tuple[ShapeOption, ...], free: tuple[int, ...]) -> RankedAssignments:
+def ranked_assignments(options: tuple[ShapeOption, ...], free: Capacities) -> RankedAssignments:
     """Return the assignments of one demand, the best first; the last one takes no free device."""
     assignments = [DeviceAssignment()]
     any_can_spread = any(option.can_spread for option in options)
@@ -72,7 +84,7 @@ def ranked_assignments(options: tuple[ShapeOption, ...], free: tuple[int, ...]) 
         choices = [
             (count, devices)
             for count in _counts(option, free)
-            for devices in _device_choices(option.groups, count - option.held, free)
+            for devices in _device_choices(option, count - option.held, free)
         ]
         staying = min(option.held, option.max_replicas, option.desired)
         if staying >= max(1, option.min_replicas):
@@ -87,9 +99,9 @@ def ranked_assignments(options: tuple[ShapeOption, ...], free: tuple[int, ...]) 
     return assignments[: last + 1]
 
 
-def _counts(option: ShapeOption, free: tuple[int, ...]) -> list[int]:
+def _counts(option: ShapeOption, free: Capacities) -> list[int]:
     """Numbers of replicas that need new devices: as many as fit, and some below that."""
-    fitting = option.held + sum(free[group] for group in option.groups)
+    fitting = option.held + sum(free[group].fitting(option.gpus) for group in option.groups)
     highest = min(option.desired, option.max_replicas, fitting)
     lowest = max(option.held + 1, option.min_replicas, 1)
     if highest < lowest:
@@ -98,24 +110,24 @@ def _counts(option: ShapeOption, free: tuple[int, ...]) -> list[int]:
     return list(range(highest, lowest - 1, -step))
 
 
-def _device_choices(
-    groups: tuple[GroupIndex, ...], count: int, free: tuple[int, ...]
-) -> list[tuple[tuple[GroupIndex, int], ...]]:
-    """Choices of `count` free devices: from each group first, then from the others in their order."""
+def _device_choices(option: ShapeOption, count: int, free: Capacities) -> list[tuple[NewReplicas, ...]]:
+    """Choices of free devices for `count` replicas: from each group first, then from the others in order."""
     choices = []
-    for first in groups:
+    for first in option.groups:
         missing, devices = count, []
-        for group in (first, *(other for other in groups if other != first)):
-            taken_devices = min(missing, free[group])
-            if taken_devices:
-                devices.append((group, taken_devices))
-            missing -= taken_devices
+        for group in (first, *(other for other in option.groups if other != first)):
+            replicas = min(missing, free[group].fitting(option.gpus))
+            if replicas:
+                devices.append(NewReplicas(group, replicas, option.gpus))
+            missing -= replicas
         if not missing:
             choices.append(tuple(sorted(devices)))
     return list(dict.fromkeys(choices))
 
 
-def greedy_assignments(ranked: Sequence[RankedAssignments], free: list[int]) -> list[DeviceAssignment]:
+def greedy_assignments(
+    ranked: Sequence[RankedAssignments], free: list[GangCapacity]
+) -> list[DeviceAssignment]:
     """Return the best assignment that is left for each demand, in their order. Takes from `free`."""
     assignments = []
     for candidates in ranked:
@@ -125,30 +137,30 @@ def greedy_assignments(ranked: Sequence[RankedAssignments], free: list[int]) -> 
     return assignments
 
 
-def take_devices(assignments: Sequence[DeviceAssignment], free: list[int]) -> None:
+def take_devices(assignments: Sequence[DeviceAssignment], free: list[GangCapacity]) -> None:
     """Take the new devices of assignments from `free`."""
     for assignment in assignments:
-        for group, count in assignment.devices:
-            free[group] -= count
+        for group, count, gpus in assignment.devices:
+            free[group] = free[group].without(gpus, count)
 
 
 def grown_assignments(
-    demands: Sequence[DeviceDemand], assignments: list[DeviceAssignment], free: tuple[int, ...]
+    demands: Sequence[DeviceDemand], assignments: list[DeviceAssignment], free: Capacities
 ) -> list[DeviceAssignment]:
     """Give the devices that are left to demands, in their order, until no demand can be served better.
 
     Needed because `ranked_assignments` enumerates only some counts and device choices.
     """
-    left, grown, growing = Counter(dict(enumerate(free))), list(assignments), True
-    for assignment in grown:
-        left.subtract(dict(assignment.devices))
+    left, grown, growing = list(free), list(assignments), True
+    take_devices(grown, left)
     while growing:  # each round lowers the unmet share of a demand, so the loop ends
         growing = False
         for number, (demand, assignment) in enumerate(zip(demands, grown, strict=True)):
-            usable = left + Counter(dict(assignment.devices))
-            best = ranked_assignments(demand.options, tuple(usable[group] for group in range(len(free))))[0]
+            usable = list(left)
+            for group, count, gpus in assignment.devices:
+                usable[group] = usable[group].without(gpus, -count)
+            best = ranked_assignments(demand.options, tuple(usable))[0]
             if best.unmet < assignment.unmet - UNMET_TOLERANCE:
-                left = usable
-                left.subtract(dict(best.devices))
-                grown[number], growing = best, True
+                take_devices([best], usable)
+                left, grown[number], growing = usable, best, True
     return grown

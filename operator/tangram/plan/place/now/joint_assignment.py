@@ -5,18 +5,21 @@ neither cuts nor moves anything then. Results are cached.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
 from tangram.eligibility.isolation import RoundStep, StepsFailed, for_each
 from tangram.fleet import WHOLE_GPU, describe
 from tangram.packing import Allotment, Demand, GPUState, Part, Problem
+from tangram.packing.geometry.gangs import GangCapacity
 from tangram.plan.place.now.device_assignments import (
     UNMET_TOLERANCE,
+    Capacities,
     DeviceAssignment,
     DeviceDemand,
     GroupIndex,
+    NewReplicas,
     RankedAssignments,
     greedy_assignments,
     grown_assignments,
@@ -33,7 +36,7 @@ _RANK_USD = 1e-4  # one place in the order of preference: less than any differen
 
 @lru_cache(maxsize=16)
 def assign_devices(
-    demands: tuple[DeviceDemand, ...], free: tuple[int, ...], prices: tuple[float, ...]
+    demands: tuple[DeviceDemand, ...], free: Capacities, prices: tuple[float, ...]
 ) -> tuple[DeviceAssignment, ...]:
     """Return one assignment per demand. `free` devices, and their `prices` in USD per hour, are by group.
 
@@ -59,7 +62,7 @@ def assign_devices(
 def _raise_for_single_demands(
     demands: Sequence[DeviceDemand],
     ranked: Sequence[RankedAssignments],
-    free: tuple[int, ...],
+    free: Capacities,
     prices: tuple[float, ...],
     error: Exception,
 ) -> None:
@@ -79,18 +82,20 @@ def _objective(assignments: Sequence[DeviceAssignment]) -> tuple[tuple[float, ..
 
 
 def _without_shortage(
-    ranked: Sequence[RankedAssignments], free: tuple[int, ...], prices: tuple[float, ...]
+    ranked: Sequence[RankedAssignments], free: Capacities, prices: tuple[float, ...]
 ) -> list[DeviceAssignment] | None:
     """Serve every demand as well as alone. None: there is, or was found, no such joint assignment."""
     best = [
         [a for a in candidates if a.unmet <= candidates[0].unmet + UNMET_TOLERANCE] for candidates in ranked
     ]
-    fewest = sum(min(sum(count for _, count in a.devices) for a in candidates) for candidates in best)
-    return None if fewest > sum(free) else _place(best, free, prices)  # shortage: no need to solve
+    fewest = sum(min(sum(n.replicas * n.gpus for n in a.devices) for a in candidates) for candidates in best)
+    return (
+        None if fewest > sum(group.devices for group in free) else _place(best, free, prices)
+    )  # shortage: no need to solve
 
 
 def _by_windows(
-    ranked: Sequence[RankedAssignments], free: tuple[int, ...], prices: tuple[float, ...]
+    ranked: Sequence[RankedAssignments], free: Capacities, prices: tuple[float, ...]
 ) -> list[DeviceAssignment]:
     """Under shortage: place windows of demands, each demand before the next; assign the rest greedily."""
     left, assignments = list(free), list[DeviceAssignment]()
@@ -107,7 +112,7 @@ def _by_windows(
 
 def _place(
     ranked: Sequence[RankedAssignments],
-    free: tuple[int, ...],
+    free: Capacities,
     prices: tuple[float, ...],
     *,
     by_priority: bool = False,
@@ -130,7 +135,7 @@ def _place(
 
 def _problem(
     ranked: Sequence[RankedAssignments],
-    free: tuple[int, ...],
+    free: Capacities,
     prices: tuple[float, ...],
     *,
     by_priority: bool,
@@ -139,19 +144,15 @@ def _problem(
 
     The devices of one group are a GPU model of their own. A broken spread costs more than all devices.
     """
-    wanted = Counter[GroupIndex]()
+    wanted = Counter[tuple[GroupIndex, int]]()  # replicas by group and size
     for candidates in ranked:
-        most = Counter[GroupIndex]()
+        most = Counter[tuple[GroupIndex, int]]()
         for assignment in candidates:
-            most |= Counter(dict(assignment.devices))
+            most |= Counter({(new.group, new.gpus): new.replicas for new in assignment.devices})
         wanted += most
-    above_all = 1.0 + sum(prices[group] * count for group, count in wanted.items())
+    above_all = 1.0 + sum(prices[group] * gpus * count for (group, gpus), count in wanted.items())
     return Problem(
-        gpus=tuple(
-            GPUState(device, device, _model(group), cuttable=False)
-            for group in range(len(free))
-            for device in (f"{_model(group)}-{n:05}" for n in range(min(free[group], wanted[group])))
-        ),
+        gpus=tuple(gpu for group, capacity in enumerate(free) for gpu in _gpus(group, capacity, wanted)),
         demands=tuple(
             _demand(number, candidates, above_all, priority=-number if by_priority else 0)
             for number, candidates in enumerate(ranked)
@@ -160,9 +161,22 @@ def _problem(
     )
 
 
+def _gpus(
+    group: GroupIndex, capacity: GangCapacity, wanted: Mapping[tuple[GroupIndex, int], int]
+) -> Iterator[GPUState]:
+    """Yield the devices of a group that some demand may get, on nodes with as much capacity as there is."""
+    replicas = {gpus: count for (other, gpus), count in wanted.items() if other == group}
+    number = 0
+    for node, size in enumerate(capacity.at_most(replicas).nodes()):
+        for _ in range(size):
+            device, number = f"{_model(group)}-{number:05}", number + 1
+            name = device if size == 1 else f"{_model(group)}-node-{node:05}"
+            yield GPUState(device, name, _model(group), cuttable=False, nvlink_gpus=capacity.nvlink_gpus)
+
+
 def _demand(number: int, candidates: RankedAssignments, spread_cost: float, *, priority: int) -> Demand:
     # By new devices; none, if no assignment is without one.
-    allotments: dict[tuple[tuple[GroupIndex, int], ...], Allotment] = {(): Allotment((), 1.0)}
+    allotments: dict[tuple[NewReplicas, ...], Allotment] = {(): Allotment((), 1.0)}
     for rank, a in reversed(tuple(enumerate(candidates))):  # the best of those with equal devices
         preference = a.price + _RANK_USD * rank
         allotments[a.devices] = Allotment(_parts(a), a.unmet, preference, spread_cost * a.crowded)
@@ -170,7 +184,7 @@ def _demand(number: int, candidates: RankedAssignments, spread_cost: float, *, p
 
 
 def _parts(assignment: DeviceAssignment) -> tuple[Part, ...]:
-    return tuple(Part(_model(group), WHOLE_GPU, 1, count) for group, count in assignment.devices)
+    return tuple(Part(_model(group), WHOLE_GPU, gpus, count) for group, count, gpus in assignment.devices)
 
 
 def _model(group: GroupIndex) -> str:

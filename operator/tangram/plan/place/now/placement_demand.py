@@ -186,13 +186,13 @@ class PlacementDemand:
         return min(self.workloads, key=lambda w: (-w.available, -w.replicas, w.shape)).shape
 
     def devices_held(self, shape: Shape, devices: FreeDevices) -> int:
-        """Devices of its replicas of `shape`, without those that its other shapes hold of the same kind."""
+        """Its replicas of `shape` that have devices, without those of its other shapes on equal devices."""
         held = devices.count_held(self.uid, shape)
-        others = (w for w in self.workloads if w.shape != shape and w.shape.device_kind == shape.device_kind)
+        others = (w for w in self.workloads if w.shape != shape and w.shape.devices == shape.devices)
         return max(0, held - sum(w.replicas for w in others))
 
     def devices_for(self, shape: Shape, devices: FreeDevices) -> int:
-        """Devices that its replicas of `shape` hold or may take."""
+        """Its replicas of `shape` that have devices or may get some."""
         return self.devices_held(shape, devices) + devices.count_free(self.uid, shape)
 
     def can_spread(self, shape: Shape, count: int, devices: FreeDevices) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from tangram.capacity.sizing import ServingShape
 from tangram.eligibility.isolation import RoundStep, for_each
 from tangram.fleet import Shape
+from tangram.packing.geometry.gangs import GangCapacity
 from tangram.plan.fleet_input.free_capacity import DeviceGroup, FreeDevices
 from tangram.plan.offers.node_offers import NodeOffers
 from tangram.plan.place.now.affordable_replicas import affordable_replicas, other_shapes_cost
@@ -73,9 +74,9 @@ def placement_targets(
     for choice in choices:
         uid = choice.demand.uid
         assignment = assignments.get(uid) or choice.held
-        for number, count in assignment.devices:
-            devices.allocate(uid, groups[number], count)
-        waiting = sum(count for number, count in assignment.devices if groups[number].coming)
+        for number, count, gpus in assignment.devices:
+            devices.allocate(uid, groups[number], count, gpus)
+        waiting = sum(new.replicas for new in assignment.devices if groups[new.group].coming)
         target = _target(choice, assignment, waiting, devices)
         targets[uid] = replace(target, surge=_surge(choice.demand, target, devices))
     return targets
@@ -85,13 +86,17 @@ def _assigned(
     choices: list[PlacementChoice],
     groups: tuple[DeviceGroup, ...],
     node_offers: NodeOffers,
-    free: Mapping[DeviceGroup, int],
+    free: Mapping[DeviceGroup, GangCapacity],
 ) -> dict[str, DeviceAssignment]:
     if not choices:
         return {}
     # What no option uses is zero: then it changes no cached problem.
-    used = {group for choice in choices for option in choice.options for group in option.groups}
-    counts = tuple(free[group] if i in used else 0 for i, group in enumerate(groups))
+    options = [option for choice in choices for option in choice.options]
+    used = {group for option in options for group in option.groups}
+    largest = max((option.gpus for option in options), default=1)
+    counts = tuple(
+        free[group].up_to(largest) if i in used else GangCapacity() for i, group in enumerate(groups)
+    )
     prices = tuple(
         node_offers.device_hour(*group[:3]) if i in used else 0.0 for i, group in enumerate(groups)
     )
@@ -100,8 +105,10 @@ def _assigned(
     return {demand.uid: assignment for demand, assignment in zip(problem, assignments, strict=True)}
 
 
-def _free_after_surge(choices: list[PlacementChoice], devices: FreeDevices) -> Mapping[DeviceGroup, int]:
-    """Free devices, less one for each rollout that starts a new pod before it ends an old one."""
+def _free_after_surge(
+    choices: list[PlacementChoice], devices: FreeDevices
+) -> Mapping[DeviceGroup, GangCapacity]:
+    """Free devices, less one replica's for each rollout that starts a new pod before it ends an old one."""
     free = dict(devices.free)
     for choice in choices:
         demand = choice.demand
@@ -110,9 +117,10 @@ def _free_after_surge(choices: list[PlacementChoice], devices: FreeDevices) -> M
             continue
         if workload.in_place and choice.options[0].held > demand.intent.min_replicas:
             continue
-        group = next((g for g in devices.groups(demand.uid, workload.shape) if free[g]), None)
+        gpus, groups = workload.shape.gpus, devices.groups(demand.uid, workload.shape)
+        group = next((group for group in groups if free[group].fitting(gpus)), None)
         if group is not None:
-            free[group] -= 1
+            free[group] = free[group].without(gpus, 1)
     return free
 
 
@@ -177,6 +185,7 @@ def _option(
         held=min(demand.devices_held(shape, devices), desired),
         price=candidate.price_per_hour,
         can_spread=demand.can_spread(shape, fitting, devices),
+        gpus=shape.gpus,
     )
 
 
@@ -189,7 +198,7 @@ def _surge(demand: PlacementDemand, target: PlacementTarget, devices: FreeDevice
     missing = demand.move.surge - running
     free = (group for group in devices.groups(demand.uid, shape) if not group.coming)
     for group in free if missing > 0 else ():
-        added = devices.allocate(demand.uid, group, missing)
+        added = devices.allocate(demand.uid, group, missing, shape.gpus)
         running, missing = running + added, missing - added
     return min(running, demand.move.surge)
 
