@@ -77,4 +77,4 @@ def _bytes(mib: float) -> str:
 
 
 def _share(shape: Shape) -> float:
-    return catalog.share(shape.sku, shape.profile, shape.tensor_parallel)
+    return catalog.share(shape.sku, shape.profile, shape.gpus)

@@ -20,15 +20,15 @@ def resource_name(profile: str) -> str:
 
 
 class ShapeKey(NamedTuple):
-    """The hardware of one replica: a slice, or `tensor_parallel` whole GPUs of one node."""
+    """The hardware of one replica: a slice, or `gpus` whole GPUs of one node."""
 
     sku: str
     profile: str
-    tensor_parallel: int = 1
+    gpus: int = 1
 
     def __str__(self) -> str:
         text = self.sku if self.profile == WHOLE_GPU else f"{self.sku}:{self.profile}"
-        return text if self.tensor_parallel == 1 else f"{text} TP{self.tensor_parallel}"
+        return text if self.gpus == 1 else f"{text} x{self.gpus}"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -40,11 +40,12 @@ class Shape:
     tensor_parallel: int = 1
     precision: str = "bf16"  # of the weights: as the checkpoint stores them, or QUANTISED
     runtime: str = BUNDLED  # name of the EngineRuntime
+    pipeline_parallel: int = 1  # stages, each of `tensor_parallel` GPUs
 
     @property
     def key(self) -> ShapeKey:
-        """The hardware without the precision."""
-        return ShapeKey(self.sku, self.profile, self.tensor_parallel)
+        """The hardware, whatever the precision, and however the model is split over its GPUs."""
+        return ShapeKey(self.sku, self.profile, self.gpus)
 
     @property
     def resource(self) -> str:
@@ -54,7 +55,7 @@ class Shape:
     @property
     def gpus(self) -> int:
         """GPUs of one replica; 1 for a slice."""
-        return self.tensor_parallel
+        return self.tensor_parallel * self.pipeline_parallel
 
     @property
     def devices(self) -> tuple[str, str, int]:
@@ -72,12 +73,16 @@ class Shape:
         text = f"{self.sku}/{self.profile}/tp{self.tensor_parallel}/{self.precision}"
         if self.runtime != BUNDLED:
             text += f"/{self.runtime}"
+        if self.pipeline_parallel > 1:
+            text += f"/pp{self.pipeline_parallel}"
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     def __str__(self) -> str:
         """Return the text of messages, e.g. `H100-80GB-SXM:1g.10gb`; whole GPUs without a profile."""
         base = self.sku if self.profile == WHOLE_GPU else f"{self.sku}:{self.profile}"
-        return base if self.tensor_parallel == 1 else f"{base} TP{self.tensor_parallel}"
+        tensor = f"TP{self.tensor_parallel}" if self.tensor_parallel > 1 else ""
+        pipeline = f"PP{self.pipeline_parallel}" if self.pipeline_parallel > 1 else ""
+        return " ".join(filter(None, (base, tensor, pipeline)))
 
     @property
     def described(self) -> str:

@@ -34,12 +34,19 @@ class RequiredFlag(NamedTuple):
     name: str
     value: str  # empty: the flag has none, or any
     reason: str
+    is_optional: bool = False  # it may be missing, and has no other value
 
 
 # vllm-project/vllm#55381: NVML refuses the memory of a MIG slice, and the defaults fall to 2,048 tokens and
 # 256 requests. SGLang 0.5.23, server_args.py: host 127.0.0.1; enable_metrics False; without --admin-api-key
 # its routes of administration are open (utils/auth.py, ADMIN_OPTIONAL).
 _SAFETENSORS = RequiredFlag("--load-format", "safetensors", "other formats may run code of the checkpoint")
+_STAGES = RequiredFlag(
+    "--pipeline-parallel-size",
+    "{pipelineParallel}",
+    "the pod has as many GPUs as the plan says",
+    is_optional=True,
+)
 _SERVED_NAME = RequiredFlag("--served-model-name", "{servedName}", "metrics are found by it")
 _REQUIRED = {
     EngineKind.VLLM: (
@@ -54,6 +61,7 @@ _REQUIRED = {
         RequiredFlag(
             "--tensor-parallel-size", "{tensorParallel}", "the pod has as many GPUs as the plan says"
         ),
+        _STAGES,
         RequiredFlag("--shutdown-timeout", "{drainSeconds}", "vLLM cuts all streams at SIGTERM otherwise"),
         _SERVED_NAME,
         _SAFETENSORS,
@@ -71,6 +79,7 @@ _REQUIRED = {
         ),
         RequiredFlag("--context-length", "{maxModelLen}", "the plan holds room for one such request"),
         RequiredFlag("--tp-size", "{tensorParallel}", "the pod has as many GPUs as the plan says"),
+        _STAGES,
         _SERVED_NAME,
         _SAFETENSORS,
     ),
@@ -182,16 +191,21 @@ def _allowed_problems(runtime: EngineRuntime) -> Iterator[RuntimeProblem]:
 def _missing_flags(runtime: EngineRuntime) -> Iterator[RuntimeProblem]:
     words = runtime.arguments
     names = [_spelling(runtime, word) for word in words]
-    for name, value, reason in _REQUIRED.get(runtime.kind, ()):
+    for name, value, reason, is_optional in _REQUIRED.get(runtime.kind, ()):
         spelling = _spelling(runtime, name)
         positions = [index for index, present in enumerate(names) if present == spelling]
-        if not positions:
+        if not positions and not is_optional:
             yield RuntimeProblem(_ARGUMENTS, f"must set {name}{value and f' {value}'}: {reason}")
         elif len(positions) > 1:
             yield RuntimeProblem((*_ARGUMENTS, positions[1]), f"sets {name} a second time")
-        elif value and value not in (
-            words[positions[0]].partition("=")[2],
-            *words[positions[0] + 1 : positions[0] + 2],
+        elif (
+            positions
+            and value
+            and value
+            not in (
+                words[positions[0]].partition("=")[2],
+                *words[positions[0] + 1 : positions[0] + 2],
+            )
         ):
             yield RuntimeProblem((*_ARGUMENTS, positions[0]), f"{name} must have the value {value}: {reason}")
 

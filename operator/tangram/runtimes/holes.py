@@ -19,7 +19,8 @@ class Hole(StrEnum):
     MAX_BATCHED_TOKENS = "maxBatchedTokens"  # tokens of one step
     MEMORY_SHARE = "memoryShare"  # of the GPU or slice, 0 to 1
     STATIC_MEMORY_SHARE = "staticMemoryShare"  # of weights and KV cache alone
-    TENSOR_PARALLEL = "tensorParallel"  # GPUs of one replica
+    TENSOR_PARALLEL = "tensorParallel"  # GPUs of one replica, or of one stage of its pipeline
+    PIPELINE_PARALLEL = "pipelineParallel"  # stages of one replica
     TTFT_EDGES = "ttftEdges"  # seconds: edges of the histogram, JSON array
     TPOT_EDGES = "tpotEdges"
     TTFT_EDGE_WORDS = "ttftEdgeWords"  # the same, one word each: a word of its own

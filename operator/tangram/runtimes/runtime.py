@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tangram.catalog.reading.field_path import FieldPath
+from tangram.runtimes.holes import Hole
 
 BUNDLED = "tangram"  # the name of the bundled engine among runtimes
 
@@ -134,6 +135,12 @@ class EngineRuntime:
     def is_on(self) -> bool:
         """Whether replicas may be started: it has an image, or is the bundled engine."""
         return bool(self.image) or self.kind is EngineKind.TANGRAM
+
+    @property
+    def has_stages(self) -> bool:
+        """Whether its words say how many stages a pipeline has: then it may have more than one."""
+        words = (*self.command, *self.arguments, *(value for _, value in self.variables))
+        return any(f"{{{Hole.PIPELINE_PARALLEL}}}" in word for word in words)
 
     def admits(self, namespace: str) -> bool:
         """Whether LLMDeployments of a namespace may use it."""

@@ -28,7 +28,10 @@ class BackOffStatus(APIModel):
 
     sku: _Word = Field(description="GPU model.")
     profile: _Word = Field(description="MIG profile, or gpu for a whole GPU.")
-    tensor_parallel: Annotated[StrictInt, Field(ge=1, le=64)] = Field(description="GPUs of one replica.")
+    tensor_parallel: Annotated[StrictInt, Field(ge=1, le=64)] = Field(description="GPUs of one stage.")
+    pipeline_parallel: Annotated[StrictInt, Field(ge=1, le=64)] | None = optional(
+        "Stages of one replica. Absent: one."
+    )
     precision: _Word = Field(description="Precision of the weights.")
     runtime: _Word | None = optional("Name of the EngineRuntime. Absent: the bundled engine.")
     generation: Annotated[StrictInt, Field(ge=0)] = Field(
@@ -66,6 +69,8 @@ def back_off_block(back_off: BackOff) -> dict[str, Any]:
     }
     if back_off.shape.runtime != BUNDLED:
         block["runtime"] = back_off.shape.runtime
+    if back_off.shape.pipeline_parallel > 1:
+        block["pipelineParallel"] = back_off.shape.pipeline_parallel
     return block | {"startedElsewhere": True} if back_off.started_elsewhere else block
 
 
@@ -81,8 +86,8 @@ def back_offs_from_status(obj: Mapping[str, Any]) -> tuple[BackOff, ...]:
             entry = BackOffStatus.model_validate(block)
         except ValidationError:
             continue
-        runtime = entry.runtime or BUNDLED
-        shape = Shape(entry.sku, entry.profile, entry.tensor_parallel, entry.precision, runtime)
+        runtime, stages = entry.runtime or BUNDLED, entry.pipeline_parallel or 1
+        shape = Shape(entry.sku, entry.profile, entry.tensor_parallel, entry.precision, runtime, stages)
         started = bool(entry.started_elsewhere)
         times = entry.since.timestamp(), entry.until.timestamp(), entry.attempts, started
         uid = str(obj["metadata"].get("uid", ""))

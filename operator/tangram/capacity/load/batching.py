@@ -22,6 +22,7 @@ class UniformLoad:
     input_tokens: float
     output_tokens: float
     prompt_context: float  # tokens that a prompt token attends to, mean over prompt tokens
+    stages: int = 1  # of the pipeline: while a prompt passes one of them, other batches pass the others
 
     @cached_property
     def gaps(self) -> float:
@@ -47,7 +48,8 @@ class UniformLoad:
         share = min(budget, decoding / self.gaps * prompt)
         whole = max(min(prompt, budget), share)
         plain = self.clock(decoding, 0.0, 0.0)
-        return plain + (self.clock(decoding, whole, self.prompt_context) - plain) * share / whole
+        prompt_s = self.clock(decoding, whole, self.prompt_context) - plain
+        return plain + prompt_s / self.stages * share / whole
 
     def rate(self, decoding: float) -> float:
         """Answers per second."""

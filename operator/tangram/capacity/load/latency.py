@@ -114,7 +114,10 @@ class ReplicaUnderLoad:
         # What runs is longer than what arrives: a long answer, or token of a long prompt, is met more often.
         prompt_context = input_tokens * (1 + prompt_lengths.cv2) / 2
         context = input_tokens + output_tokens * (1 + answer_lengths.cv2) / 2
-        self.shape = UniformLoad(clock(model, context), limits, input_tokens, output_tokens, prompt_context)
+        stages = model.footprint.pipeline_parallel
+        self.shape = UniformLoad(
+            clock(model, context), limits, input_tokens, output_tokens, prompt_context, stages
+        )
         self.slots = limits.slots(context + limits.block_tokens / 2)
         self.cv = cv
         self.cv2 = prompt_lengths.cv2, answer_lengths.cv2

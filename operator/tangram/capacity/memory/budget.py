@@ -123,11 +123,11 @@ def memory_budget(footprint: Footprint, hardware: Hardware, limits: EngineSettin
         reserve=reserve_bytes(total, limits.utilisation),
         context=CONTEXT_BYTES + int(CONTEXT_BYTES_PER_BOARD * share(hardware.sku, hardware.profile)),
         graphs=_graph_bytes(footprint, limits) if hardware.kernels else 0,
-        collectives=COLLECTIVES_BYTES if footprint.tensor_parallel > 1 else 0,
+        collectives=COLLECTIVES_BYTES if footprint.ranks > 1 else 0,
         workspace=persistent + rows_bytes(footprint.vocab_size, limits) + footprint.dequantised_bytes,
         activations=activations,
         weights=footprint.weight_bytes,
-        unverified=(*UNMEASURED[: 3 if footprint.tensor_parallel > 1 else 2], *hardware.unverified),
+        unverified=(*UNMEASURED[: 3 if footprint.ranks > 1 else 2], *hardware.unverified),
     )
 
 

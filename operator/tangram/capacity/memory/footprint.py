@@ -1,7 +1,13 @@
-"""What one rank of a replica holds, reads and computes: the input of the step-time model."""
+"""What one rank of a replica holds, reads and computes: the input of the step-time model.
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+Ranks of a tensor-parallel group share each layer, stages of a pipeline share the layers. Stages differ: the
+first has the input embedding, the last the head, and some have a layer more. A footprint is that of the
+heaviest one, which every other waits for.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from tangram.capacity.hardware import Hardware
 from tangram.capacity.memory.weights import RankTensor, check_split, rank_tensors, weight_bytes
@@ -12,6 +18,7 @@ from tangram.catalog.models.precision import Precision, kv_bytes, precision
 from tangram.catalog.models.tensors import TensorKind
 
 ALL_REDUCE_BYTES = 2  # activations cross the link in 16 bits whatever the weights are
+_OUTSIDE_LAYERS = (TensorKind.EMBEDDING, TensorKind.HEAD, TensorKind.OTHER)
 
 
 Reaches = tuple[tuple[float, float], ...]  # per kind of layer: FLOP per query and key, keys of its window
@@ -19,10 +26,10 @@ Reaches = tuple[tuple[float, float], ...]  # per kind of layer: FLOP per query a
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Bytes and FLOP of ONE rank of a tensor-parallel group, for one precision. Made by `footprint()`."""
+    """Bytes and FLOP of ONE rank, for one precision. Made by `footprint()`."""
 
     tensor_parallel: int
-    layers: int
+    layers: int  # of its stage
     hidden_size: int
     vocab_size: int
     weight_bytes: int  # resident on the rank: embeddings, heads, every expert, scales and zeros
@@ -40,6 +47,12 @@ class Footprint:
     dequantised_bytes: int = 0  # largest projection in 16 bits: the engine's buffer for quantised weights
     state_bytes: int = 0  # of one request, whatever its length: state-space and linear-attention layers
     rope_dim: int = 128  # features of a head that turn with the position: the width of the engine's table
+    pipeline_parallel: int = 1  # stages of the replica
+
+    @property
+    def ranks(self) -> int:
+        """GPUs of the replica."""
+        return self.tensor_parallel * self.pipeline_parallel
 
     def kv_bytes(self, tokens: float) -> float:
         """Bytes of cache that one request of `tokens` holds: a windowed layer keeps its window only."""
@@ -80,37 +93,45 @@ def footprint(
     kv: str = "bf16",
     tensor_parallel: int = 1,
     hardware: Hardware | None = None,
+    pipeline_parallel: int = 1,
 ) -> Footprint:
     """Return what one rank holds, reads and computes.
 
     `weights` names a format of `catalog.precision`, `kv` is bf16, fp16 or fp8. Without `hardware` the
-    format's best data type is assumed. Raises `InputError` where the group cannot share the model or the GPU
+    format's best data type is assumed. Raises `InputError` where the ranks cannot share the model or the GPU
     cannot compute it.
     """
     form, element = precision(weights), kv_bytes(kv)
     check_split(architecture, form, tensor_parallel)
+    check_stages(architecture, pipeline_parallel)
     compute = compute_type(form, hardware)  # before any tensor is counted
     tensors = rank_tensors(architecture, form, tensor_parallel)
     experts = max(architecture.groups, key=lambda group: group.experts)
     held = weight_bytes(architecture, form, tensors, tensor_parallel)
+    stage, share = on_stage(architecture, pipeline_parallel), 1.0
+    if pipeline_parallel > 1:
+        share = stage.layers / architecture.layers
+        held = {
+            kind: size if kind in _OUTSIDE_LAYERS else math.ceil(size * share) for kind, size in held.items()
+        }
     # One row of the input embedding is read per token: next to nothing. A vision tower runs once per image.
     idle = {TensorKind.EXPERT, TensorKind.OTHER} | (
         set() if architecture.tied_embeddings else {TensorKind.EMBEDDING}
     )
     return Footprint(
         tensor_parallel=tensor_parallel,
-        layers=architecture.layers,
+        layers=stage.layers,
         hidden_size=architecture.hidden_size,
         vocab_size=architecture.vocab_size,
-        weight_bytes=sum(held.values()),
+        weight_bytes=sum(held.values()) - (_on_another_stage(held) if pipeline_parallel > 1 else 0),
         dense_read_bytes=sum(size for kind, size in held.items() if kind not in idle),
         expert_read_bytes=held.get(TensorKind.EXPERT, 0),
         experts=experts.experts,
         experts_per_token=experts.experts_per_token,
-        kv=_kv(architecture, element, tensor_parallel),
-        linear_flops_per_token=2 * _active_elements(tensors, experts),
+        kv=_kv(stage, element, tensor_parallel),
+        linear_flops_per_token=2 * _active_elements(tensors, experts) * share,
         head_flops_per_token=2 * _head_elements(architecture, tensors),
-        attention_flops=_attention_flops(architecture, tensor_parallel),
+        attention_flops=_attention_flops(stage, tensor_parallel),
         compute=compute,
         all_reduce_bytes_per_token=architecture.hidden_size * ALL_REDUCE_BYTES,
         dequantised_bytes=_largest_projection(architecture) // tensor_parallel * 2 if form.quantised else 0,
@@ -119,8 +140,30 @@ def footprint(
             default=128,
         ),
         # Inputs of convolutions have the type of the activations, whatever the KV cache has.
-        state_bytes=_state_bytes(architecture, max(2, element), tensor_parallel),
+        state_bytes=_state_bytes(stage, max(2, element), tensor_parallel),
+        pipeline_parallel=pipeline_parallel,
     )
+
+
+def check_stages(architecture: Architecture, pipeline_parallel: int) -> None:
+    """Raise `InputError` where a pipeline of so many stages cannot share the layers."""
+    layers, name = architecture.layers, architecture.name
+    if not 1 <= pipeline_parallel <= layers:
+        problem = f"{pipeline_parallel} stages cannot share the {layers} layers of {name}"
+        raise InputError("pipeline parallel", problem)
+
+
+def on_stage(architecture: Architecture, stages: int) -> Architecture:
+    """Return the layers of the heaviest stage: of each kind its share, rounded up."""
+    groups = (replace(group, count=-(-group.count // stages)) for group in architecture.groups)
+    return architecture if stages == 1 else replace(architecture, groups=tuple(groups))
+
+
+def _on_another_stage(held: Mapping[TensorKind, int]) -> int:
+    """Bytes that the heaviest stage does not hold: the smaller of input embedding and head. A tied one is on
+    the first stage and on the last.
+    """
+    return min(held.get(TensorKind.EMBEDDING, 0), held.get(TensorKind.HEAD, 0))
 
 
 def compute_type(form: Precision, hardware: Hardware | None) -> str:

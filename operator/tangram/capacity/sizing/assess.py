@@ -31,7 +31,7 @@ WORTHWHILE = 1.1
 
 
 # By format of weights and cache, ranks, and what the GPU computes: no more than the catalog has.
-Footprints = dict[tuple[str, str, int, tuple[str, ...]], Footprint]
+Footprints = dict[tuple[str, str, int, int, tuple[str, ...]], Footprint]
 IdleLatencies = dict[tuple[Shape, SizingRequest], Latency]
 
 
@@ -75,19 +75,19 @@ class Assessor:
 
     def budget(self, shape: Shape, request: SizingRequest) -> MemoryBudget:
         """Return the memory account of a rank, whether or not it fits. Raises `InputError` as `footprint`."""
-        where = hardware(shape.sku, shape.profile, shape.tensor_parallel)
+        where = hardware(shape.sku, shape.profile, shape.gpus)
         limits = EngineSettings(request.model_length(self.architecture), request.max_running)
         return memory_budget(self._footprint(shape, request, where), where, limits)
 
     def fit(self, shape: Shape, request: SizingRequest) -> "FittingShape | Rejection":
         """Return a shape ready for the search of its rate, or why the model does not fit."""
-        where = hardware(shape.sku, shape.profile, shape.tensor_parallel)
+        where = hardware(shape.sku, shape.profile, shape.gpus)
         if not where.memory_mib:
             return Rejection(shape, Constraint.MEMORY_UNKNOWN, "size not published")
         try:
             budget = self.budget(shape, request)
         except InputError as error:
-            of_split = error.field == "tensor parallel"
+            of_split = error.field in {"tensor parallel", "pipeline parallel"}
             constraint = Constraint.TENSOR_PARALLEL if of_split else Constraint.PRECISION
             return Rejection(shape, constraint, error.problem)
         context = mean_context(request)
@@ -143,9 +143,9 @@ class Assessor:
 
     def _footprint(self, shape: Shape, request: SizingRequest, where: Hardware) -> Footprint:
         types = tuple(name for name, _ in where.flops)
-        key = (shape.precision, request.kv_precision, shape.tensor_parallel, types)
+        key = (shape.precision, request.kv_precision, shape.tensor_parallel, shape.pipeline_parallel, types)
         if key not in self.footprints:
-            self.footprints[key] = footprint(self.architecture, *key[:3], where)
+            self.footprints[key] = footprint(self.architecture, *key[:3], where, shape.pipeline_parallel)
         return self.footprints[key]
 
 

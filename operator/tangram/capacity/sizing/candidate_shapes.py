@@ -9,6 +9,7 @@ from tangram.catalog.models.precision import precision
 from tangram.fleet import BUNDLED, WHOLE_GPU, Shape
 
 TENSOR_PARALLEL = (1, 2, 4, 8)  # within a node of eight GPUs
+_ALONE = {(1, 1)}  # tensor and pipeline parallelism of slices
 # Formats that people convert a checkpoint to. INT8 is worth it where there is no FP8, NVFP4 where it is
 # computed in FP4; elsewhere INT4 is as small and as fast.
 CONVERTED = ("fp8", "int8", "nvfp4", "int4")
@@ -57,14 +58,23 @@ def candidate_shapes(
     precisions: tuple[str, ...] = (),
     tensor_parallel: tuple[int, ...] = TENSOR_PARALLEL,
     runtime: str = BUNDLED,
+    pipeline_parallel: tuple[int, ...] = (1,),
 ) -> Iterator[Shape]:
     """Yield the shapes on each device; slices have no peer-to-peer links, so they serve alone.
 
-    Without `precisions`: those that the GPU is good at. Raises `InputError` for SKUs outside of the catalog.
+    A model is split into stages only over GPUs that NVLink does not join: over NVLink, tensor parallelism is
+    faster on as many. Without `precisions`: those that the GPU is good at. Raises `InputError` for SKUs
+    outside of the catalog.
     """
     for sku, profile in devices:
-        forms = precisions or precisions_on(architecture, required_gpu(sku))
-        degrees = tensor_parallel if profile == WHOLE_GPU else (1,) if 1 in tensor_parallel else ()
-        for degree in degrees:
-            for form in forms:
-                yield Shape(sku, profile, degree, form, runtime)
+        board = required_gpu(sku)
+        splits = [
+            (degree, stages)
+            for stages in pipeline_parallel
+            for degree in tensor_parallel
+            if degree * stages <= max(TENSOR_PARALLEL)
+            and (stages == 1 or not board.nvlink_joins(degree * stages))
+        ]
+        for degree, stages in splits if profile == WHOLE_GPU else _ALONE.intersection(splits):
+            for form in precisions or precisions_on(architecture, board):
+                yield Shape(sku, profile, degree, form, runtime, stages)

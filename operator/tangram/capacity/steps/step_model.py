@@ -9,6 +9,10 @@
 The form is the roofline of Williams et al. (CACM 2009) per kind of kernel, plus what rooflines leave out and
 what decides small models and tensor parallelism. The factors come from `calibration`, and none is below 1:
 nothing is faster than its data sheet. Times are those of one rank; ranks of a group run in step.
+
+A pipeline of p stages has p batches on their way, each with a p-th of the running sequences. A step is the
+way of one batch through all stages, with its hand-overs: then each sequence of the replica has one token
+more. A prompt passes the stages whole, one after the other.
 """
 
 import math
@@ -139,7 +143,8 @@ class StepModel:
     @cached_property
     def parts(self) -> StepFormula:
         """The formula of this replica's step times."""
-        return _step_formula(self)
+        one_stage, stages = _step_formula(self), self.footprint.pipeline_parallel
+        return one_stage if stages == 1 else _pipelined(one_stage, self)
 
     @property
     def weights_factor(self) -> float:
@@ -219,6 +224,30 @@ def _step_formula(model: StepModel) -> StepFormula:
         )
 
     return parts
+
+
+def _pipelined(one_stage: StepFormula, model: StepModel) -> StepFormula:
+    """Return the time of the way through all stages; none is faster than the heaviest."""
+    stages, hand_over = model.footprint.pipeline_parallel, _hand_over(model)
+
+    def parts(decode: float, kv_bytes: float, reaches: Reaches, prompt: float, keys: float) -> StepParts:
+        batch = min(decode, max(1.0, decode / stages))
+        weights, kv, compute, launch, reduces = one_stage(batch, kv_bytes, reaches, prompt, keys)
+        way = stages * reduces + (stages - 1) * hand_over(batch + prompt)
+        return stages * weights, stages * kv, stages * compute, stages * launch, way
+
+    return parts
+
+
+def _hand_over(model: StepModel) -> Callable[[float], float]:
+    """Seconds from stage to stage by tokens: two vectors each, the hidden one and the residual.
+
+    Its latency is that of an all-reduce of two ranks, which is one exchange.
+    """
+    k, link = model.coefficients, model.hardware.link_bandwidth
+    latency = k.reduce_s * (1.0 if model.hardware.nvlink else PCIE_LATENCY_FACTOR)
+    per_token = k.reduce * 2 * model.footprint.all_reduce_bytes_per_token / link
+    return lambda tokens: latency + tokens * per_token
 
 
 def _all_reduces(model: StepModel) -> Callable[[float], float] | None:

@@ -12,6 +12,7 @@ from tangram.cli.plan.input_files import PlanSource
 from tangram.eligibility.shapes.serving_requirements import ServingRequirements, identity
 from tangram.fleet import WHOLE_GPU, Alternative, Intent, ParsedIntent, ProvisionedLoad, Shape
 from tangram.plan import plan as operator_plan
+from tangram.plan.explanation.alternatives import hardware_document
 from tangram.plan.inputs_hash import inputs_hash
 from tangram.plan.place.best.pack import PlanTimeLimit
 from tangram.plan.recommend import PlannedFleet, plan_fleet
@@ -164,12 +165,7 @@ def _decision(cluster: AppliedSnapshot, intent: ParsedIntent, now: float) -> dic
 
 
 def _shape(shape: Shape) -> dict[str, Any]:
-    return {
-        "sku": shape.sku,
-        "profile": shape.profile,
-        "tensorParallel": shape.tensor_parallel,
-        "precision": shape.precision,
-    }
+    return hardware_document(shape) | {"precision": shape.precision}
 
 
 def _alternative(other: Alternative) -> dict[str, Any]:

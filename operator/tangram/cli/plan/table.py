@@ -44,7 +44,8 @@ def show(plan: Mapping[str, Any], *, observed: bool = False) -> None:
 def shape_name(shape: Mapping[str, Any]) -> str:
     """Return `H100-80GB-SXM:3g.40gb`, `L40S TP2`."""
     name = shape["sku"] if shape["profile"] == WHOLE_GPU else f"{shape['sku']}:{shape['profile']}"
-    return name if shape["tensorParallel"] == 1 else f"{name} TP{shape['tensorParallel']}"
+    splits = ("TP", shape["tensorParallel"]), ("PP", shape.get("pipelineParallel", 1))
+    return " ".join((name, *(f"{split}{count}" for split, count in splits if count > 1)))
 
 
 def unverified_notes(shapes: Iterable[Mapping[str, Any]]) -> list[str]:

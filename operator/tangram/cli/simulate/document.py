@@ -129,7 +129,7 @@ def _shape_replicas(replicas: ShapeReplicas) -> dict[str, Any]:
 
 
 def _hardware(shape: Shape) -> str:
-    return f"{shape.sku}:{shape.profile} x{shape.tensor_parallel}"
+    return f"{shape.sku}:{shape.profile} x{shape.gpus}"
 
 
 def _compared(static: StaticComparison) -> dict[str, Any]:

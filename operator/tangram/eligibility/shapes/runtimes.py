@@ -216,6 +216,7 @@ def on_runtime(
     return replace(
         requirements,
         tensor_parallel=degrees_of(intent, runtime),
+        pipeline_parallel=PLACED_DEGREES if runtime.has_stages else (1,),
         formats=(requirements.architecture.served_precision,),
         request=request,
         uniform=True,

@@ -1,7 +1,7 @@
 """What an LLMDeployment requires of shapes that serve it: the model, its requests, where it may run."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tangram.capacity.sizing import SizingRequest
 from tangram.capacity.sizing.candidate_shapes import TENSOR_PARALLEL
@@ -37,6 +37,7 @@ class ServingRequirements:
     most: int | None  # replicas; None: as many as the traffic needs
     formats: tuple[str, ...]  # of the weights; empty: those that each GPU is good at
     tensor_parallel: tuple[int, ...]
+    pipeline_parallel: tuple[int, ...] = field(default=(1,), kw_only=True)  # stages
     pools: tuple[str, ...]  # names of GPUPools it may run in; empty: anywhere
     notes: tuple[str, ...] = ()
     # In the cluster a Service spreads requests evenly, so all replicas are alike.

@@ -156,7 +156,7 @@ def _choice(
     fleet: PreparedFleet, demand: PreparedDemand, column: MixColumn, assignment: Assignment
 ) -> Choice:
     placed = shapes_at(assignment.sites.get(demand.id, ()))
-    parts = tuple(Part(s.sku, s.profile, s.tensor_parallel, n) for s, n in sorted(placed.items()))
+    parts = tuple(Part(s.sku, s.profile, s.gpus, n) for s, n in sorted(placed.items()))
     price = sum(fleet.prices.required_replica_hour(*shape) * n for shape, n in placed.items())
     if demand.is_request:
         total = sum(count for _, count in demand.slices)

@@ -234,11 +234,11 @@ def _open(
     room = _SpreadRoom(room.limit, room.fixed, left, Counter(room.nodes), room.closed)
     if shape.profile == WHOLE_GPU:
         for unit in work.units:
-            while unit.kind.sku == shape.sku and unit.takes(shape.tensor_parallel) and len(sites) < missing:
-                spot = spot_of(work, shape, tuple(unit.free[: shape.tensor_parallel]), 0, exists=True)
+            while unit.kind.sku == shape.sku and unit.takes(shape.gpus) and len(sites) < missing:
+                spot = spot_of(work, shape, tuple(unit.free[: shape.gpus]), 0, exists=True)
                 if not room.has(spot):
                     break
-                unit.take(shape.tensor_parallel)
+                unit.take(shape.gpus)
                 room.take(spot)
                 sites.append(spot)
     for gpu_id, start in _slice_starts(work, shape, idle.get(shape.sku, ())):

@@ -114,7 +114,7 @@ def _spread(question: FeasibilityQuestion) -> str:
 
 
 def _gang(question: FeasibilityQuestion) -> str:
-    sizes = sorted({shape.tensor_parallel for shape in shapes_of(question.demand)} - {1})
+    sizes = sorted({shape.gpus for shape in shapes_of(question.demand)} - {1})
     return f"{' or '.join(map(str, sizes))} GPUs of one node"
 
 

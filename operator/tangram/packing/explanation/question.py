@@ -116,7 +116,7 @@ class FeasibilityQuestion:
 
     def _spreads_gangs(self, families: frozenset[Name]) -> bool:
         spread = self.demand.spread
-        gangs = any(shape.tensor_parallel > 1 for shape in shapes_of(self.demand))
+        gangs = any(shape.gpus > 1 for shape in shapes_of(self.demand))
         return gangs and ("spread", "") in families and min(spread.node, spread.zone) < 1
 
     def _ask(self, asked_families: frozenset[Name]) -> FeasibilityAnswer:
@@ -313,8 +313,8 @@ def _more(problem: Problem, demand: Demand) -> Iterable[GrowablePool]:
     for shape, count in sorted(most.items()):
         cut = shape.profile != WHOLE_GPU
         if not cut or problem.board(shape.sku) is not None:
-            name = f"{_MORE}{shape.sku}/{shape.profile}/{shape.tensor_parallel}"
-            yield GrowablePool(name, shape.sku, shape.tensor_parallel, count, 0.0, mig_enabled=cut)
+            name = f"{_MORE}{shape.sku}/{shape.profile}/{shape.gpus}"
+            yield GrowablePool(name, shape.sku, shape.gpus, count, 0.0, mig_enabled=cut)
 
 
 def skus_of(problem: Problem, demand: Demand) -> list[str]:

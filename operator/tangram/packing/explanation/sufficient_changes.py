@@ -174,7 +174,7 @@ def _more(trial: _Trial) -> Iterator[SufficientChange]:
     best: SufficientChange | None = None
     shapes = _shapes(trial)
     for shape, price, needed in shapes[:_MOST_SHAPES]:
-        most = min(needed, _MOST_ADDED // shape.tensor_parallel)
+        most = min(needed, _MOST_ADDED // shape.gpus)
         counts = [n for n in range(1, most + 1) if best is None or n * price < best.added_per_hour]
         changes = [_Change(n, partial(with_free_places, trial.problem, {shape: n})) for n in counts]
         sufficient = trial.first(changes)
@@ -214,7 +214,7 @@ def _fewest(trial: _Trial, counts: Mapping[ShapeKey, int], shape: ShapeKey) -> i
 def _added(counts: Mapping[ShapeKey, int], packed: Packing, price: float) -> SufficientChange:
     texts = [_count(shape, n) for shape, n in sorted(counts.items())]
     subject = " and ".join(_what(shape) for shape in sorted(counts))
-    value = sum(n * shape.tensor_parallel for shape, n in counts.items())
+    value = sum(n * shape.gpus for shape, n in counts.items())
     return SufficientChange("gpus", subject, value, f"add {' and '.join(texts)}", packed.cost_per_hour, price)
 
 
@@ -223,8 +223,8 @@ def _what(shape: ShapeKey) -> str:
 
 
 def _count(shape: ShapeKey, replicas: int) -> str:
-    count = replicas * shape.tensor_parallel
-    nodes = f", {shape.tensor_parallel} per node" if shape.tensor_parallel > 1 else ""
+    count = replicas * shape.gpus
+    nodes = f", {shape.gpus} per node" if shape.gpus > 1 else ""
     return f"{'one' if count == 1 else count} {_what(shape)}{nodes}"
 
 
@@ -240,7 +240,7 @@ def _mix(trial: _Trial, prices: Mapping[ShapeKey, float]) -> dict[ShapeKey, int]
     """Return the cheapest mix of several shapes that serves a demand whole within its budget; none: {}."""
     demand = trial.demand
     counts = {part.shape: part.count for part in _whole(demand)}
-    many = sum(n * shape.tensor_parallel for shape, n in counts.items()) > _MOST_ADDED
+    many = sum(n * shape.gpus for shape, n in counts.items()) > _MOST_ADDED
     if demand.slices or demand.uniform or many or trial.effort.over:
         return {}
     empty = replace(trial.problem, gpus=(), growable=(), headroom=(), demands=(replace(demand, pools=()),))

@@ -147,7 +147,7 @@ def in_play(
     for demand in demands:
         for shape in demand.shapes:
             if shape.profile == WHOLE_GPU:
-                sizes.setdefault(shape.sku, set()).add(shape.tensor_parallel)
+                sizes.setdefault(shape.sku, set()).add(shape.gpus)
             else:
                 profiles.setdefault(shape.sku, set()).add(shape.profile)
     for item in problem.headroom:

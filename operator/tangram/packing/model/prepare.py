@@ -95,4 +95,4 @@ def _where(fleet: PreparedFleet, held: RunningReplica) -> tuple[str, str]:
 
 
 def _what(held: RunningReplica) -> tuple[str, str, int]:
-    return held.shape.sku, held.shape.profile, held.shape.tensor_parallel
+    return held.shape.sku, held.shape.profile, held.shape.gpus

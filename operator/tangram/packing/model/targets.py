@@ -260,7 +260,7 @@ def node_targets(
     """
     targets = []
     for stay in _subsets(gangs):
-        used = sum(shape.tensor_parallel for _, shape in stay)
+        used = sum(shape.gpus for _, shape in stay)
         for in_mig in product(*(_as_now_first(origin, n) for origin, n in convertible)):
             if (free := count - foreign - used - sum(in_mig)) < 0:
                 continue  # the gang that stays has the GPU

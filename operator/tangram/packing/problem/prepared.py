@@ -217,7 +217,7 @@ class _FleetCapacity:
 
     def __call__(self, shape: ShapeKey) -> int:
         if shape not in self._found:
-            self._found[shape] = self._gpus[shape.sku] * self._on_one(shape) // shape.tensor_parallel
+            self._found[shape] = self._gpus[shape.sku] * self._on_one(shape) // shape.gpus
         return self._found[shape]
 
     def crowded(self, held: Iterable[RunningReplica]) -> Crowded:

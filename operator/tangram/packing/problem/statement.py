@@ -203,12 +203,12 @@ def with_free_places(
     """
     extra: list[GPUState] = []
     for shape, number in sorted(counts.items()):
-        mig_board, each = problem.board(shape.sku), (prices or {}).get(shape, 0.0) / shape.tensor_parallel
+        mig_board, each = problem.board(shape.sku), (prices or {}).get(shape, 0.0) / shape.gpus
         start = None if mig_board is None else mig_board.last_start(shape.profile)
         for name in (f"\0added-{shape}-{n}" for n in range(number)):
             gpu = GPUState(name, name, shape.sku, name, "\0added", cuttable=False, price_per_hour=each)
             if shape.profile == WHOLE_GPU:
-                extra += [replace(gpu, id=f"{name}/{i}") for i in range(shape.tensor_parallel)]
+                extra += [replace(gpu, id=f"{name}/{i}") for i in range(shape.gpus)]
             elif start is not None:
                 extra.append(replace(gpu, mig_enabled=True, instances=(Instance(shape.profile, start),)))
     return replace(problem, gpus=tuple(sorted((*problem.gpus, *extra), key=lambda gpu: gpu.id)))

@@ -37,7 +37,8 @@ def with_alternative_costs(
     alternatives = []
     for alternative in document["alternatives"]:
         (chosen,) = alternative["chosen"]
-        serving_shape = assessed.offer(ShapeKey(chosen["sku"], chosen["profile"], chosen["tensorParallel"]))
+        gpus = chosen["tensorParallel"] * chosen.get("pipelineParallel", 1)
+        serving_shape = assessed.offer(ShapeKey(chosen["sku"], chosen["profile"], gpus))
         costs = _forced(fleet, plan, deployment, packing_offer(serving_shape), solve) if serving_shape else {}
         alternatives.append(alternative | costs)
     return document | {"alternatives": alternatives}

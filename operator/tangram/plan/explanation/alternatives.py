@@ -41,13 +41,17 @@ def alternatives(
 
 def shape_document(shape: Shape, count: int) -> dict[str, Any]:
     """Return a shape with a number of replicas as the plan document shows it."""
-    return {
+    return hardware_document(shape) | {"precision": shape.precision, "replicas": count}
+
+
+def hardware_document(shape: Shape) -> dict[str, Any]:
+    """Return the GPUs of a replica as documents show them, and how a model is split over several."""
+    document: dict[str, Any] = {
         "sku": shape.sku,
         "profile": shape.profile,
         "tensorParallel": shape.tensor_parallel,
-        "precision": shape.precision,
-        "replicas": count,
     }
+    return document | ({"pipelineParallel": shape.pipeline_parallel} if shape.pipeline_parallel > 1 else {})
 
 
 def _document(assessed: AssessedShapes, other: UnusedShape) -> dict[str, Any]:

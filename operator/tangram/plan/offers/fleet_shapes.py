@@ -33,6 +33,7 @@ def fleet_shapes(
         requirements.formats,
         requirements.tensor_parallel,
         requirements.runtime_name,
+        requirements.pipeline_parallel,
     )
     assessed = assessed_shapes(requirements, shapes, Prices(dict(prices)))
     rejected = tuple(r for r in assessed.rejected if r.constraint is not Constraint.PLACEMENT)

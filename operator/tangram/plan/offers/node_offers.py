@@ -1,11 +1,13 @@
 """GPUs and slices that nodes offer, with their prices, and the shapes on them that serve an LLMDeployment."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
 
 from tangram import catalog
+from tangram.capacity.sizing import ServingShape
 from tangram.capacity.sizing.candidate_shapes import Device, candidate_shapes
 from tangram.eligibility.devices.device_rules import model_of
 from tangram.eligibility.shapes.serving_requirements import ServingRequirements
@@ -17,6 +19,7 @@ from tangram.fleet import (
     Node,
     NodeSelector,
     Shape,
+    ShapeKey,
     resource_name,
 )
 from tangram.plan.fleet_input.fleet import Fleet, PoolNames, may_use
@@ -63,7 +66,7 @@ class NodeOffers:
         if key not in self._prices:
             self._prices[key] = self._price(*key)
         price = self._prices[key]
-        return None if price is None else price * shape.tensor_parallel
+        return None if price is None else price * shape.gpus
 
     def device_hour(self, sku: str, resource: str, place: PoolNames) -> float:
         """Return USD per hour of one device on a node that `place` select, 0 where no price is known."""
@@ -172,11 +175,17 @@ def node_shapes(
     requirements: ServingRequirements, node_offers: NodeOffers, present: Iterable[Shape]
 ) -> AssessedShapes:
     """Assess the shapes on the devices of nodes and those that run at present, the cheapest first."""
+    present = tuple(present)
     pools, formats, degrees = requirements.pools, requirements.formats, requirements.tensor_parallel
     own = [s.key[:2] for s in present if s.tensor_parallel in degrees and s.precision in formats]
     devices = node_offers.devices(pools, own)
     candidates = candidate_shapes(
-        requirements.architecture, devices, tuple(sorted(formats)), degrees, requirements.runtime_name
+        requirements.architecture,
+        devices,
+        tuple(sorted(formats)),
+        degrees,
+        requirements.runtime_name,
+        requirements.pipeline_parallel,
     )
     shapes = tuple(candidates)
     fleet, price_of = node_offers.fleet, partial(node_offers.replica_hour, pools=pools)
@@ -186,7 +195,21 @@ def node_shapes(
         for shape in shapes
         if shape not in running and (shortage := node_offers.host_shortage(shape, requests, pools))
     }
-    return assessed_shapes(requirements, shapes, fleet.prices, price_of, short)
+    assessed = assessed_shapes(requirements, shapes, fleet.prices, price_of, short)
+    serving = sorted(_fastest_splits(assessed.serving, running), key=attrgetter("price_per_hour"))
+    return replace(assessed, serving=tuple(serving))
+
+
+def _fastest_splits(serving: Iterable[ServingShape], present: Collection[Shape]) -> Iterator[ServingShape]:
+    """Yield the fastest of the ways to split a model over the same GPUs, which cost the same, and those that
+    replicas have at `present`.
+    """
+    by_hardware = defaultdict[tuple[ShapeKey, str], list[ServingShape]](list)
+    for candidate in serving:
+        by_hardware[candidate.key, candidate.shape.precision].append(candidate)
+    for alike in by_hardware.values():
+        fastest = max(alike, key=attrgetter("rate"))
+        yield from (each for each in alike if each is fastest or each.shape in present)
 
 
 def _is_known(device: Device) -> bool:

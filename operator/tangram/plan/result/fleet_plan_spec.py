@@ -115,11 +115,16 @@ def _layout(unchanged: bool, sku: str, cut: tuple[Any, ...], names: list[str]) -
     return document | {"gpus": [_cut(name) for name in names[:EXAMPLES]]}
 
 
+def _shape(shape: Document) -> Shape:
+    stages = shape.get("pipelineParallel", 1)
+    return Shape(shape["sku"], shape["profile"], shape["tensorParallel"], pipeline_parallel=stages)
+
+
 def _deployment(deployment: Document) -> dict[str, Any]:
     document = {"namespace": _cut(deployment.get("namespace", "default")), "name": _cut(deployment["name"])}
     chosen = [
         {
-            "shape": str(Shape(shape["sku"], shape["profile"], shape["tensorParallel"])),
+            "shape": str(_shape(shape)),
             "precision": shape["precision"],
             "replicas": shape["replicas"],
         }

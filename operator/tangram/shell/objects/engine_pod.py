@@ -103,7 +103,7 @@ def _program(intent: Intent, action: ApplyDeployment, settings: Settings, source
         volumes = [_shared_memory(settings), *_api_keys_volume(intent)]
     else:
         container = runtime_container(intent, action, action.launch, source, settings)
-        volumes = runtime_volumes(action.launch, settings)
+        volumes = runtime_volumes(action.launch, action.shape, settings)
     pin, claim = action.pin, claim_name(action.model_claim)
     secret = "" if claim else intent.model_secret
     return {

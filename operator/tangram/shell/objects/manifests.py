@@ -180,6 +180,8 @@ def shape_annotation(shape: Shape) -> str:
     fields = asdict(shape)
     if shape.runtime == BUNDLED:
         del fields["runtime"]
+    if shape.pipeline_parallel == 1:
+        del fields["pipeline_parallel"]
     return json.dumps(fields, sort_keys=True)
 
 

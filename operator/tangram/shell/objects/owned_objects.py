@@ -77,6 +77,7 @@ def _annotated_shape(deployment: Object) -> Shape | None:
             tensor_parallel=int(fields["tensor_parallel"]),
             precision=str(fields["precision"]),
             runtime=str(fields.get("runtime", BUNDLED)),
+            pipeline_parallel=int(fields.get("pipeline_parallel", 1)),
         )
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None

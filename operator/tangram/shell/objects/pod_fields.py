@@ -124,6 +124,6 @@ def resources(intent: Intent, shape: Shape, settings: Settings) -> Object:
     amounts = {
         "cpu": cpu_quantity(cpu_cores(requested, shape, needs)),
         "memory": memory_quantity(memory_bytes(requested, shape, needs)),
-        shape.resource: str(shape.tensor_parallel),
+        shape.resource: str(shape.gpus),
     }
     return {"requests": dict(amounts), "limits": dict(amounts)}

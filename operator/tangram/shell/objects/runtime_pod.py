@@ -9,7 +9,8 @@ import shlex
 from collections.abc import Iterator
 
 from tangram.api import ModelSource
-from tangram.fleet import ACCEPT_AFTER_SIGTERM_S, ApplyDeployment, Intent, Launch, Objective
+from tangram.catalog.lookup import required_gpu
+from tangram.fleet import ACCEPT_AFTER_SIGTERM_S, ApplyDeployment, Intent, Launch, Objective, Shape
 from tangram.fleet.quantity import memory_quantity, parse_quantity
 from tangram.kube.kinds import Object
 from tangram.runtimes.holes import POD_UID_VARIABLE, Hole, HoleValues, escaped, filled
@@ -23,6 +24,7 @@ HUNG_GRACE_S = 30  # an engine that fails its liveness probe will not finish its
 _MIB = 1 << 20
 # GPUs of one replica are on one node: NCCL needs no network, and looks for none.
 _NCCL = {"NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo"}
+_NO_PEER_TO_PEER = {"NCCL_P2P_DISABLE": "1"}  # where the driver forbids it: through shared memory
 
 
 def runtime_container(
@@ -78,12 +80,12 @@ def start_deadline_s(launch: Launch) -> int:
     return launch.runtime.pod.probes.start_deadline_s(launch.weight_bytes)
 
 
-def runtime_volumes(launch: Launch, settings: Settings) -> list[Object]:
+def runtime_volumes(launch: Launch, shape: Shape, settings: Settings) -> list[Object]:
     """Return the volumes beside those of the model: shared memory, and a cache that outlives the container,
-    not the pod.
+    not the pod. Ranks exchange through shared memory, so each GPU of a replica adds to it.
     """
     pod = launch.runtime.pod
-    shm = {"medium": "Memory", "sizeLimit": memory_quantity(pod.shm_mib * _MIB)}
+    shm = {"medium": "Memory", "sizeLimit": memory_quantity(pod.shm_mib * shape.gpus * _MIB)}
     limit = memory_quantity(parse_quantity(settings.engine.runtime_cache_size_limit))
     cache = [{"name": CACHE, "emptyDir": {"sizeLimit": limit}}] if pod.cache_path else []
     return [{"name": SHARED_MEMORY, "emptyDir": shm}, *cache]
@@ -102,6 +104,7 @@ def hole_values(intent: Intent, action: ApplyDeployment, launch: Launch, source:
         Hole.MEMORY_SHARE: f"{launch.memory_share:.2f}",
         Hole.STATIC_MEMORY_SHARE: f"{launch.static_memory_share:.2f}",
         Hole.TENSOR_PARALLEL: str(action.shape.tensor_parallel),
+        Hole.PIPELINE_PARALLEL: str(action.shape.pipeline_parallel),
         Hole.TTFT_EDGES: json.dumps(ttft, separators=(",", ":")),
         Hole.TPOT_EDGES: json.dumps(tpot, separators=(",", ":")),
         Hole.TTFT_EDGE_WORDS: tuple(map(str, ttft)),
@@ -131,14 +134,20 @@ def _variables(
     intent: Intent, action: ApplyDeployment, launch: Launch, values: HoleValues, words: list[str]
 ) -> Iterator[tuple[str, str]]:
     runtime = launch.runtime
-    if action.shape.tensor_parallel > 1:
-        yield from _NCCL.items()
+    yield from _nccl(action.shape)
     for name, value in runtime.variables:
         yield name, "".join(filled(value, values)) if value else ""
     if runtime.arguments_variable:
         yield runtime.arguments_variable, shlex.join(words)
     for option in intent.runtime.variables:
         yield option.name, escaped(option.value or "")
+
+
+def _nccl(shape: Shape) -> Iterator[tuple[str, str]]:
+    if shape.gpus > 1:
+        yield from _NCCL.items()
+        if not required_gpu(shape.sku).peer_to_peer:
+            yield from _NO_PEER_TO_PEER.items()
 
 
 def _probe(path: str, **numbers: int) -> Object:

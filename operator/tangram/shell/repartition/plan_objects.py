@@ -51,7 +51,7 @@ def plan_object(
                 "owner": owner,
                 "sku": shape.sku,
                 "profile": shape.profile,
-                "tensorParallel": shape.tensor_parallel,
+                "tensorParallel": shape.gpus,
             }
             | ({"restarts": True} if owner in changes.restarts else {})
             for owner, shape in changes.moves

@@ -207,7 +207,7 @@ class SimulatedCluster:
                 self.version += 1
 
     def _start(self, pod: SimulatedPod, node: str, at: float) -> None:
-        self.supply.take(node, pod.shape.resource, pod.shape.tensor_parallel)
+        self.supply.take(node, pod.shape.resource, pod.shape.gpus)
         pod.node, pod.scheduled_at, pod.phase, pod.unscheduled_since = node, at, PodPhase.STARTING, None
         self.version += 1
         if self.starts_at_once:
@@ -275,7 +275,7 @@ class SimulatedCluster:
 
     def _gone(self, pod: SimulatedPod, deployment: DeploymentState, at: float) -> None:
         if pod.holds_devices:
-            self.supply.take(pod.node, pod.shape.resource, -pod.shape.tensor_parallel)
+            self.supply.take(pod.node, pod.shape.resource, -pod.shape.gpus)
         elif pod in self._pending:
             self._pending.remove(pod)
         self._leave_endpoints(pod, at)

@@ -32,7 +32,7 @@ class DeviceSupply:
             if node.sku == shape.sku
             and node.usable
             and name not in self.missed
-            and (free := self._free(node, shape.resource)) >= shape.tensor_parallel
+            and (free := self._free(node, shape.resource)) >= shape.gpus
             and deployment.may_run_on(node)
         ]
         return min(free_by_node)[1] if free_by_node else None

@@ -79,9 +79,7 @@ def _claims(cluster: SimulatedCluster) -> Iterable[Claim]:
                 draining = pod.phase is PodPhase.DRAINING
                 leaves_at = START_OF_TRACE + pod.draining_at + grace_s if draining else None
                 shape = pod.shape
-                yield Claim(
-                    pod.node, shape.resource, shape.tensor_parallel, pod.owner_uid, leaves_at, pod.name
-                )
+                yield Claim(pod.node, shape.resource, shape.gpus, pod.owner_uid, leaves_at, pod.name)
 
 
 def _workload(deployment: DeploymentState) -> Workload:

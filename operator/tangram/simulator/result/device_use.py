@@ -35,7 +35,7 @@ def device_use(
         pending_s += max(0.0, min(pod.scheduled_at, gone_at) - pod.created_at)
         if pod.scheduled_at >= end_s:
             continue
-        gpus = share(pod.shape.sku, pod.shape.profile, pod.shape.tensor_parallel)
+        gpus = share(pod.shape.sku, pod.shape.profile, pod.shape.gpus)
         held_s = gone_at - pod.scheduled_at
         hours += gpus * held_s / 3600
         usd += usd_per_hour(pod) * held_s / 3600

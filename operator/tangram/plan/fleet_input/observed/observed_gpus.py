@@ -145,7 +145,7 @@ def _unscheduled_replicas(
     scheduled = _scheduled_devices(snapshot, skus)
     for workload in sorted(snapshot.workloads, key=lambda w: (w.owner_uid, w.shape, w.name, w.uid)):
         uid, shape = workload.owner_uid, workload.shape
-        if uid not in names or shape.tensor_parallel != 1:
+        if uid not in names or shape.gpus != 1:
             continue
         running = min(scheduled[uid, shape.sku, shape.resource], workload.replicas)
         scheduled[uid, shape.sku, shape.resource] -= running

@@ -93,7 +93,7 @@ def cannot_move(assessed: AssessedShapes, bounds: ReplicaBounds, running: Runnin
         running.get(assessed.requirements.id, {}),
     )
     # A gang that runs may go on where no new one of its size would be put, on a part of a node.
-    gangs = {shape for shape in own_replicas if shape.tensor_parallel > 1}
+    gangs = {shape for shape in own_replicas if shape.gpus > 1}
     placeable = any(offer.key in gangs or inside.of(offer.key) for offer in assessed.serving)
     return assessed.requirements.uniform and bool(own_replicas) and not placeable
 

@@ -58,7 +58,7 @@ class ReplicaBounds:
         per_gpu: dict[str, float] = {}  # as a whole GPU, or as its share of a gang
         for key, value in values.items():
             if key.profile == WHOLE_GPU:
-                per_gpu[key.sku] = max(per_gpu.get(key.sku, 0.0), value / key.tensor_parallel)
+                per_gpu[key.sku] = max(per_gpu.get(key.sku, 0.0), value / key.gpus)
         total = sum(values.get(key, 0.0) * count for key, count in self._fixed.items())
         for (sku, slots, whole), gpus in self._gpus.items():
             total += gpus * max(self._cut_value(sku, slots, values), per_gpu.get(sku, 0.0) if whole else 0.0)
@@ -112,7 +112,7 @@ class ReplicaBounds:
         return count
 
     def _whole_gpus(self, key: ShapeKey) -> int:
-        size, total = key.tensor_parallel, 0
+        size, total = key.gpus, 0
         for (sku, linked, gpus, node_gpus), nodes in self._whole.items():
             if sku == key.sku:
                 total += nodes * gangs_that_fit(size, free=gpus, node_gpus=node_gpus, nvlink_gpus=linked)

@@ -24,7 +24,7 @@ def pod_amounts(requests: HostResources, shape: Shape, needs: PodNeeds) -> Mappi
         "count/pods": 1.0,
         **dict.fromkeys(("cpu", "requests.cpu", "limits.cpu"), cpu),
         **dict.fromkeys(("memory", "requests.memory", "limits.memory"), memory),
-        f"requests.{shape.resource}": float(shape.tensor_parallel),
+        f"requests.{shape.resource}": float(shape.gpus),
     }
 
 
