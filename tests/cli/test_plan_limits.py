@@ -155,15 +155,14 @@ def test_what_links_the_gpus_of_a_replica_is_said(planner):
         engine={"maxModelLen": 8192, "precision": "Any"},
         scaling={"minReplicas": 1},
     )
+    over_pcie = "its replicas are predicted over PCIe: NVLink does not join all GPUs of a node"
     notes = {
         sku: planner.plan(fleet(2, sku, node=lambda _: "n0"), asked)["deployments"][0]["notes"]
         for sku in ("H100-94GB-NVL", "H100-80GB-SXM", "L40S")
     }
 
     assert notes == {
-        "H100-94GB-NVL": [
-            "tensor parallelism over NVLink bridges: each replica needs GPUs that a bridge joins"
-        ],
+        "H100-94GB-NVL": [over_pcie],
         "H100-80GB-SXM": [],
-        "L40S": ["tensor parallelism over PCIe: its replicas take whole nodes"],
+        "L40S": [over_pcie],
     }

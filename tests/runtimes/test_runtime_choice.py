@@ -308,7 +308,8 @@ def test_shapes_of_runtimes_are_variants_of_their_own():
 
 def test_a_request_for_more_gpus_than_the_runtime_shares_a_model_over_is_one_sentence():
     wanted = intent(uri=OLMO, tensor_parallel=(4, 8))
-    runtime = replace(VLLM, serves=replace(VLLM.serves, max_tensor_parallel=2))
+    words = tuple(word for word in VLLM.arguments if "ipeline" not in word)
+    runtime = replace(VLLM, arguments=words, serves=replace(VLLM.serves, max_tensor_parallel=2))
 
     message = decided(fleet(runtime), wanted)[0].placed_message
 

@@ -176,8 +176,28 @@ def test_several_gpus_get_shared_memory_and_nccl_without_a_network():
     assert values["NCCL_IB_DISABLE"] == "1"
     assert values["NCCL_SOCKET_IFNAME"] == "lo"
     shm = next(volume for volume in pod["volumes"] if volume["name"] == "shm")
-    assert shm["emptyDir"] == {"medium": "Memory", "sizeLimit": "2Gi"}
+    assert shm["emptyDir"] == {"medium": "Memory", "sizeLimit": "8Gi"}
+    assert "NCCL_P2P_DISABLE" not in values
     assert "NCCL_IB_DISABLE" not in variables(deployment("vllm"))
+
+
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        ("vllm", {"--tensor-parallel-size": "2", "--pipeline-parallel-size": "4"}),
+        ("sglang", {"--tp-size": "2", "--pp-size": "4"}),
+    ],
+)
+def test_a_pipeline_takes_the_gpus_of_all_stages(name, flags):
+    shape = Shape("RTX-4090", "gpu", 2, "bf16", name, pipeline_parallel=4)
+    action = ApplyDeployment("uid-1", shape, 1, (), 4096, launch=launch(name))
+    rendered = manifests.deployment(INTENT, action, SETTINGS)
+
+    words = options(container(rendered)["args"])
+    assert {flag: words[flag] for flag in flags} == {flag: [value] for flag, value in flags.items()}
+    assert container(rendered)["resources"]["requests"]["nvidia.com/gpu"] == "8"
+    assert variables(rendered)["NCCL_P2P_DISABLE"] == "1"  # the driver of this board forbids it
+    assert shape_of(rendered) == shape
 
 
 def test_what_an_author_adds_is_one_word_and_expands_nothing():

@@ -38,6 +38,7 @@ PRODUCTS = {
     "A100-80GB-SXM": "NVIDIA-A100-SXM4-80GB",
     "A10": "NVIDIA-A10",
     "L4": "NVIDIA-L4",
+    "H100-94GB-NVL": "NVIDIA-H100-NVL",
     "GB200-186GB": "NVIDIA-GB200",
 }
 
@@ -124,7 +125,7 @@ def workload(
 
 
 def claims(owner: Intent | None, at: Shape, on: str, count: int = 1) -> tuple[Claim, ...]:
-    return tuple(Claim(on, at.resource, 1, owner.uid if owner else None) for _ in range(count))
+    return tuple(Claim(on, at.resource, at.gpus, owner.uid if owner else None) for _ in range(count))
 
 
 def snapshot(*nodes: Node, **changes: Any) -> FleetSnapshot:
@@ -200,10 +201,10 @@ class Cluster:
                     n.usable
                     and n.sku == w.shape.sku
                     and bound < w.replicas
-                    and free[(n.name, w.shape.resource)] > 0
+                    and free[(n.name, w.shape.resource)] >= w.shape.gpus
                 ):
-                    free[(n.name, w.shape.resource)] -= 1
-                    kept.append(Claim(n.name, w.shape.resource, 1, w.owner_uid))
+                    free[(n.name, w.shape.resource)] -= w.shape.gpus
+                    kept.append(Claim(n.name, w.shape.resource, w.shape.gpus, w.owner_uid))
                     bound += 1
             done.append(
                 replace(w, ready=bound, available=bound, updated=w.replicas, total=w.replicas, settled=True)

@@ -223,7 +223,8 @@ class EngineRuntimeSpec(APIModel):
         "Directory of the container for compiled code and other caches: an empty volume of the pod."
     )
     shared_memory_mebibytes: Annotated[StrictInt, Field(ge=64, le=65_536)] = Field(
-        default=1024, description="Size limit of /dev/shm. NCCL needs 1024 or more for several GPUs."
+        default=1024,
+        description="Size limit of /dev/shm for each GPU of a replica: ranks exchange through it.",
     )
     run_as_user: Annotated[StrictInt, Field(ge=1, le=2**31 - 1)] | None = optional(
         "User and group of the container, never root. Default: those of the operator's settings."

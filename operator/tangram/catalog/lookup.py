@@ -60,12 +60,6 @@ def profile_of_resource(sku: str, resource: str) -> Profile | None:
     return next((p for p in facts.profiles if p.resource == resource), None) if facts else None
 
 
-def nvlink_gpus(sku: str) -> int:
-    """Return how many GPUs of a node one NVLink domain joins; 1: no NVLink, or an unknown GPU."""
-    facts = gpu(sku)
-    return facts.nvlink_domain if facts else 1
-
-
 def share(sku: str, profile_name: str, tensor_parallel: int = 1) -> float:
     """Return how many GPUs a replica uses up: `Profile.dominant_share` of a slice, 1.0 of each whole GPU."""
     facts = profile(sku, profile_name)

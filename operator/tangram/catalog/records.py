@@ -60,14 +60,14 @@ class GPU:
     peer_to_peer: bool = True  # False: the driver sends all between GPUs through the host's memory
     engine_caps: tuple[tuple[str, int], ...] = ()  # what instances share; one without a source is absent
 
-    @property
-    def nvlink_domain(self) -> int:
-        """GPUs of a node that one NVLink domain joins; 1: the board has no NVLink."""
-        return (self.nvlink_gpus or NODE_GPUS) if self.nvlink_gbps > 0 else 1
-
     def nvlink_joins(self, gpus: int) -> bool:
-        """Whether one NVLink domain joins this many GPUs of a node."""
-        return self.nvlink_gbps > 0 and gpus <= self.nvlink_domain
+        """Whether NVLink joins any `gpus` GPUs of a node.
+
+        The device plugin picks the GPUs of a pod and only prefers those that are linked. So a bridge, which
+        joins two, counts for none: the slowest link that a pod may get is PCIe.
+        """
+        domain = self.nvlink_gpus or NODE_GPUS
+        return self.nvlink_gbps > 0 and gpus <= domain >= NODE_GPUS
 
     @property
     def price_per_hour(self) -> float | None:

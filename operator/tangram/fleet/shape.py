@@ -53,6 +53,11 @@ class Shape:
         return resource_name(self.profile)
 
     @property
+    def split(self) -> tuple[int, int]:
+        """How the model is split: GPUs that share each layer, stages."""
+        return self.tensor_parallel, self.pipeline_parallel
+
+    @property
     def gpus(self) -> int:
         """GPUs of one replica; 1 for a slice."""
         return self.tensor_parallel * self.pipeline_parallel

@@ -14,13 +14,11 @@ SIZES = (1, 2, 4, 8)
 def fleet(seed, sizes=(1,)):
     """Random demands over groups of nodes; many of them short, some beyond what is assigned jointly.
 
-    `sizes`: of replicas, in GPUs. Returns demands, free GPUs by group and node, GPUs joined by NVLink by
-    group, and prices.
+    `sizes`: of replicas, in GPUs. Returns demands, free GPUs by group and node, and prices.
     """
     rng = random.Random(seed)
     groups = rng.randint(1, 4)
-    joined = [rng.choice((1, 2, 8)) for _ in range(groups)]
-    nodes = [[(rng.randint(0, size), size) for size in rng.choices((2, 4, 8), k=5)] for _ in range(groups)]
+    nodes = [[rng.randint(0, 8) for _ in range(5)] for _ in range(groups)]
     demands = []
     for number in range(rng.choice((2, 5, 30, 110))):
         options = []
@@ -33,25 +31,24 @@ def fleet(seed, sizes=(1,)):
             held, gpus = min(held, desired), rng.choice(sizes)
             options.append(ShapeOption(usable, desired, most, least, held, price, spreads, gpus))
         demands.append(DeviceDemand(f"u{number}", tuple(options)))
-    return tuple(demands), nodes, joined, tuple(rng.choice((0.5, 1.0, 2.0)) for _ in range(groups))
+    return tuple(demands), nodes, tuple(rng.choice((0.5, 1.0, 2.0)) for _ in range(groups))
 
 
 def assigned(seed, sizes):
-    demands, nodes, joined, prices = fleet(seed, sizes)
-    free = tuple(GangCapacity.on_nodes(*group) for group in zip(nodes, joined, strict=True))
-    return demands, nodes, joined, assign_devices(demands, free, prices)
+    demands, nodes, prices = fleet(seed, sizes)
+    free = tuple(map(GangCapacity.on_nodes, nodes))
+    return demands, nodes, assign_devices(demands, free, prices)
 
 
-def left_on_nodes(nodes, joined, gangs):
-    """Place gangs on nodes one by one, the largest first, each where the least is left; None: one has no
-    place. On GPUs without NVLink a gang takes a node of its size."""
-    left = [list(node) for node in nodes]
+def fit(nodes, gangs):
+    """Whether gangs find places on nodes one by one, the largest first, each where the least is left."""
+    left = list(nodes)
     for size in sorted(gangs, reverse=True):
-        fits = [n for n in left if n[0] >= size and (size <= joined or n[0] == n[1] == size)]
+        fits = [n for n, free in enumerate(left) if free >= size]
         if not fits:
-            return None
-        min(fits)[0] -= size
-    return left
+            return False
+        left[min(fits, key=left.__getitem__)] -= size
+    return True
 
 
 def gangs_of(assignments, group):
@@ -60,7 +57,7 @@ def gangs_of(assignments, group):
     ]
 
 
-def better_options(demand, assignments, number, nodes, joined):
+def better_options(demand, assignments, number, nodes):
     """The options of which the demand could have one replica more, all else unchanged."""
     assignment = assignments[number]
     others = [*assignments[:number], *assignments[number + 1 :]]
@@ -71,7 +68,7 @@ def better_options(demand, assignments, number, nodes, joined):
         fitting = option.held
         for group in option.groups:
             gangs = gangs_of(others, group)
-            while left_on_nodes(nodes[group], joined[group], [*gangs, option.gpus]) is not None:
+            while fit(nodes[group], [*gangs, option.gpus]):
                 gangs.append(option.gpus)
                 fitting += 1
         count = min(option.desired, option.max_replicas, fitting)
@@ -82,12 +79,11 @@ def better_options(demand, assignments, number, nodes, joined):
 @pytest.mark.parametrize("sizes", [(1,), SIZES])
 @pytest.mark.parametrize("seed", range(20))
 def test_no_demand_can_grow_on_the_devices_that_are_left(seed, sizes):
-    demands, nodes, joined, assignments = assigned(seed, sizes)
+    demands, nodes, assignments = assigned(seed, sizes)
 
-    for group, on_nodes in enumerate(nodes):
-        assert left_on_nodes(on_nodes, joined[group], gangs_of(assignments, group)) is not None
+    assert all(fit(on_nodes, gangs_of(assignments, group)) for group, on_nodes in enumerate(nodes))
     assert [
         option
         for number, demand in enumerate(demands)
-        for option in better_options(demand, assignments, number, nodes, joined)
+        for option in better_options(demand, assignments, number, nodes)
     ] == []

@@ -1,6 +1,6 @@
 """Shapes worth an assessment: GPU or slice, tensor parallelism, format of the weights."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from tangram.catalog import GPU, Profile
 from tangram.catalog.lookup import required_gpu
@@ -9,7 +9,10 @@ from tangram.catalog.models.precision import precision
 from tangram.fleet import BUNDLED, WHOLE_GPU, Shape
 
 TENSOR_PARALLEL = (1, 2, 4, 8)  # within a node of eight GPUs
-_ALONE = {(1, 1)}  # tensor and pipeline parallelism of slices
+Split = tuple[int, int]
+"""How a model is split over GPUs: those that share each layer (tensor parallelism), stages of a pipeline."""
+WITHOUT_STAGES: tuple[Split, ...] = tuple((degree, 1) for degree in TENSOR_PARALLEL)
+_ALONE = (1, 1)
 # Formats that people convert a checkpoint to. INT8 is worth it where there is no FP8, NVFP4 where it is
 # computed in FP4; elsewhere INT4 is as small and as fast.
 CONVERTED = ("fp8", "int8", "nvfp4", "int4")
@@ -56,25 +59,27 @@ def candidate_shapes(
     architecture: Architecture,
     devices: Iterable[Device],
     precisions: tuple[str, ...] = (),
-    tensor_parallel: tuple[int, ...] = TENSOR_PARALLEL,
+    splits: tuple[Split, ...] = WITHOUT_STAGES,
     runtime: str = BUNDLED,
-    pipeline_parallel: tuple[int, ...] = (1,),
 ) -> Iterator[Shape]:
     """Yield the shapes on each device; slices have no peer-to-peer links, so they serve alone.
 
-    A model is split into stages only over GPUs that NVLink does not join: over NVLink, tensor parallelism is
-    faster on as many. Without `precisions`: those that the GPU is good at. Raises `InputError` for SKUs
+    A model is split into stages where NVLink does not join as many GPUs: over NVLink, tensor parallelism is
+    faster. Without `precisions`: those that the GPU is good at. Raises `InputError` for SKUs
     outside of the catalog.
     """
     for sku, profile in devices:
         board = required_gpu(sku)
-        splits = [
-            (degree, stages)
-            for stages in pipeline_parallel
-            for degree in tensor_parallel
-            if degree * stages <= max(TENSOR_PARALLEL)
-            and (stages == 1 or not board.nvlink_joins(degree * stages))
-        ]
-        for degree, stages in splits if profile == WHOLE_GPU else _ALONE.intersection(splits):
+        for degree, stages in splits:
+            if (degree, stages) != _ALONE and (
+                profile != WHOLE_GPU or _is_slower(degree, stages, board, splits)
+            ):
+                continue
             for form in precisions or precisions_on(architecture, board):
                 yield Shape(sku, profile, degree, form, runtime, stages)
+
+
+def _is_slower(degree: int, stages: int, board: GPU, splits: Collection[Split]) -> bool:
+    """Whether tensor parallelism over NVLink takes the place of stages."""
+    gpus = degree * stages
+    return stages > 1 and board.nvlink_joins(gpus) and (gpus, 1) in splits

@@ -37,7 +37,14 @@ def selected_shapes(
     devices: Iterable[Device] = catalog_devices(boards, whole=policy != REQUIRED, slices=policy != FORBIDDEN)
     if profile is not None:
         devices = ((sku, profile) for sku in boards if catalog.profile(sku, profile))
-    return tuple(candidate_shapes(architecture, devices, formats, tuple(sorted(set(tp))) or TENSOR_PARALLEL))
+    return tuple(
+        candidate_shapes(
+            architecture,
+            devices,
+            formats,
+            tuple((degree, 1) for degree in sorted(set(tp)) or TENSOR_PARALLEL),
+        )
+    )
 
 
 def _check_slices(boards: tuple[str, ...], tp: tuple[int, ...], profile: str | None) -> None:

@@ -3,11 +3,14 @@
 Conditions, statuses, FleetPlans and `tangram plan` take them from here, so that one reason reads the same.
 """
 
+from collections.abc import Collection
+
 from tangram.capacity.memory.budget import GIB
 from tangram.capacity.sizing import Constraint, Rejection, SizingRequest
 from tangram.eligibility.explanation import no_serving_shape as none
 from tangram.eligibility.explanation import shape_reasons as reasons
 from tangram.eligibility.shapes.serving_shapes import AssessedShapes
+from tangram.fleet import Shape
 
 _CENT = 0.01  # USD: sentences show no less
 _MOST_RULED_OUT = 3  # shapes that one sentence names
@@ -40,6 +43,12 @@ def reason_sentence(reason: reasons.ShapeReason) -> str:
     return text
 
 
+def gang_sentence(assessed: AssessedShapes, shape: Shape, chosen_gpus: Collection[int]) -> str:
+    """Return the prediction for a shape of another number of GPUs than the chosen ones have; else nothing."""
+    idle = assessed.idle_ms(shape) if chosen_gpus and shape.gpus not in chosen_gpus else None
+    return "" if idle is None else f"; predicted {idle[1]:.2f} ms per token when idle"
+
+
 def _needs(replicas: int) -> str:
     return f"needs {replicas} {'replica' if replicas == 1 else 'replicas'}"
 
@@ -59,9 +68,10 @@ def no_shape_sentence(assessed: AssessedShapes, why: none.NoServingShape) -> str
                 f" objectives.{objective.lower()}.milliseconds, or add GPUs with more bandwidth"
             )
         case none.TooLittleMemory(nearest, missing):
-            short = f", {missing / GIB:.1f} GiB short" if missing else ""
+            short, gpus = f", {missing / GIB:.1f} GiB short" if missing else "", nearest.shape.gpus
+            have = f", no slice and no {gpus} GPUs of a node have" if gpus > 1 else " or slice has"
             return (
-                f"no GPU or slice has enough memory; the closest is {nearest.shape.described}{short}:"
+                f"no GPU{have} enough memory; the closest is {nearest.shape.described}{short}:"
                 f" {rejection_sentence(assessed, nearest)}; "
                 f"lower engine.maxModelLen or engine.maxRunningRequests, or add larger GPUs"
             )

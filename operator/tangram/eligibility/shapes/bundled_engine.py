@@ -61,7 +61,7 @@ def on_bundled_engine(
     formats = served_formats(architecture) if any_format else requirements.formats
     return replace(
         requirements,
-        tensor_parallel=() if missing else (_DEGREE,),
+        splits=() if missing else ((_DEGREE, 1),),
         formats=(architecture.precision,) if missing else formats,
         request=replace(requirements.request, kv_precision=kv_precision(architecture.dtype)),
         uniform=True,

@@ -6,7 +6,7 @@ A runtime that has replicas stays as long as it may and can: predictions of two 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from tangram.capacity.sizing.candidate_shapes import TENSOR_PARALLEL
+from tangram.capacity.sizing.candidate_shapes import TENSOR_PARALLEL, Split
 from tangram.capacity.steps.calibration import coefficients_for
 from tangram.catalog import Architecture
 from tangram.eligibility.shapes.bundled_engine import lacks, on_bundled_engine
@@ -31,7 +31,6 @@ from tangram.fleet import (
 )
 
 _IN_ENGINE_IMAGE = "image://"
-PLACED_DEGREES = TENSOR_PARALLEL  # of replicas that the planner places, on whole GPUs of one node
 _KV = "bf16"
 _MOST_REASONS = 4
 
@@ -137,7 +136,7 @@ def usual_runtime(
     requirements = on_bundled_engine(requirements_of(intent, context.architecture))
     return replace(
         requirements,
-        tensor_parallel=(),
+        splits=(),
         formats=(context.architecture.precision,),
         impossible=why,
         notes=(why,),
@@ -186,20 +185,21 @@ def _missing(intent: Intent, architecture: Architecture, runtime: EngineRuntime)
         yield f"engine.kvCachePrecision asks for {intent.kv_precision}, and plans of runtimes have {_KV}"
     if intent.api_keys is not None:
         yield "engine.apiKeySecretRef names a file of API keys, and it reads none"
-    if not degrees_of(intent, runtime):
-        degrees, most = " or ".join(map(str, intent.tensor_parallel)), max(_placed(runtime))
+    if not splits_of(intent, runtime):
+        degrees, most = " or ".join(map(str, intent.tensor_parallel)), runtime.serves.max_tensor_parallel
         wish = f"placement.tensorParallel asks for {degrees} GPUs per replica"
         yield f"{wish}, and a replica gets {most} at most"
 
 
-def _placed(runtime: EngineRuntime) -> tuple[int, ...]:
-    return tuple(degree for degree in PLACED_DEGREES if degree <= runtime.serves.max_tensor_parallel)
-
-
-def degrees_of(intent: Intent, runtime: EngineRuntime) -> tuple[int, ...]:
-    """Return the tensor parallelism that a runtime serves, the planner places and the spec allows."""
-    allowed = intent.tensor_parallel
-    return tuple(degree for degree in _placed(runtime) if not allowed or degree in allowed)
+def splits_of(intent: Intent, runtime: EngineRuntime) -> tuple[Split, ...]:
+    """Return the ways to split a model that a runtime serves and the spec allows, within a node."""
+    allowed, most = intent.tensor_parallel or TENSOR_PARALLEL, runtime.serves.max_tensor_parallel
+    return tuple(
+        (degree, stages)
+        for stages in (TENSOR_PARALLEL if runtime.has_stages else (1,))
+        for degree in TENSOR_PARALLEL
+        if degree <= most and degree * stages in allowed
+    )
 
 
 def on_runtime(
@@ -215,8 +215,7 @@ def on_runtime(
     )
     return replace(
         requirements,
-        tensor_parallel=degrees_of(intent, runtime),
-        pipeline_parallel=PLACED_DEGREES if runtime.has_stages else (1,),
+        splits=splits_of(intent, runtime),
         formats=(requirements.architecture.served_precision,),
         request=request,
         uniform=True,

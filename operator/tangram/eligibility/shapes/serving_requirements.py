@@ -1,10 +1,10 @@
 """What an LLMDeployment requires of shapes that serve it: the model, its requests, where it may run."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from tangram.capacity.sizing import SizingRequest
-from tangram.capacity.sizing.candidate_shapes import TENSOR_PARALLEL
+from tangram.capacity.sizing.candidate_shapes import TENSOR_PARALLEL, Split
 from tangram.catalog import Architecture, InputError
 from tangram.eligibility.shapes.evaluation_reports import Verdict
 from tangram.fleet import (
@@ -36,8 +36,7 @@ class ServingRequirements:
     least: int  # replicas
     most: int | None  # replicas; None: as many as the traffic needs
     formats: tuple[str, ...]  # of the weights; empty: those that each GPU is good at
-    tensor_parallel: tuple[int, ...]
-    pipeline_parallel: tuple[int, ...] = field(default=(1,), kw_only=True)  # stages
+    splits: tuple[Split, ...]  # of the model over GPUs
     pools: tuple[str, ...]  # names of GPUPools it may run in; empty: anywhere
     notes: tuple[str, ...] = ()
     # In the cluster a Service spreads requests evenly, so all replicas are alike.
@@ -81,7 +80,7 @@ def requirements_of(intent: Intent, architecture: Architecture) -> ServingRequir
         least=intent.min_replicas,
         most=intent.max_replicas,
         formats=() if named == ANY else (own if named == AS_STORED else named,),
-        tensor_parallel=intent.tensor_parallel or TENSOR_PARALLEL,
+        splits=tuple((degree, 1) for degree in intent.tensor_parallel or TENSOR_PARALLEL),
         pools=intent.pools,
     )
 

@@ -54,11 +54,7 @@ class AssessedShapes:
         if gpu(shape.sku) is None or (shape.profile != WHOLE_GPU and not profile(shape.sku, shape.profile)):
             return None
         formats = served_formats(needs.architecture) if needs.runtime is None else needs.formats
-        splits = (
-            shape.tensor_parallel in needs.tensor_parallel,
-            shape.pipeline_parallel in needs.pipeline_parallel,
-        )
-        if shape.precision not in formats or not all(splits):
+        if shape.precision not in formats or shape.split not in needs.splits:
             return None
         assessment = self.assessments.assessment(shape)
         return None if isinstance(assessment, Rejection) or assessment.rate <= 0 else assessment.rate

@@ -8,24 +8,22 @@ in order of priority, if need be from what a node withholds; and by the replicas
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tangram.catalog.lookup import nvlink_gpus
 from tangram.eligibility.devices.node_devices import holds_replicas
 from tangram.fleet import (
     WHOLE_GPU,
     DeviceKind,
     FleetSnapshot,
     Intent,
-    Node,
     ParsedIntent,
     Shape,
     Spread,
     resource_name,
 )
-from tangram.packing.geometry.gangs import GangCapacity, gangs_that_fit
+from tangram.packing.geometry.gangs import GangCapacity
 from tangram.plan.fleet_input.fleet import Fleet, FleetNode, PoolNames, may_use
 
 _WHOLE = resource_name(WHOLE_GPU)
@@ -49,15 +47,15 @@ class NodeDevices:
     held: Mapping[tuple[str, int], int]  # replicas by owner uid and devices of each
     product: str = ""  # label of the node
     withheld: int = 0
-    gpus: int = 0  # of the node, cut or whole
-    nvlink_gpus: int = 1
 
     def replicas(self, uid: str, shape: Shape) -> int:
         """Return how many replicas of `shape` `uid` has here, or would have if it got all that is free."""
-        held = self.held.get((uid, shape.gpus), 0)
-        return held + gangs_that_fit(
-            shape.gpus, free=self.free, node_gpus=self.gpus, nvlink_gpus=self.nvlink_gpus
-        )
+        return self.held.get((uid, shape.gpus), 0) + self.free // shape.gpus
+
+    def in_place_of_own(self, uid: str, shape: Shape) -> int:
+        """Return how many replicas of `shape` fit on what is free and what `uid` has, of whatever shape."""
+        own = sum(gpus * count for (owner, gpus), count in self.held.items() if owner == uid)
+        return (self.free + own) // shape.gpus
 
 
 _NONE = GangCapacity()
@@ -88,6 +86,20 @@ class FreeDevices:
     def count_free(self, uid: str, shape: Shape) -> int:
         """Further replicas of `shape` for which devices are free where `uid` may run them."""
         return sum(self.fitting(group, shape.gpus) for group in self.groups(uid, shape))
+
+    def count_in_place_of_own(self, uid: str, shape: Shape) -> int:
+        """Replicas of `shape` for which devices would do that are free or that `uid` holds, for replicas of
+        whatever size: at most as many as there are GPUs, and as fitted on the nodes as they were observed.
+        """
+        groups = self.groups(uid, shape)
+        gpus = sum(self.free.get(group, _NONE).devices for group in groups)
+        gpus += sum(
+            count * size
+            for (owner, group, size), count in self.held.items()
+            if owner == uid and group in groups
+        )
+        nodes = (node for group in groups for node in self.by_node.get(group, ()))
+        return min(gpus // shape.gpus, sum(node.in_place_of_own(uid, shape) for node in nodes))
 
     def fitting(self, group: DeviceGroup, gpus: int) -> int:
         """Replicas of `gpus` devices each that fit on what is free of a group."""
@@ -155,19 +167,19 @@ def observe_free_devices(fleet: Fleet, intents: tuple[ParsedIntent, ...]) -> Fre
             group = DeviceGroup(node.sku, resource, place.pools, coming=True)
             devices.by_node.setdefault(group, []).append(NodeDevices(node.zone, count, {}, node.product))
     for group, nodes in devices.by_node.items():
-        devices.free[group] = _capacity(group, ((node.free, node.gpus) for node in nodes))
-        devices.withheld[group] = _capacity(group, ((node.withheld, node.gpus) for node in nodes))
+        devices.free[group] = _capacity(group, [node.free for node in nodes])
+        devices.withheld[group] = _capacity(group, [node.withheld for node in nodes])
     devices.by_kind = _by_kind(devices.free, named)
     return devices
 
 
-def _capacity(group: DeviceGroup, nodes: Iterable[tuple[int, int]]) -> GangCapacity:
-    """Return the capacity of nodes with their free devices and their GPUs. GPUs that are still to come hold
-    no replica of several: they come one by one.
+def _capacity(group: DeviceGroup, nodes: Sequence[int]) -> GangCapacity:
+    """Return the capacity of nodes with so many free devices. GPUs that are still to come hold no replica of
+    several: they come one by one.
     """
     if group.resource != _WHOLE or group.coming:
-        return GangCapacity((sum(free for free, _ in nodes),))
-    return GangCapacity.on_nodes(nodes, nvlink_gpus(group.sku))
+        return GangCapacity((sum(nodes),))
+    return GangCapacity.on_nodes(nodes)
 
 
 def _add_present(devices: FreeDevices, place: FleetNode, sku: str, owners: Collection[str]) -> None:
@@ -185,15 +197,8 @@ def _add_present(devices: FreeDevices, place: FleetNode, sku: str, owners: Colle
         offered, late = allocatable.get(resource, 0), withheld.get(resource, 0)
         unused = max(0, offered - going.get(resource, 0) - used[resource]) if node.usable else 0
         late_unused = max(0, min(offered + late - used[resource], late))
-        on_node = NodeDevices(
-            node.zone, unused, own, node.product, late_unused, _gpus(node, offered), nvlink_gpus(sku)
-        )
+        on_node = NodeDevices(node.zone, unused, own, node.product, late_unused)
         devices.by_node.setdefault(group, []).append(on_node)
-
-
-def _gpus(node: Node, whole: int) -> int:
-    """Return how many GPUs a node has, cut or whole; without its label, as many as it offers `whole`."""
-    return max(node.gpus or 0, whole)
 
 
 def _by_kind(

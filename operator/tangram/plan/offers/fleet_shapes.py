@@ -31,9 +31,8 @@ def fleet_shapes(
         requirements.architecture,
         devices,
         requirements.formats,
-        requirements.tensor_parallel,
+        requirements.splits,
         requirements.runtime_name,
-        requirements.pipeline_parallel,
     )
     assessed = assessed_shapes(requirements, shapes, Prices(dict(prices)))
     rejected = tuple(r for r in assessed.rejected if r.constraint is not Constraint.PLACEMENT)

@@ -1,13 +1,13 @@
 """GPUs and slices that nodes offer, with their prices, and the shapes on them that serve an LLMDeployment."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
 
 from tangram import catalog
-from tangram.capacity.sizing import ServingShape
+from tangram.capacity.sizing import Constraint, Rejection, ServingShape
 from tangram.capacity.sizing.candidate_shapes import Device, candidate_shapes
 from tangram.eligibility.devices.device_rules import model_of
 from tangram.eligibility.shapes.serving_requirements import ServingRequirements
@@ -40,6 +40,8 @@ class NodeOffers:
     unlabelled: Mapping[str, frozenset[PoolNames]] = field(default_factory=dict)
     # By SKU and profile: the largest CPU and memory of the nodes with such a device.
     hosts: Mapping[tuple[str, str], tuple[HostCapacity, ...]] = field(default_factory=dict)
+    # GPUs of the largest node, by SKU and the GPUPools of the node.
+    node_gpus: Mapping[tuple[str, PoolNames], int] = field(default_factory=dict)
     _devices: dict[PoolNames, tuple[Device, ...]] = field(default_factory=dict)  # computed so far
     _prices: dict[tuple[str, str, PoolNames], float | None] = field(default_factory=dict)
 
@@ -67,6 +69,17 @@ class NodeOffers:
             self._prices[key] = self._price(*key)
         price = self._prices[key]
         return None if price is None else price * shape.gpus
+
+    def largest_node(self, sku: str, pools: PoolNames) -> int:
+        """Return the GPUs of the largest node with this SKU in `pools`; 0: there is none."""
+        return max(
+            (
+                gpus
+                for (other, place), gpus in self.node_gpus.items()
+                if other == sku and may_use(pools, place)
+            ),
+            default=0,
+        )
 
     def device_hour(self, sku: str, resource: str, place: PoolNames) -> float:
         """Return USD per hour of one device on a node that `place` select, 0 where no price is known."""
@@ -148,6 +161,7 @@ def offers(fleet: Fleet) -> NodeOffers:
     products: dict[str, set[str]] = {}
     unlabelled: dict[str, set[PoolNames]] = defaultdict(set)
     hosts: dict[tuple[str, str], set[HostCapacity]] = defaultdict(set)
+    node_gpus = Counter[tuple[str, PoolNames]]()
     for place in fleet.nodes:
         node = place.node
         if node.sku is None:
@@ -156,6 +170,8 @@ def offers(fleet: Fleet) -> NodeOffers:
             products.setdefault(node.sku, set()).add(node.product)
         if not node.product:
             unlabelled[node.sku].add(place.pools)
+        whole = dict(node.allocatable).get(resource_name(WHOLE_GPU), 0)
+        node_gpus |= Counter({(node.sku, place.pools): max(node.gpus or 0, whole)})
         for resource, count in (*node.allocatable, *place.coming):
             profile = _profile_name(node.sku, resource) if count > 0 else None
             if profile is not None:
@@ -168,6 +184,7 @@ def offers(fleet: Fleet) -> NodeOffers:
         gpu_hours={(p.node.sku, p.pools): p.gpu_hour for p in fleet.nodes if p.node.sku is not None},
         unlabelled={sku: frozenset(places) for sku, places in unlabelled.items()},
         hosts={device: largest_hosts(sizes) for device, sizes in hosts.items()},
+        node_gpus=node_gpus,
     )
 
 
@@ -176,28 +193,34 @@ def node_shapes(
 ) -> AssessedShapes:
     """Assess the shapes on the devices of nodes and those that run at present, the cheapest first."""
     present = tuple(present)
-    pools, formats, degrees = requirements.pools, requirements.formats, requirements.tensor_parallel
-    own = [s.key[:2] for s in present if s.tensor_parallel in degrees and s.precision in formats]
+    pools, formats, splits = requirements.pools, requirements.formats, requirements.splits
+    own = [s.key[:2] for s in present if s.split in splits and s.precision in formats]
     devices = node_offers.devices(pools, own)
     candidates = candidate_shapes(
         requirements.architecture,
         devices,
         tuple(sorted(formats)),
-        degrees,
+        splits,
         requirements.runtime_name,
-        requirements.pipeline_parallel,
     )
-    shapes = tuple(candidates)
-    fleet, price_of = node_offers.fleet, partial(node_offers.replica_hour, pools=pools)
+    price_of = partial(node_offers.replica_hour, pools=pools)
     running, requests = frozenset(present), requirements.intent.resources
+    fitting, too_large = list[Shape](), list[Rejection]()
+    for shape in candidates:
+        largest = node_offers.largest_node(shape.sku, pools)
+        if shape.gpus <= max(1, largest) or shape in running:
+            fitting.append(shape)
+        else:
+            problem = f"no node has {shape.gpus} {shape.sku}, the largest has {largest}"
+            too_large.append(Rejection(shape, Constraint.PLACEMENT, problem))
     short = {
         shape: sentence(shortage)
-        for shape in shapes
+        for shape in fitting
         if shape not in running and (shortage := node_offers.host_shortage(shape, requests, pools))
     }
-    assessed = assessed_shapes(requirements, shapes, fleet.prices, price_of, short)
+    assessed = assessed_shapes(requirements, fitting, node_offers.fleet.prices, price_of, short)
     serving = sorted(_fastest_splits(assessed.serving, running), key=attrgetter("price_per_hour"))
-    return replace(assessed, serving=tuple(serving))
+    return replace(assessed, serving=tuple(serving), rejected=(*assessed.rejected, *too_large))
 
 
 def _fastest_splits(serving: Iterable[ServingShape], present: Collection[Shape]) -> Iterator[ServingShape]:

@@ -4,8 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from tangram.catalog.lookup import nvlink_gpus
-from tangram.catalog.records import NODE_GPUS
+from tangram.catalog.lookup import required_gpu
 from tangram.eligibility.shapes.serving_requirements import ServingRequirements
 from tangram.eligibility.shapes.serving_shapes import AssessedShapes
 from tangram.fleet import Shape, ShapeKey
@@ -140,13 +139,9 @@ def _chosen(shape: ShapeKey, count: int, assessed: AssessedShapes) -> dict[str, 
 
 def _notes(requirements: ServingRequirements, choice: Choice) -> list[str]:
     count, notes = sum(part.count for part in choice.parts), []
-    gangs = [
-        (part.tensor_parallel, nvlink_gpus(part.sku)) for part in choice.parts if part.tensor_parallel > 1
-    ]
-    if any(size <= linked < NODE_GPUS for size, linked in gangs):
-        notes.append("tensor parallelism over NVLink bridges: each replica needs GPUs that a bridge joins")
-    if any(size > linked for size, linked in gangs):
-        notes.append("tensor parallelism over PCIe: its replicas take whole nodes")
+    gangs = (part for part in choice.parts if part.tensor_parallel > 1)
+    if any(not required_gpu(gang.sku).nvlink_joins(gang.tensor_parallel) for gang in gangs):
+        notes.append("its replicas are predicted over PCIe: NVLink does not join all GPUs of a node")
     if requirements.most is None and count > requirements.least:
         notes.append(
             f"set scaling.maxReplicas to {count} or more: without it the operator keeps {requirements.least}"

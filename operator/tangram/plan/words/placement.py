@@ -49,12 +49,15 @@ def device_name(shape: Shape) -> str:
 
 
 def _free_device(shape: Shape, one: str = "a") -> str:
+    """Return the free devices that one replica needs: `a free gpu on L4`, `4 free gpus of one node of L4`."""
+    if shape.gpus > 1:
+        return f"{shape.gpus} free gpus of one node of {shape.sku}"
     return f"{one} free {_device(shape)}"
 
 
 def _device(shape: Shape) -> str:
-    """Return what one replica takes: `1g.10gb on H100-80GB-SXM`."""
-    return f"{device_name(shape)} on {shape.sku}"
+    """Return what one replica takes: `1g.10gb on H100-80GB-SXM`, `gang of 4 L4`."""
+    return f"{device_name(shape)} on {shape.sku}" if shape.gpus == 1 else f"gang of {shape.gpus} {shape.sku}"
 
 
 def quantity(value: float) -> str:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tangram.catalog.lookup import nvlink_gpus
 from tangram.catalog.reading.fields import Fields
+from tangram.catalog.records import NODE_GPUS
 from tangram.fleet import WHOLE_GPU
 from tangram.packing import GPUState, Headroom, Instance
 from tangram.packing.geometry.board import board
@@ -87,7 +87,7 @@ def _gpu(fields: Fields) -> GPUState:
         # An empty GPU without migEnabled may be used whole or be cut.
         convertible=not states_mode and not instances and cuttable and board(sku) is not None,
         backend="nvml" if backend == "nvml" else "mig-manager",
-        nvlink_gpus=fields.size("nvlinkGPUs", nvlink_gpus(sku)),
+        nvlink_gpus=fields.size("nvlinkGPUs", NODE_GPUS),
         price_per_hour=read.price(fields, "pricePerGPUHour"),
         instances=tuple(instances),
     )

@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import Any
 
 from tangram.catalog import InputError, profile_of_resource
-from tangram.catalog.lookup import nvlink_gpus
 from tangram.catalog.reading.fields import Fields
 from tangram.eligibility.devices.device_rules import NodeFacts
 from tangram.eligibility.devices.node_devices import gpu_node
@@ -95,7 +94,6 @@ def inferred_gpus(node: Node, where: str) -> tuple[GPUState, ...]:
             zone=node.zone,
             mig_enabled=mig_enabled,
             convertible=board(sku) is not None,
-            nvlink_gpus=nvlink_gpus(sku),
             backend="mig-manager",  # the worst case: a re-cut stops all replicas of the GPU
             instances=layout,
         )

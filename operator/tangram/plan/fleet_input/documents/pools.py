@@ -6,7 +6,6 @@ from typing import Any
 
 from tangram.api.pool import GPUPoolSpec, parse_pool
 from tangram.catalog import InputError
-from tangram.catalog.lookup import nvlink_gpus
 from tangram.catalog.prices import Prices
 from tangram.catalog.reading.fields import Fields
 from tangram.fleet import InvalidPool, Node, Pool, PoolPolicy, claiming_pools
@@ -98,5 +97,4 @@ def growable_pool(pool: Pool, gpus: Iterable[GPUState], prices: Prices) -> Growa
         price_per_gpu_hour=price,
         mig_enabled=pool.mig_enabled,
         zone=pool.zone,
-        nvlink_gpus=nvlink_gpus(sku),
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tangram.catalog import InputError
-from tangram.catalog.lookup import gpu_of_name, nvlink_gpus
+from tangram.catalog.lookup import gpu_of_name
 from tangram.catalog.prices import HIGHEST_USD_PER_HOUR
 from tangram.eligibility.shapes.serving_requirements import ServingRequirements
 from tangram.packing import GPUState, board
@@ -45,7 +45,6 @@ def _add_gpu(inputs: FleetInput, text: str) -> FleetInput:
         zone=next((gpu.zone for gpu in inputs.gpus if gpu.node == node), ""),
         pool=settings.get("pool", ""),
         convertible=board(sku) is not None,
-        nvlink_gpus=nvlink_gpus(sku),
     )
     new = under_pool_policy(new, {pool.name: pool for pool in inputs.pools})
     ids = {gpu.id for gpu in inputs.gpus}

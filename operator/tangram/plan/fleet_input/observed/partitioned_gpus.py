@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from tangram.catalog.lookup import nvlink_gpus
 from tangram.fleet import WHOLE_GPU, MIGLayout
 from tangram.packing import GPUState, Instance, board
 from tangram.plan.fleet_input.fleet import FleetNode
@@ -39,7 +38,6 @@ def partitioned_gpus(
             cuttable=may_change,
             mig_enabled=layout.mig_enabled,
             convertible=may_change and gpu.changes_mode and board(sku) is not None,
-            nvlink_gpus=nvlink_gpus(sku),
             backend=partition.backend or "mig-manager",
             instances=_instances(layout, gpu.layout, holders, gang),
         )

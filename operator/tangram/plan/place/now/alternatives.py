@@ -3,7 +3,7 @@
 from tangram.capacity.sizing import Rejection, ServingShape
 from tangram.eligibility.explanation import shape_reasons as reasons
 from tangram.eligibility.explanation.alternatives import UnusedShape, unused_shapes
-from tangram.eligibility.explanation.words import reason_sentence, rejection_sentence
+from tangram.eligibility.explanation.words import gang_sentence, reason_sentence, rejection_sentence
 from tangram.eligibility.reasons import Reason
 from tangram.fleet import Alternative
 from tangram.plan.fleet_input.free_capacity import FreeDevices
@@ -18,30 +18,35 @@ def alternatives(
     demand: PlacementDemand, target: PlacementTarget, devices: FreeDevices
 ) -> tuple[Alternative, ...]:
     """Return the most relevant of the other shapes, each with the one reason against it."""
+    chosen_gpus = () if target.candidate is None else (target.candidate.shape.gpus,)
 
     def against(candidate: ServingShape) -> tuple[int, reasons.ShapeReason]:
         count = demand.replicas_needed(candidate)
-        reason = _own_limit(demand, candidate, count, devices)
+        available = demand.devices_for(candidate.shape, devices)
+        if candidate.shape.gpus not in chosen_gpus:
+            available = max(available, devices.count_in_place_of_own(demand.uid, candidate.shape))
+        reason = _own_limit(demand, candidate, count, available)
         return count, reason or _why_not_preferred(demand, candidate, target, count, devices)
 
     others = unused_shapes(demand.shapes, lambda candidate: candidate == target.candidate, against)
-    return tuple(_alternative(demand, other) for other in others)
+    return tuple(_alternative(demand, other, chosen_gpus) for other in others)
 
 
-def _alternative(demand: PlacementDemand, other: UnusedShape) -> Alternative:
+def _alternative(demand: PlacementDemand, other: UnusedShape, chosen_gpus: tuple[int, ...]) -> Alternative:
     if isinstance(other.reason, Rejection):
         word, message = other.reason.constraint.reason, rejection_sentence(demand.shapes, other.reason)
     else:
         word, message = other.reason.word, reason_sentence(other.reason)
+        message += gang_sentence(demand.shapes, other.shape, chosen_gpus)
     return Alternative(other.shape, other.replicas, other.cost_per_hour, word, message)
 
 
 def _own_limit(
-    demand: PlacementDemand, candidate: ServingShape, count: int, devices: FreeDevices
+    demand: PlacementDemand, candidate: ServingShape, count: int, available: int
 ) -> reasons.ShapeReason | None:
     """Return the reason against a shape whatever other shapes cost; None: there is none."""
     shape, cost, budget = candidate.shape, count * candidate.price_per_hour, demand.intent.budget_per_hour
-    available, limit = demand.devices_for(shape, devices), demand.limits.get(shape)
+    limit = demand.limits.get(shape)
     if shape in demand.avoided.reasons:
         return reasons.HeldBack(Reason.REPLICAS_NOT_STARTING, sentence(demand.avoided.reasons[shape]))
     if available < count:

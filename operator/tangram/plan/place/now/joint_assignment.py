@@ -171,7 +171,7 @@ def _gpus(
         for _ in range(size):
             device, number = f"{_model(group)}-{number:05}", number + 1
             name = device if size == 1 else f"{_model(group)}-node-{node:05}"
-            yield GPUState(device, name, _model(group), cuttable=False, nvlink_gpus=capacity.nvlink_gpus)
+            yield GPUState(device, name, _model(group), cuttable=False)
 
 
 def _demand(number: int, candidates: RankedAssignments, spread_cost: float, *, priority: int) -> Demand:
