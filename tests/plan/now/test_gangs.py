@@ -1,14 +1,17 @@
 """Replicas of several GPUs: which gang, where it fits, what it costs, and why not another one."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from tangram.api import parse_report
+from tangram.api.llm_deployment.back_offs import back_off_block, back_offs_from_status
 from tangram.eligibility.runtime_request import runtimes_of, with_runtime
 from tangram.fleet import (
     ApplyDeployment,
+    BackOff,
     Claim,
     FactsKey,
     Objective,
@@ -18,6 +21,8 @@ from tangram.fleet import (
     Spread,
 )
 from tangram.plan import plan
+from tangram.plan.fleet_input.documents.snapshot_file import read_snapshot, snapshot_document
+from tangram.plan.recommend import recommend
 from tangram_engine.inspect import _compressed
 from tests.catalog.real_checkpoints import real_checkpoints
 from tests.support.fleet import IMAGE, NOW, Cluster, claims, intent, node, snapshot, workload
@@ -281,3 +286,45 @@ def test_missing_pods_of_gangs_keep_their_gpus_from_others():
     applied = {a.owner_uid: a.replicas for a in result.actions if isinstance(a, ApplyDeployment)}
     assert applied == {owner.uid: 1, other.uid: 1}
     assert {d.owner_uid: d.placed for d in result.decisions} == {owner.uid: 1, other.uid: 1}
+
+
+# --- the plan of the fleet
+
+
+@pytest.mark.parametrize("scheduled", [True, False])
+def test_the_fleet_plan_keeps_gangs_that_run_or_are_about_to(scheduled):
+    observed = fleet(LLAMA_70B, node("a", gpu=1), node("b", gpu=4))
+    owner, at = asked(observed, min_replicas=2, max_model_len=8192), gang(H100, 2)
+    held = claims(owner, at, "b", 2 if scheduled else 1)
+    observed = replace(observed, workloads=(workload(owner, at, 2),), claims=held)
+
+    found = recommend(observed, (owner,))
+
+    gangs = Counter(i["gang"] for gpu in found.document["gpus"] for i in gpu["instances"])
+    assert sorted(gangs.values()) == [2, 2]
+    assert found.document["moves"] == []
+
+
+def test_the_fleet_plan_names_stages():
+    observed = fleet(QWEN_32B, node("a", L4, gpu=8), runtime=without_tensor_parallelism())
+
+    (deployment,) = recommend(observed, (asked(observed, max_model_len=8192),)).document["deployments"]
+
+    (chosen,) = deployment["chosen"]
+    assert (chosen["tensorParallel"], chosen["pipelineParallel"]) == (1, 4)
+
+
+def test_a_snapshot_with_stages_and_their_back_off_is_read_back():
+    at = gang(L4, 1, 4)
+    observed = fleet(QWEN_32B, node("a", L4, gpu=8))
+    owner = asked(observed)
+    back_off = BackOff(owner.uid, 1, at, "Unschedulable", "no room", 0, NOW, NOW + 300, 1)
+    observed = replace(
+        observed, workloads=(workload(owner, at),), claims=claims(owner, at, "a"), back_offs=(back_off,)
+    )
+
+    document = json.loads(json.dumps(snapshot_document(observed, (owner,))))
+
+    assert read_snapshot(document, "snapshot") == (observed, (owner,))
+    status = {"metadata": {"uid": owner.uid}, "status": {"backOffs": [back_off_block(back_off)]}}
+    assert back_offs_from_status(status) == (back_off,)

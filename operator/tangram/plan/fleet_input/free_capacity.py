@@ -23,7 +23,7 @@ from tangram.fleet import (
     Spread,
     resource_name,
 )
-from tangram.packing.geometry.gangs import GangCapacity
+from tangram.packing.geometry.gangs import GANG_SIZES, GangCapacity
 from tangram.plan.fleet_input.fleet import Fleet, FleetNode, PoolNames, may_use
 
 _WHOLE = resource_name(WHOLE_GPU)
@@ -93,11 +93,7 @@ class FreeDevices:
         """
         groups = self.groups(uid, shape)
         gpus = sum(self.free.get(group, _NONE).devices for group in groups)
-        gpus += sum(
-            count * size
-            for (owner, group, size), count in self.held.items()
-            if owner == uid and group in groups
-        )
+        gpus += sum(size * self.held.get((uid, group, size), 0) for group in groups for size in GANG_SIZES)
         nodes = (node for group in groups for node in self.by_node.get(group, ()))
         return min(gpus // shape.gpus, sum(node.in_place_of_own(uid, shape) for node in nodes))
 

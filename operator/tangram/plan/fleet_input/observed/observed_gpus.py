@@ -136,41 +136,40 @@ def _unusable_because(node: Node) -> str:
 def _unscheduled_replicas(
     gpus: list[GPUState], snapshot: FleetSnapshot, names: Mapping[str, str], unplanned: frozenset[str]
 ) -> Iterator[DeviceHolder]:
-    """Yield the replicas of our Deployments that are not scheduled yet, on free slices of their shape.
+    """Yield the replicas of our Deployments that are not scheduled yet, on free devices of their shape.
 
     Without them the plan would change with every pod that is scheduled.
     """
     skus = {node.name: node.sku for node in snapshot.nodes}
-    free = _nodes_with_free_devices(gpus, skus)
-    scheduled = _scheduled_devices(snapshot, skus)
+    free = _free_devices_by_node(gpus, skus)
+    scheduled = Counter(
+        (claim.owner_uid, skus.get(claim.node), claim.resource, claim.count) for claim in snapshot.claims
+    )
     for workload in sorted(snapshot.workloads, key=lambda w: (w.owner_uid, w.shape, w.name, w.uid)):
         uid, shape = workload.owner_uid, workload.shape
-        if uid not in names or shape.gpus != 1:
+        if uid not in names:
             continue
-        running = min(scheduled[uid, shape.sku, shape.resource], workload.replicas)
-        scheduled[uid, shape.sku, shape.resource] -= running
-        nodes = free.get((shape.sku, shape.resource), [])
-        for number in range(min(workload.replicas - running, len(nodes))):
-            claim = Claim(nodes.pop(), shape.resource, 1, uid)
+        running = min(scheduled[uid, *shape.devices], workload.replicas)
+        scheduled[uid, *shape.devices] -= running
+        nodes = free.get(shape.device_kind, {})
+        for number in range(workload.replicas - running):
+            node = next((name for name, count in nodes.items() if count >= shape.gpus), None)
+            if node is None:
+                break
+            nodes[node] -= shape.gpus
+            if not nodes[node]:
+                del nodes[node]
+            claim = Claim(node, shape.resource, shape.gpus, uid)
             name = f"{workload.namespace}/{workload.name}+{number}"
             yield claim_holder(name, claim, claim_owner(claim, names, unplanned))
 
 
-def _scheduled_devices(
-    snapshot: FleetSnapshot, skus: Mapping[str, str | None]
-) -> Counter[tuple[str, str | None, str]]:
-    """Return how many devices scheduled pods claim, by uid of their owner, GPU model and resource."""
-    devices: Counter[tuple[str, str | None, str]] = Counter()
-    for claim in snapshot.claims:
-        devices[claim.owner_uid or "", skus.get(claim.node), claim.resource] += claim.count
-    return devices
-
-
-def _nodes_with_free_devices(
+def _free_devices_by_node(
     gpus: list[GPUState], skus: Mapping[str, str | None]
-) -> dict[tuple[str | None, str], list[str]]:
-    """Return the node of each free device by GPU model and resource; the first node by name is the last."""
-    nodes: dict[tuple[str | None, str], list[str]] = {}
-    for (node, resource), devices in sorted(free_instances(gpus).items(), reverse=True):
-        nodes.setdefault((skus[node], resource), []).extend([node] * len(devices))
+) -> dict[tuple[str | None, str], dict[str, int]]:
+    """Return the free devices of each node, sorted by name, by GPU model and resource."""
+    nodes: dict[tuple[str | None, str], dict[str, int]] = {}
+    for (node, resource), devices in sorted(free_instances(gpus).items()):
+        if devices:
+            nodes.setdefault((skus[node], resource), {})[node] = len(devices)
     return nodes
