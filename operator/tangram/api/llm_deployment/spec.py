@@ -263,9 +263,9 @@ class PlacementSpec(APIModel):
     )
     tensor_parallel: tuple[TensorParallel, ...] = list_field(
         4,
-        "Numbers of GPUs of one node that a replica may be split over: any of 1, 2, 4 and 8. Empty: any "
-        "number. The engine runs on one GPU or slice, so the operator places only replicas that are not "
-        "split. `tangram plan` plans all.",
+        "Numbers of GPUs of one node that a replica may be split over, by tensor parallelism or in stages: "
+        "any of 1, 2, 4 and 8. Empty: any number. The bundled engine runs on one GPU or slice; runtimes "
+        "split a model over several.",
         kind="set",
     )
     spread: SpreadSpec | None = optional(

@@ -96,6 +96,9 @@ class PlacementStatus(APIModel):
     profile: ShortText | None = optional("MIG profile, or gpu for a whole GPU.")
     precision: ShortText | None = optional("Precision in which the weights are served.")
     runtime: ShortText | None = optional("Name of the EngineRuntime. Absent: the bundled engine serves.")
+    gpus_per_replica: Count | None = optional(
+        "GPUs of one node that each replica has. Absent: one GPU or slice.", alias="gpusPerReplica"
+    )
     runtime_reason: Text | None = optional(
         "Why this runtime serves, where there was a choice, and why others cannot."
     )

@@ -10,7 +10,7 @@ from tangram.cli.plan.applied_documents import AppliedSnapshot
 from tangram.cli.plan.headline import distance, one_shape, proof
 from tangram.cli.plan.input_files import PlanSource
 from tangram.eligibility.shapes.serving_requirements import ServingRequirements, identity
-from tangram.fleet import WHOLE_GPU, Alternative, Intent, ParsedIntent, ProvisionedLoad, Shape
+from tangram.fleet import WHOLE_GPU, Alternative, Intent, ParsedIntent, ProvisionedLoad, Shape, ShapeKey
 from tangram.plan import plan as operator_plan
 from tangram.plan.explanation.alternatives import hardware_document
 from tangram.plan.inputs_hash import inputs_hash
@@ -117,8 +117,14 @@ def _runs_on(plan: PlannedFleet, demand_id: str) -> list[dict[str, Any]]:
                 gangs[gpu.sku, instance.gang, gpu.node] += 1
     for (sku, _, node), size in gangs.items():
         replicas[sku, WHOLE_GPU, size, node] += 1
+    assessed = plan.fleet.assessed.get(demand_id)
+
+    def hardware(sku: str, profile: str, size: int) -> dict[str, Any]:
+        offer = assessed.offer(ShapeKey(sku, profile, size)) if assessed is not None else None
+        return hardware_document(Shape(sku, profile, size) if offer is None else offer.shape)
+
     return [
-        {"sku": sku, "profile": profile, "tensorParallel": size, "node": node, "replicas": count}
+        {**hardware(sku, profile, size), "node": node, "replicas": count}
         for (sku, profile, size, node), count in sorted(replicas.items())
     ]
 

@@ -230,6 +230,7 @@ def _placement(inputs: ConditionInputs, advice: Advice | None) -> dict[str, Any]
         block |= {"variant": shape.variant, "sku": shape.sku, "profile": shape.profile}
         block["precision"] = shape.precision
         block |= {} if shape.runtime == BUNDLED else {"runtime": shape.runtime}
+        block |= {"gpusPerReplica": shape.gpus} if shape.gpus > 1 else {}
     if decision.runtime_reason:
         block["runtimeReason"] = decision.runtime_reason[:_MESSAGE_LIMIT]
     if decision.predicted_tpot_ms is not None:
