@@ -364,7 +364,7 @@ class _Free:
     def take(self, shape: Shape, count: int) -> list[str] | None:
         """Return nodes for so many replicas; None: there is not enough."""
         units = self._units.get((shape.sku, shape.resource), [])
-        if shape.tensor_parallel != 1 or not 0 < count <= len(units):
+        if shape.gpus != 1 or not 0 < count <= len(units):
             return None
         return [units.pop() for _ in range(count)]
 

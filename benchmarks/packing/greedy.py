@@ -127,7 +127,7 @@ def _size(key: ShapeKey) -> float:
     """GPUs that one replica takes up."""
     cut = board(key.sku)
     if key.profile == WHOLE_GPU or cut is None:
-        return key.tensor_parallel
+        return key.gpus
     mask = _sites(key.sku, key.profile)[0][1]
     return max(_needs(key.sku, key.profile)[0] / cut.compute_slices, mask.bit_count() / cut.memory_slices)
 
@@ -151,7 +151,7 @@ def _place_all(gpus: list[_GPU], key: ShapeKey, count: int) -> list[tuple[_GPU, 
     """Place all replicas of one deployment and return where, or place none."""
     done: list[tuple[_GPU, Placement | None]] = []
     for _ in range(count):
-        made = _gang(gpus, key.tensor_parallel) if key.profile == WHOLE_GPU else _slice(gpus, key.profile)
+        made = _gang(gpus, key.gpus) if key.profile == WHOLE_GPU else _slice(gpus, key.profile)
         if not made:
             for gpu, slot in done:
                 gpu.take_back(slot)

@@ -102,7 +102,7 @@ def test_each_choice_of_gangs_that_stay_is_a_target_of_their_node():
     assert found[0].in_mig == ((empty, 1), (cut, 1))
     assert (found[0].used, found[0].recut) == (5, 0)
     for target in found:
-        taken = sum(shape.tensor_parallel * n for shape, n in target.supply)
+        taken = sum(shape.gpus * n for shape, n in target.supply)
         in_mig = dict(target.in_mig)
         assert target.used == taken + 1
         assert target.used + target.free + sum(in_mig.values()) == 8

@@ -158,6 +158,26 @@ def test_a_flag_that_the_plan_fills_has_no_value_of_its_own_and_is_set_once():
     assert "sets --tensor-parallel-size a second time" in refusal("vllm", arguments=twice)
 
 
+def without_stages(name):
+    return [
+        word
+        for word in words(name)
+        if word not in {"--pipeline-parallel-size", "--pp-size", "{pipelineParallel}"}
+    ]
+
+
+@pytest.mark.parametrize(("name", "spelling"), [("vllm", "-pp"), ("sglang", "--pp-size")])
+def test_stages_are_those_of_the_plan_or_one(name, spelling):
+    """A fixed number of stages would need GPUs that the pod does not have."""
+    assert not parsed(name, arguments=without_stages(name)).has_stages
+
+    fixed = [*without_stages(name), spelling, "2"]
+    assert "--pipeline-parallel-size must have the value {pipelineParallel}" in refusal(name, arguments=fixed)
+
+    listed = {"arguments": without_stages(name), "allowedArguments": [spelling]}
+    assert f"only spec.arguments may set {spelling}" in refusal(name, **listed)
+
+
 def test_weights_are_loaded_from_safetensors_alone():
     arguments = [word if word != "safetensors" else "auto" for word in words("vllm")]
 

@@ -115,6 +115,9 @@ def problem_of(documents):
     return _Reading(documents).problem()
 
 
+_ANY = 8  # GPUs of a node may be those of a gang, unless an inventory says otherwise
+
+
 class _Reading:
     def __init__(self, documents):
         self.specs = [d["spec"] for d in documents if d["kind"] == "Inventory"]
@@ -204,7 +207,7 @@ class _Reading:
                 told is None and not gpu.get("instances") and cuttable and BOARDS[sku].profiles and not frozen
             ),
             backend,
-            gpu.get("nvlinkGPUs", _linked_gpus(sku)),
+            gpu.get("nvlinkGPUs", _ANY),
             None if price is None else float(price),
             tuple(sorted(held, key=lambda each: each.start)),
         )
@@ -237,7 +240,7 @@ class _Reading:
         price = pool.get("pricePerGPUHour", self.inventory.get("prices", {}).get(sku, _usual_price(sku)))
         size = len(mine) // len(nodes) if nodes else pool["nodes"].get("gpusPerNode", 8)
         mig = pool["nodes"].get("migEnabled", False)
-        return GrowablePool(name, sku, size, more, float(price), mig, pool.get("zone", ""), _linked_gpus(sku))
+        return GrowablePool(name, sku, size, more, float(price), mig, pool.get("zone", ""), _ANY)
 
     def _model(self, document, skus, hourly, there):
         spec = document["spec"]
@@ -299,14 +302,6 @@ def _still(instance):
 @cache
 def _usual_price(sku):
     return catalog_gpu(sku).price_per_hour
-
-
-@cache
-def _linked_gpus(sku):
-    board = catalog_gpu(sku)
-    if not board.nvlink_gbps:
-        return 1
-    return max(TENSOR_PARALLEL) if board.nvlink_gpus is None else board.nvlink_gpus
 
 
 # ---- the plan

@@ -172,12 +172,17 @@ def _reason(flag: str, word: str) -> str:
 
 def _allowed_problems(runtime: EngineRuntime) -> Iterator[RuntimeProblem]:
     rendered = {_spelling(runtime, word) for word in runtime.arguments}
+    planned = {
+        _spelling(runtime, flag.name): flag for flag in _REQUIRED.get(runtime.kind, ()) if flag.is_optional
+    }
     for index, name in enumerate(runtime.allowed_arguments):
         text = _forbidden(name, runtime)
         if not text and flag_name(name) != name:
             text = f"{name!r} is no name of a flag"
         if not text and _spelling(runtime, name) in rendered:
             text = f"spec.arguments sets {name} already"
+        if not text and (flag := planned.get(_spelling(runtime, name))):
+            text = f"only spec.arguments may set {name}, to {flag.value}: {flag.reason}"
         if text:
             yield RuntimeProblem(("spec", "allowedArguments", index), text)
     for index, name in enumerate(runtime.allowed_variables):

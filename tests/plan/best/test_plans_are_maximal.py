@@ -54,7 +54,7 @@ def has_room(plan, shape):
     """Whether one more replica of a shape could stand on the GPUs, all that stands there kept."""
     idle = Counter(gpu["node"] for gpu in plan["gpus"] if gpu["sku"] == shape.sku and not gpu["instances"])
     if shape.profile == "gpu":
-        return any(count >= shape.tensor_parallel for count in idle.values())
+        return any(count >= shape.gpus for count in idle.values())
     cut = board(shape.sku)
     masks = {(o.profile, o.start): o for o in cut.options}
     for gpu in plan["gpus"]:

@@ -90,7 +90,7 @@ class SizedShape:
     @property
     def gpus(self) -> float:
         """GPUs that all replicas use up; a slice counts as its dominant share."""
-        return self.replicas * share(self.shape.sku, self.shape.profile, self.shape.tensor_parallel)
+        return self.replicas * share(self.shape.sku, self.shape.profile, self.shape.gpus)
 
     @property
     def kv_used(self) -> float:

@@ -1,12 +1,13 @@
 """Why a plan does not use the other shapes of an LLMDeployment, on the fleet as it could be cut."""
 
 import math
+from collections.abc import Collection
 from typing import Any
 
 from tangram.capacity.sizing import Rejection, ServingShape
 from tangram.eligibility.explanation import shape_reasons as reasons
 from tangram.eligibility.explanation.alternatives import UnusedShape, unused_shapes
-from tangram.eligibility.explanation.words import reason_sentence
+from tangram.eligibility.explanation.words import gang_sentence, reason_sentence
 from tangram.eligibility.shapes.serving_shapes import AssessedShapes
 from tangram.fleet import Shape
 from tangram.packing import Choice, Demand
@@ -36,7 +37,8 @@ def alternatives(
         reason = _own_limit(assessed, offer, count, choice, bounds)
         return count, reason or reasons.WorseFleet(proved=proved, one_shape=requirements.uniform)
 
-    return [_document(assessed, other) for other in unused_shapes(assessed, is_used, against)]
+    chosen_gpus = {shape.gpus for shape in chosen_shapes}
+    return [_document(assessed, other, chosen_gpus) for other in unused_shapes(assessed, is_used, against)]
 
 
 def shape_document(shape: Shape, count: int) -> dict[str, Any]:
@@ -54,7 +56,7 @@ def hardware_document(shape: Shape) -> dict[str, Any]:
     return document | ({"pipelineParallel": shape.pipeline_parallel} if shape.pipeline_parallel > 1 else {})
 
 
-def _document(assessed: AssessedShapes, other: UnusedShape) -> dict[str, Any]:
+def _document(assessed: AssessedShapes, other: UnusedShape, chosen_gpus: Collection[int]) -> dict[str, Any]:
     document = {
         "chosen": [shape_document(other.shape, other.replicas)],
         "costPerHour": round(other.cost_per_hour, 6),
@@ -64,7 +66,7 @@ def _document(assessed: AssessedShapes, other: UnusedShape) -> dict[str, Any]:
     return document | {
         "unmet": round(_unmet_share(assessed, other), 6),
         "rejectedBecause": other.reason.word,
-        "message": reason_sentence(other.reason),
+        "message": reason_sentence(other.reason) + gang_sentence(assessed, other.shape, chosen_gpus),
     }
 
 

@@ -192,23 +192,19 @@ def node_shapes(
     requirements: ServingRequirements, node_offers: NodeOffers, present: Iterable[Shape]
 ) -> AssessedShapes:
     """Assess the shapes on the devices of nodes and those that run at present, the cheapest first."""
-    present = tuple(present)
-    pools, formats, splits = requirements.pools, requirements.formats, requirements.splits
-    own = [s.key[:2] for s in present if s.split in splits and s.precision in formats]
-    devices = node_offers.devices(pools, own)
+    running, pools, formats = frozenset(present), requirements.pools, requirements.formats
+    own = [s.key[:2] for s in running if s.split in requirements.splits and s.precision in formats]
     candidates = candidate_shapes(
         requirements.architecture,
-        devices,
+        node_offers.devices(pools, own),
         tuple(sorted(formats)),
-        splits,
+        requirements.splits,
         requirements.runtime_name,
     )
-    price_of = partial(node_offers.replica_hour, pools=pools)
-    running, requests = frozenset(present), requirements.intent.resources
     fitting, too_large = list[Shape](), list[Rejection]()
     for shape in candidates:
         largest = node_offers.largest_node(shape.sku, pools)
-        if shape.gpus <= max(1, largest) or shape in running:
+        if shape.gpus == 1 or shape.gpus <= largest or shape in running:
             fitting.append(shape)
         else:
             problem = f"no node has {shape.gpus} {shape.sku}, the largest has {largest}"
@@ -216,8 +212,10 @@ def node_shapes(
     short = {
         shape: sentence(shortage)
         for shape in fitting
-        if shape not in running and (shortage := node_offers.host_shortage(shape, requests, pools))
+        if shape not in running
+        and (shortage := node_offers.host_shortage(shape, requirements.intent.resources, pools))
     }
+    price_of = partial(node_offers.replica_hour, pools=pools)
     assessed = assessed_shapes(requirements, fitting, node_offers.fleet.prices, price_of, short)
     serving = sorted(_fastest_splits(assessed.serving, running), key=attrgetter("price_per_hour"))
     return replace(assessed, serving=tuple(serving), rejected=(*assessed.rejected, *too_large))
