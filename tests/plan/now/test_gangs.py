@@ -22,10 +22,11 @@ from tangram.fleet import (
 )
 from tangram.plan import plan
 from tangram.plan.fleet_input.documents.snapshot_file import read_snapshot, snapshot_document
+from tangram.plan.fleet_input.observed.snapshot_input import snapshot_input
 from tangram.plan.recommend import recommend
 from tangram_engine.inspect import _compressed
 from tests.catalog.real_checkpoints import real_checkpoints
-from tests.support.fleet import IMAGE, NOW, Cluster, claims, intent, node, snapshot, workload
+from tests.support.fleet import FACTS_70B, IMAGE, NOW, Cluster, claims, intent, node, snapshot, workload
 from tests.support.runtimes import shipped
 
 H100, L4 = "H100-80GB-SXM", "L4"
@@ -97,6 +98,25 @@ def test_a_model_runs_on_the_smallest_gang_that_holds_it(repo, changes, nodes, r
     assert decision.placed_message.startswith(f"1 on {shape.described} at ")
     smaller = [other for other in decision.alternatives if other.shape.gpus < shape.gpus]
     assert {other.rejected_because for other in smaller} == {"DoesNotFit"}
+
+
+@pytest.mark.parametrize("gpus", [1, 2], ids=["no gang fits", "a gang of two"])
+def test_a_model_of_the_bundled_engine_that_fits_on_no_gpu_is_served_by_a_gang(gpus):
+    """In both horizons. Where no runtime serves it, the reason is that of the bundled engine."""
+    observed = fleet(LLAMA_70B, node("a", gpu=gpus))
+    observed = replace(observed, facts=((FactsKey("ns", URI, IMAGE), FACTS_70B),))
+    owner = asked(observed, max_model_len=8192)
+
+    decision = plan(observed, (owner,), NOW).decisions[0]
+
+    if gpus == 1:
+        assert decision.placed_message.startswith("no GPU or slice has enough memory; the closest is H100")
+        return
+    assert decision.shape == gang(H100, 2)
+    why = "runtime vllm: tangram serves on no shape; vllm is the cheapest"
+    assert decision.runtime_reason.startswith(why)
+    (planned,) = snapshot_input(observed, (owner,)).deployments
+    assert planned.runtime_name == "vllm"
 
 
 def test_a_model_that_needs_more_gpus_than_a_node_has_is_refused_with_a_sentence():

@@ -1,4 +1,5 @@
-"""Which runtime serves an LLMDeployment: the bundled engine where it can, else the cheapest that may and can.
+"""Which runtime serves an LLMDeployment: the bundled engine where it serves on a GPU or slice of the fleet,
+else the cheapest that may and can.
 
 A runtime that has replicas stays as long as it may and can: predictions of two runtimes lie close together.
 """
@@ -6,6 +7,7 @@ A runtime that has replicas stays as long as it may and can: predictions of two 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from tangram.capacity.sizing import Constraint
 from tangram.capacity.sizing.candidate_shapes import TENSOR_PARALLEL, Split
 from tangram.capacity.steps.calibration import coefficients_for
 from tangram.catalog import Architecture
@@ -32,6 +34,7 @@ from tangram.fleet import (
 
 _IN_ENGINE_IMAGE = "image://"
 _KV = "bf16"
+_ENGINE_SERVES = "it serves the checkpoint"
 _MOST_REASONS = 4
 
 
@@ -107,29 +110,41 @@ def best_runtime(
         return _none_can(offers)
     staying = [offer for offer in able if offer.name in running]
     first = next(iter(staying or able))
-    if staying or first.name == BUNDLED or len(able) == 1:
-        why = (
-            "its replicas run"
-            if staying
-            else "it serves the checkpoint"
-            if first.name == BUNDLED
-            else "no other can"
-        )
+    if staying or len(able) == 1:
+        why = "its replicas run" if staying else _ENGINE_SERVES if first.name == BUNDLED else "no other can"
         return _noted(_assessed(first, assess), first, why, offers)
-    assessed = {offer.name: _assessed(offer, assess) for offer in able}
-    best = min(able, key=lambda offer: (_price(assessed[offer.name]), offer.name))
-    return _noted(assessed[best.name], best, _comparison(best.name, assessed), offers)
+    on_engine = _assessed(first, assess) if first.name == BUNDLED else None
+    if on_engine is not None and _may_serve(on_engine):
+        return _noted(on_engine, first, _ENGINE_SERVES, offers)
+    assessed = {offer.name: _assessed(offer, assess) for offer in able if offer.name != BUNDLED}
+    best = min(able[on_engine is not None :], key=lambda offer: (_price(assessed[offer.name]), offer.name))
+    if on_engine is not None and not assessed[best.name].serving:
+        return _noted(on_engine, first, _ENGINE_SERVES, offers)
+    too_small = f"{BUNDLED} serves on no shape; " if on_engine is not None else ""
+    return _noted(assessed[best.name], best, too_small + _comparison(best.name, assessed), offers)
+
+
+def _may_serve(on_engine: AssessedShapes) -> bool:
+    """Whether the bundled engine serves on a shape, or may once a quantised format is evaluated."""
+    return bool(on_engine.serving) or any(r.constraint is Constraint.EVALUATION for r in on_engine.rejected)
 
 
 def usual_runtime(
-    intent: Intent, context: CheckpointContext, present: Iterable[Shape]
+    intent: Intent,
+    context: CheckpointContext,
+    present: Iterable[Shape],
+    assess: Callable[[ServingRequirements], AssessedShapes],
 ) -> ServingRequirements:
-    """Return the requirements on the runtime that runs, else on the first that can. Where none can, they are
-    impossible. Raises `InputError` for requests that the model cannot take.
+    """Return the requirements on the runtime that runs, else on the first that can and serves on a shape,
+    else on the first. Where none can, they are impossible. Raises `InputError` for requests that the model
+    cannot take.
     """
     offers, running = runtime_offers(intent, context), {shape.runtime for shape in present}
     able = [offer for offer in offers if offer.requirements is not None]
-    chosen = next((offer for offer in able if offer.name in running), next(iter(able), None))
+    chosen = next((offer for offer in able if offer.name in running), None)
+    if chosen is None and len(able) > 1:
+        chosen = next((offer for offer in able if _may_serve(_assessed(offer, assess))), None)
+    chosen = chosen or next(iter(able), None)
     if chosen is not None and chosen.requirements is not None:
         return chosen.requirements
     why = _none_can(offers)

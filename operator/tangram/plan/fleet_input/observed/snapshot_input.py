@@ -7,12 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tangram.capacity.memory.from_facts import architecture_from_facts
+from tangram.capacity.sizing.candidate_shapes import candidate_shapes, catalog_devices
 from tangram.catalog import Architecture, InputError
 from tangram.eligibility.acceptance import acceptance, by_age
 from tangram.eligibility.reasons import OFF
 from tangram.eligibility.shapes.evaluation_reports import CheckpointReports, reports, reports_by_checkpoint
 from tangram.eligibility.shapes.runtimes import checkpoint_context, usual_runtime
 from tangram.eligibility.shapes.serving_requirements import ServingRequirements, identity
+from tangram.eligibility.shapes.serving_shapes import AssessedShapes, assessed_shapes
 from tangram.fleet import (
     CheckpointFacts,
     FactsKey,
@@ -170,13 +172,25 @@ class _ObservedDeployments:
                 model, facts, snapshot.runtimes, self.evaluations, snapshot.pod_needs
             )
             present = [workload.shape for workload in self.fleet.workloads.get(intent.uid, ())]
-            requirements = usual_runtime(intent, context, present)
+            requirements = usual_runtime(intent, context, present, self._assessed)
             requirements.request.model_length(model)
         except InputError as error:
             return f"{error.field} {error.problem}"
         except Exception as error:  # noqa: BLE001 - a bug of ours, of this LLMDeployment alone
             return f"its requirements could not be read ({describe(error)}); please report this"
         return requirements
+
+    def _assessed(self, requirements: ServingRequirements) -> AssessedShapes:
+        """Assess the shapes of the GPU models that there are, or that GPUPools may grow by."""
+        skus = {place.node.sku for place in self.fleet.nodes} | {p.sku for p in self.fleet.pools.values()}
+        shapes = candidate_shapes(
+            requirements.architecture,
+            catalog_devices(sorted(sku for sku in skus if sku)),
+            requirements.formats,
+            requirements.splits,
+            requirements.runtime_name,
+        )
+        return assessed_shapes(requirements, shapes, self.fleet.prices)
 
 
 def _contained_pools(named: tuple[str, ...], fleet: Fleet) -> list[str]:
