@@ -106,7 +106,7 @@ WEAKER = [
     ("spread", 1, dropped("spread"), "replicas on"),
     ("pinned", 0, dropped("movable"), "must not move"),
     ("running", 57, dropped("cuttable"), "must not be cut"),
-    ("gangs", 20, all_linked, "gang on"),
+    ("gangs", 57, all_linked, "gang on"),
     ("mig-manager", 4, dropped("backend"), "moves are listed"),
     ("move-budgets", 2, dropped("moveBudget"), "moves"),
     ("move-budgets", 17, dropped("disruptionBudget"), "moves from pool"),

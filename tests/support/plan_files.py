@@ -377,7 +377,7 @@ class _Draw:
 
     def _gangs(self, gpus, owners, keep):
         rng, sku, i = self.rng, gpus[0]["sku"], 0
-        linked = gpus[0].get("nvlinkGPUs", 8)
+        linked = gpus[0].get("nvlinkGPUs", {"L4": 1, "L40S": 1, "A30": 2}.get(sku, 8))
         while i < len(gpus):
             legal = [k for k in (1, 2, 4) if i + k <= len(gpus) and (k <= linked or k == len(gpus))]
             size = rng.choice([k for k in legal if k == 1 or (sku, FULL, k) in owners])
