@@ -107,13 +107,9 @@ def footprint(
     compute = compute_type(form, hardware)  # before any tensor is counted
     tensors = rank_tensors(architecture, form, tensor_parallel)
     experts = max(architecture.groups, key=lambda group: group.experts)
-    held = weight_bytes(architecture, form, tensors, tensor_parallel)
-    stage, share = on_stage(architecture, pipeline_parallel), 1.0
-    if pipeline_parallel > 1:
-        share = stage.layers / architecture.layers
-        held = {
-            kind: size if kind in _OUTSIDE_LAYERS else math.ceil(size * share) for kind, size in held.items()
-        }
+    stage = on_stage(architecture, pipeline_parallel)
+    share = stage.layers / architecture.layers
+    held = _of_layers(weight_bytes(architecture, form, tensors, tensor_parallel), share)
     # One row of the input embedding is read per token: next to nothing. A vision tower runs once per image.
     idle = {TensorKind.EXPERT, TensorKind.OTHER} | (
         set() if architecture.tied_embeddings else {TensorKind.EMBEDDING}
@@ -157,6 +153,11 @@ def on_stage(architecture: Architecture, stages: int) -> Architecture:
     """Return the layers of the heaviest stage: of each kind its share, rounded up."""
     groups = (replace(group, count=-(-group.count // stages)) for group in architecture.groups)
     return architecture if stages == 1 else replace(architecture, groups=tuple(groups))
+
+
+def _of_layers(held: Mapping[TensorKind, int], share: float) -> dict[TensorKind, int]:
+    """Return the bytes by kind with a share of the layers."""
+    return {kind: size if kind in _OUTSIDE_LAYERS else math.ceil(size * share) for kind, size in held.items()}
 
 
 def _on_another_stage(held: Mapping[TensorKind, int]) -> int:

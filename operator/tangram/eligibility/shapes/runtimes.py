@@ -4,7 +4,7 @@ else the cheapest that may and can.
 A runtime that has replicas stays as long as it may and can: predictions of two runtimes lie close together.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tangram.capacity.sizing import Constraint
@@ -113,15 +113,27 @@ def best_runtime(
     if staying or len(able) == 1:
         why = "its replicas run" if staying else _ENGINE_SERVES if first.name == BUNDLED else "no other can"
         return _noted(_assessed(first, assess), first, why, offers)
-    on_engine = _assessed(first, assess) if first.name == BUNDLED else None
-    if on_engine is not None and _may_serve(on_engine):
-        return _noted(on_engine, first, _ENGINE_SERVES, offers)
-    assessed = {offer.name: _assessed(offer, assess) for offer in able if offer.name != BUNDLED}
-    best = min(able[on_engine is not None :], key=lambda offer: (_price(assessed[offer.name]), offer.name))
-    if on_engine is not None and not assessed[best.name].serving:
-        return _noted(on_engine, first, _ENGINE_SERVES, offers)
-    too_small = f"{BUNDLED} serves on no shape; " if on_engine is not None else ""
-    return _noted(assessed[best.name], best, too_small + _comparison(best.name, assessed), offers)
+    if first.name != BUNDLED:
+        return _cheapest(able, offers, assess)
+    on_engine = _assessed(first, assess)
+    if not _may_serve(on_engine):
+        on_another = _cheapest(able[1:], offers, assess, f"{BUNDLED} serves on no shape; ")
+        if on_another.serving:
+            return on_another
+    return _noted(on_engine, first, _ENGINE_SERVES, offers)
+
+
+def _cheapest(
+    able: Iterable[RuntimeOffer],
+    offers: tuple[RuntimeOffer, ...],
+    assess: Callable[[ServingRequirements], AssessedShapes],
+    why: str = "",
+) -> AssessedShapes:
+    """Return the assessed shapes of the cheapest runtime, with its reason."""
+    assessed = {offer.name: (offer, _assessed(offer, assess)) for offer in able}
+    best, shapes = min(assessed.values(), key=lambda each: (_price(each[1]), each[0].name))
+    prices = {name: _price(shapes) for name, (_, shapes) in sorted(assessed.items())}
+    return _noted(shapes, best, why + _comparison(best.name, prices), offers)
 
 
 def _may_serve(on_engine: AssessedShapes) -> bool:
@@ -249,8 +261,7 @@ def _price(assessed: AssessedShapes) -> float:
     return min((shape.price_per_hour / shape.rate for shape in assessed.serving), default=float("inf"))
 
 
-def _comparison(best: str, assessed: dict[str, AssessedShapes]) -> str:
-    prices = {name: _price(shapes) for name, shapes in sorted(assessed.items())}
+def _comparison(best: str, prices: Mapping[str, float]) -> str:
     texts = [
         f"{name} {'serves on no shape' if price == float('inf') else f'{price:.2f} $/h for one request/s'}"
         for name, price in prices.items()
