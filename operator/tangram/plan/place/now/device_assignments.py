@@ -68,6 +68,11 @@ class DeviceAssignment:
         """Order of preference: the unmet share, the spread, the price, the order of the options."""
         return self.unmet, self.crowded, self.price, -1 if self.option is None else self.option
 
+    @property
+    def new_devices(self) -> int:
+        """How many devices are new to it."""
+        return sum(new.replicas * new.gpus for new in self.devices)
+
     def fits(self, free: Sequence[GangCapacity]) -> bool:
         """Whether its new devices are among the `free` ones."""
         return all(free[new.group].fitting(new.gpus) >= new.replicas for new in self.devices)

@@ -88,10 +88,10 @@ def _without_shortage(
     best = [
         [a for a in candidates if a.unmet <= candidates[0].unmet + UNMET_TOLERANCE] for candidates in ranked
     ]
-    fewest = sum(min(sum(n.replicas * n.gpus for n in a.devices) for a in candidates) for candidates in best)
-    return (
-        None if fewest > sum(group.devices for group in free) else _place(best, free, prices)
-    )  # shortage: no need to solve
+    fewest = sum(min(a.new_devices for a in candidates) for candidates in best)
+    if fewest > sum(group.devices for group in free):
+        return None  # shortage: no need to solve
+    return _place(best, free, prices)
 
 
 def _by_windows(
