@@ -61,7 +61,7 @@ def show_gpus(rows: Sequence[Row], prices: Prices, source_texts: Mapping[str, st
     table(_GPU_COLUMNS, rows)
     texts = [
         "MEMORY is what NVML reports. BF16 (T4: FP16), FP8, INT8, FP4: dense TFLOP/s (INT8: TOP/s)."
-        " NVLINK: sum of both directions; x2: a bridge between two GPUs, larger groups use PCIe."
+        " NVLINK: sum of both directions; x2: a bridge between two GPUs, which predictions count as PCIe."
         " MIG: number of profiles, `tangram mig SKU` lists them.",
         _price_note(prices),
     ]
