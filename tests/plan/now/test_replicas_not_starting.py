@@ -11,7 +11,7 @@ from tangram.api import back_off_block, back_offs_from_status
 from tangram.fleet import ApplyDeployment, BackOff, FleetSnapshot, RemoveDeployment, StartOutcome
 from tangram.plan import plan, render_status
 from tangram.plan.fleet_input.documents.snapshot_file import read_snapshot, snapshot_document
-from tangram.scaling import ScalingMemory, ScalingParams
+from tangram.scaling import ScalingParams, SupplyMemory
 from tangram.scaling import ordered_replicas as supply
 from tests.support.fleet import NOW, Cluster, claims, intent, node, shape, snapshot, workload
 
@@ -38,7 +38,7 @@ class World:
             else replace(w, message="")
             for w in seen.workloads
         )
-        self.starts = supply.observe_shapes(self.starts, workloads, ScalingMemory(), PARAMS, self.now)
+        self.starts = supply.observe_shapes(self.starts, workloads, SupplyMemory(), PARAMS, self.now)
         return replace(
             seen,
             workloads=workloads,
