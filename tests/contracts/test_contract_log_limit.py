@@ -149,5 +149,5 @@ def test_each_process_logs_through_the_limit(root):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
         if node.func.attr in ("basicConfig", "StreamHandler")
     ]
-    assert len(configured) == 4
+    assert len(configured) == 5
     assert all("handlers" in {keyword.arg for keyword in call.keywords} for call in configured)
