@@ -15,8 +15,10 @@ from tangram.fleet import (
     Claim,
     FactsKey,
     Objective,
+    PartitionView,
     QuotaLimit,
     RemoveDeployment,
+    ReplicaMove,
     Shape,
     Spread,
 )
@@ -334,13 +336,17 @@ def test_the_fleet_plan_names_stages():
     assert (chosen["tensorParallel"], chosen["pipelineParallel"]) == (1, 4)
 
 
-def test_a_snapshot_with_stages_and_their_back_off_is_read_back():
+def test_a_snapshot_with_stages_their_back_off_and_a_move_is_read_back():
     at = gang(L4, 1, 4)
     observed = fleet(QWEN_32B, node("a", L4, gpu=8))
     owner = asked(observed)
     back_off = BackOff(owner.uid, 1, at, "Unschedulable", "no room", 0, NOW, NOW + 300, 1)
     observed = replace(
-        observed, workloads=(workload(owner, at),), claims=claims(owner, at, "a"), back_offs=(back_off,)
+        observed,
+        workloads=(workload(owner, at),),
+        claims=claims(owner, at, "a"),
+        back_offs=(back_off,),
+        partition=PartitionView(moves=(ReplicaMove(owner.uid, gang(L4, 2).key),)),
     )
 
     document = json.loads(json.dumps(snapshot_document(observed, (owner,))))

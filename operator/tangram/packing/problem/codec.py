@@ -47,8 +47,8 @@ def from_json(kind: type[Noun], document: object, where: str = "", spelling: Spe
 
 def _read(kind: Any, value: object, where: str, spelling: Spelling) -> Any:
     origin = get_origin(kind)
-    if origin is tuple:
-        return _sequence(get_args(kind), value, where, spelling)
+    if origin is tuple or hasattr(kind, "_fields"):
+        return _tuple(kind, value, where, spelling)
     if origin in {Union, types.UnionType}:
         if value is None and type(None) in get_args(kind):
             return None
@@ -82,6 +82,13 @@ def _noun(kind: Any, value: object, where: str, spelling: Spelling) -> Any:
     hints = _hints(kind)
     read = {n: _read(hints[n], entry, _path(where, key), spelling) for n, (key, entry) in entries.items()}
     return kind(**read)
+
+
+def _tuple(kind: Any, value: object, where: str, spelling: Spelling) -> Any:
+    """Return a tuple. A NamedTuple is written as one, without the names."""
+    if get_origin(kind) is tuple:
+        return _sequence(get_args(kind), value, where, spelling)
+    return kind(*_sequence(tuple(_hints(kind).values()), value, where, spelling))
 
 
 def _sequence(kinds: tuple[Any, ...], value: object, where: str, spelling: Spelling) -> tuple[Any, ...]:
