@@ -58,6 +58,15 @@ def test_the_shape_is_read_from_the_selector_despite_a_broken_annotation(text: s
         shape_of(deployment(shape=text, selector=selector(gone.variant)))
 
 
+@pytest.mark.parametrize("split", [(0, 1), (1, 0), (-2, -2), (65, 1), (16, 8)])
+def test_no_replica_has_less_than_one_gpu_or_more_than_any_node(split: tuple[int, int]) -> None:
+    """Plans divide by the GPUs of a replica."""
+    gone = Shape("a", "b", split[0], pipeline_parallel=split[1])
+    forged = deployment(shape=manifests.shape_annotation(gone), selector=selector(gone.variant))
+    with pytest.raises(UnknownShape):
+        shape_of(forged)
+
+
 def test_an_edited_shape_annotation_is_ignored() -> None:
     other = manifests.shape_annotation(Shape("L4", "gpu"))
     assert shape_of(deployment(shape=other)) == SHAPE

@@ -21,6 +21,7 @@ from tangram.kube.kinds import (
 
 MAX_ANNOTATION = 512  # characters of one that the operator writes; other editors may write more
 MAX_GENERATION_DIGITS = 18
+_MOST_GPUS = 64  # of one replica, as in recorded back-offs
 
 _PRECISIONS = ("bf16", "fp16", "fp32", *QUANTISED)  # of checkpoints, and those that engines convert to
 
@@ -71,7 +72,7 @@ def _annotated_shape(deployment: Object) -> Shape | None:
         return None
     try:
         fields = json.loads(text)
-        return Shape(
+        shape = Shape(
             sku=str(fields["sku"]),
             profile=str(fields["profile"]),
             tensor_parallel=int(fields["tensor_parallel"]),
@@ -81,6 +82,7 @@ def _annotated_shape(deployment: Object) -> Shape | None:
         )
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
+    return shape if min(shape.split) >= 1 and shape.gpus <= _MOST_GPUS else None
 
 
 def generation_of(deployment: Object) -> int:
