@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from tangram.capacity.sizing.candidate_shapes import TENSOR_PARALLEL
 from tangram.catalog.reading.field_path import FieldPath
 from tangram.eligibility.host_resources import exceeded_limits, over_limit
 from tangram.eligibility.reasons import Reason
-from tangram.fleet import Intent, InvalidIntent, ParsedIntent, PodNeeds, Refusal
+from tangram.fleet import BUNDLED, Intent, InvalidIntent, MIGPolicy, ParsedIntent, PodNeeds, Refusal
 from tangram.fleet.priority import REPLICAS_STAY, spec_in_force
 
 VALID = "the spec is valid"  # the message of what is accepted
-_WHOLE_GPU_SHARE = 1.0  # the engine runs on one GPU or slice
 _REQUESTS = ("spec", "engine", "resources", "requests")
 _SERVED_NAME = ("spec", "model", "servedName")
 
@@ -116,9 +116,11 @@ def _accept(intent: ParsedIntent, needs: PodNeeds, owners: Mapping[tuple[str, st
     if intent.refusal is not None:
         reason, message = Reason(intent.refusal.reason), intent.refusal.message
         return Acceptance(False, reason, message, intent.refusal.fields)
-    exceeded = exceeded_limits(intent.resources, needs, _WHOLE_GPU_SHARE)
+    gpus = _most_gpus(intent)
+    exceeded = exceeded_limits(intent.resources, needs, gpus)
     if exceeded:
-        excess = over_limit(intent.resources, needs, _WHOLE_GPU_SHARE, "a whole GPU")
+        where = "a whole GPU" if gpus == 1 else f"{gpus} whole GPUs"
+        excess = over_limit(intent.resources, needs, gpus, where)
         remedy = "request less, or let an administrator raise the setting"
         fields = tuple((*_REQUESTS, limit.field) for limit in exceeded)
         return Acceptance(False, Reason.ABOVE_LIMIT, f"{excess}; {remedy}; {REPLICAS_STAY}", fields)
@@ -127,6 +129,15 @@ def _accept(intent: ParsedIntent, needs: PodNeeds, owners: Mapping[tuple[str, st
         remedy = "set another spec.model.servedName, or delete one of the two"
         return Acceptance(False, Reason.MODEL_NAME_COLLISION, f"{collision}; {remedy}", (_SERVED_NAME,))
     return _of_spec_in_force(intent)
+
+
+def _most_gpus(intent: Intent) -> int:
+    """Return the most GPUs that one replica may have, as far as the spec alone shows it: several where it
+    allows them, or names a runtime that may have them.
+    """
+    if intent.runtime.name == BUNDLED or intent.mig is MIGPolicy.REQUIRED:
+        return 1
+    return max(intent.tensor_parallel or (TENSOR_PARALLEL if intent.runtime.name else (1,)))
 
 
 def _of_spec_in_force(intent: Intent) -> Acceptance:

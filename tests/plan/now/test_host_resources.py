@@ -1,18 +1,22 @@
 """CPU and memory of the host: requested within the operator's limits, and counted as they are rendered."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tangram import catalog
+from tangram.eligibility.acceptance import acceptance
 from tangram.eligibility.host_resources import over_limit
 from tangram.fleet import (
+    BUNDLED,
     WHOLE_GPU,
     ApplyDeployment,
     HostResources,
     Intent,
+    MIGPolicy,
     Plan,
     PodNeeds,
     QuotaLimit,
@@ -24,6 +28,7 @@ from tangram.plan.fleet_input.observed.snapshot_input import snapshot_input
 from tangram.plan.offers.fleet_shapes import fleet_shapes
 from tangram.plan.offers.host_capacity import HostCapacity, largest_hosts
 from tangram.plan.place.now.quotas import pod_amounts
+from tangram.runtimes.runtime import RuntimeRequest
 from tangram.shell.objects.engine_pod import engine_template
 from tangram.shell.settings import EnginePodSettings, Settings
 from tests.support.fleet import NOW, intent, node, snapshot
@@ -106,8 +111,12 @@ def test_a_shape_whose_share_of_the_limit_is_too_small_is_rejected_with_both_num
             asking(memory_gib=256),
             "requests.memory is 256Gi, the operator's settings allow 128Gi on a whole GPU",
         ),
+        (
+            asking(cpu=65, tensor_parallel=(1, 4)),
+            "requests.cpu is 65, the operator's settings allow 64 on 4 whole GPUs",
+        ),
     ],
-    ids=["cpu", "memory"],
+    ids=["cpu", "memory", "cpu of several GPUs"],
 )
 def test_a_request_above_the_limit_of_every_shape_is_not_accepted(demand: Intent, expected: str) -> None:
     new_plan = planned(demand)
@@ -117,6 +126,24 @@ def test_a_request_above_the_limit_of_every_shape_is_not_accepted(demand: Intent
     assert expected in decision.accepted_message
     assert "request less, or let an administrator raise the setting" in decision.accepted_message
     assert new_plan.actions == ()
+
+
+@pytest.mark.parametrize(
+    ("spec", "cpu"),
+    [
+        ({"tensor_parallel": (1, 4)}, 64),
+        ({"runtime": RuntimeRequest("vllm")}, 128),
+        ({"runtime": RuntimeRequest(BUNDLED), "tensor_parallel": (1, 4)}, 16),
+        ({"mig": MIGPolicy.REQUIRED, "tensor_parallel": (1, 4)}, 16),
+        ({}, 16),
+    ],
+    ids=["by the spec", "any on a runtime", "bundled engine", "slices", "nothing is said"],
+)
+def test_limits_are_those_of_all_gpus_that_a_replica_may_have(spec: dict[str, Any], cpu: int) -> None:
+    first, second = (replace(asking(amount), **spec) for amount in (cpu, cpu + 1))
+
+    assert acceptance((first,), NEEDS)[first.uid].accepted
+    assert acceptance((second,), NEEDS)[second.uid].reason == "AboveLimit"
 
 
 def test_without_limits_in_a_file_any_amount_is_accepted() -> None:
