@@ -14,8 +14,10 @@ from tangram.eligibility.explanation.shape_reasons import (
     WorseFleet,
 )
 from tangram.eligibility.explanation.words import reason_sentence
+from tangram.fleet import Shape
 from tangram.plan.reasons import conditions, placement
 from tangram.plan.words.conditions import sentence
+from tangram.plan.words.placement import sentence as of_placement
 
 
 @pytest.mark.parametrize(
@@ -70,6 +72,13 @@ def test_each_record_of_a_plan_has_a_sentence(module):
 
     assert len(records) > 15
     assert records <= sentence.registry.keys()
+
+
+@pytest.mark.parametrize(("free", "ends"), [(0, "2 of them need a free gang"), (2, "2 gangs")])
+def test_replicas_of_several_gpus_stand_on_gangs(free, ends):
+    reason = placement.RunsWhereNoneIsPlaced(2, 2 - free, Shape("L4", "gpu", 4), (), True, ("east",))
+
+    assert f"; if they end, {ends} of 4 L4" in of_placement(reason)
 
 
 def test_what_is_no_record_has_no_sentence():

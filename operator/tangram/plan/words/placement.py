@@ -55,9 +55,11 @@ def _free_device(shape: Shape, one: str = "a") -> str:
     return f"{one} free {_device(shape)}"
 
 
-def _device(shape: Shape) -> str:
-    """Return what one replica takes: `1g.10gb on H100-80GB-SXM`, `gang of 4 L4`."""
-    return f"{device_name(shape)} on {shape.sku}" if shape.gpus == 1 else f"gang of {shape.gpus} {shape.sku}"
+def _device(shape: Shape, replicas: int = 1) -> str:
+    """Return what each replica takes: `1g.10gb on H100-80GB-SXM`, `gang of 4 L4`, `gangs of 4 L4`."""
+    if shape.gpus == 1:
+        return f"{device_name(shape)} on {shape.sku}"
+    return f"gang{'s' * (replicas != 1)} of {shape.gpus} {shape.sku}"
 
 
 def quantity(value: float) -> str:
@@ -332,7 +334,7 @@ def _runs_where_none_is_placed(reason: reasons.RunsWhereNoneIsPlaced) -> str:
         )
         return f"{text}; {need} a free {device}, and there is none"
     is_free = f"if it ends, a {device} is free for it"
-    are_free = f"if they end, {count} {device} are free for them"
+    are_free = f"if they end, {count} {_device(reason.shape, count)} are free for them"
     return f"{text}; {is_free if is_single else are_free}"
 
 
