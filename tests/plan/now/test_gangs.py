@@ -28,7 +28,18 @@ from tangram.plan.fleet_input.observed.snapshot_input import snapshot_input
 from tangram.plan.recommend import recommend
 from tangram_engine.inspect import _compressed
 from tests.catalog.real_checkpoints import real_checkpoints
-from tests.support.fleet import FACTS_70B, IMAGE, NOW, Cluster, claims, intent, node, snapshot, workload
+from tests.support.fleet import (
+    FACTS_8B,
+    FACTS_70B,
+    IMAGE,
+    NOW,
+    Cluster,
+    claims,
+    intent,
+    node,
+    snapshot,
+    workload,
+)
 from tests.support.runtimes import shipped
 
 H100, L4 = "H100-80GB-SXM", "L4"
@@ -119,6 +130,27 @@ def test_a_model_of_the_bundled_engine_that_fits_on_no_gpu_is_served_by_a_gang(g
     assert decision.runtime_reason.startswith(why)
     (planned,) = snapshot_input(observed, (owner,)).deployments
     assert planned.runtime_name == "vllm"
+
+
+@pytest.mark.parametrize("is_too_large", [True, False], ids=["a larger model", "a faster objective"])
+def test_replicas_of_the_bundled_engine_make_room_for_a_gang_where_it_cannot_serve(is_too_large):
+    """In both horizons. A prediction of latencies alone ends no replica of another runtime."""
+    observed = fleet(LLAMA_70B, node("a", gpu=4))
+    known = FACTS_70B if is_too_large else FACTS_8B
+    observed = replace(observed, facts=((FactsKey("ns", URI, IMAGE), known),))
+    objectives = {} if is_too_large else {"tpot": Objective(90, 5)}
+    owner, at = asked(observed, max_model_len=8192, **objectives), Shape(H100, "gpu")
+    observed = replace(observed, workloads=(workload(owner, at),), claims=claims(owner, at, "a"))
+
+    decision = plan(observed, (owner,), NOW).decisions[0]
+
+    (planned,) = snapshot_input(observed, (owner,)).deployments
+    if is_too_large:
+        assert (decision.shape, planned.runtime_name) == (gang(H100, 2), "vllm")
+        assert decision.runtime_reason.startswith("runtime vllm: tangram serves on no shape")
+    else:
+        assert (decision.shape, planned.runtime_name) == (at, "tangram")
+        assert decision.runtime_reason.startswith("runtime tangram: its replicas run")
 
 
 def test_a_model_that_needs_more_gpus_than_a_node_has_is_refused_with_a_sentence():

@@ -1,10 +1,11 @@
 """Which runtime serves an LLMDeployment: the bundled engine where it serves on a GPU or slice of the fleet,
 else the cheapest that may and can.
 
-A runtime that has replicas stays as long as it may and can: predictions of two runtimes lie close together.
+A runtime that has replicas stays as long as it may and serves on a shape: predictions of two runtimes lie
+close together.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tangram.capacity.sizing import Constraint
@@ -35,6 +36,7 @@ from tangram.fleet import (
 _IN_ENGINE_IMAGE = "image://"
 _KV = "bf16"
 _ENGINE_SERVES = "it serves the checkpoint"
+_OF_LATENCY = (Constraint.TTFT, Constraint.TPOT)
 _MOST_REASONS = 4
 
 
@@ -104,14 +106,34 @@ def best_runtime(
     """Return the assessed shapes of the runtime that serves, with the reason among their notes; or why none
     can. `present`: shapes that run.
     """
-    offers, running = tuple(offers), {shape.runtime for shape in present}
+    offers, shapes = tuple(offers), frozenset(present)
     able = [offer for offer in offers if offer.requirements is not None]
     if not able:
         return _none_can(offers)
-    staying = [offer for offer in able if offer.name in running]
-    first = next(iter(staying or able))
-    if staying or len(able) == 1:
-        why = "its replicas run" if staying else _ENGINE_SERVES if first.name == BUNDLED else "no other can"
+    running = [(offer, _assessed(offer, assess)) for offer in _running(able, shapes)]
+    staying = next((pair for pair in running if _may_serve(pair[1], shapes)), None)
+    if staying is None:
+        chosen = _for_new_replicas(able, offers, assess)
+        if chosen.serving or not running:
+            return chosen
+    offer, assessed = staying or running[0]
+    return _noted(assessed, offer, "its replicas run", offers)
+
+
+def _running(able: Iterable[RuntimeOffer], present: Collection[Shape]) -> list[RuntimeOffer]:
+    names = {shape.runtime for shape in present}
+    return [offer for offer in able if offer.name in names]
+
+
+def _for_new_replicas(
+    able: Sequence[RuntimeOffer],
+    offers: tuple[RuntimeOffer, ...],
+    assess: Callable[[ServingRequirements], AssessedShapes],
+) -> AssessedShapes:
+    """Return the assessed shapes of the runtime that is best where none runs."""
+    first = able[0]
+    if len(able) == 1:
+        why = _ENGINE_SERVES if first.name == BUNDLED else "no other can"
         return _noted(_assessed(first, assess), first, why, offers)
     if first.name != BUNDLED:
         return _cheapest(able, offers, assess)
@@ -136,9 +158,15 @@ def _cheapest(
     return _noted(shapes, best, why + _comparison(best.name, prices), offers)
 
 
-def _may_serve(on_engine: AssessedShapes) -> bool:
-    """Whether the bundled engine serves on a shape, or may once a quantised format is evaluated."""
-    return bool(on_engine.serving) or any(r.constraint is Constraint.EVALUATION for r in on_engine.rejected)
+def _may_serve(assessed: AssessedShapes, present: Collection[Shape] = ()) -> bool:
+    """Whether a runtime serves on a shape, or may once a quantised format is evaluated. A prediction of
+    latencies moves no replicas from the shapes that are `present`.
+    """
+    return bool(assessed.serving) or any(
+        rejected.constraint is Constraint.EVALUATION
+        or (rejected.constraint in _OF_LATENCY and rejected.shape in present)
+        for rejected in assessed.rejected
+    )
 
 
 def usual_runtime(
@@ -147,16 +175,18 @@ def usual_runtime(
     present: Iterable[Shape],
     assess: Callable[[ServingRequirements], AssessedShapes],
 ) -> ServingRequirements:
-    """Return the requirements on the runtime that runs, else on the first that can and serves on a shape,
-    else on the first. Where none can, they are impossible. Raises `InputError` for requests that the model
-    cannot take.
+    """Return the requirements on the runtime that runs, if it serves on a shape, else on the first that can
+    and does, else on the first. Where none can, they are impossible. Raises `InputError` for requests that
+    the model cannot take.
     """
-    offers, running = runtime_offers(intent, context), {shape.runtime for shape in present}
+    offers, shapes = runtime_offers(intent, context), frozenset(present)
     able = [offer for offer in offers if offer.requirements is not None]
-    chosen = next((offer for offer in able if offer.name in running), None)
-    if chosen is None and len(able) > 1:
-        chosen = next((offer for offer in able if _may_serve(_assessed(offer, assess))), None)
-    chosen = chosen or next(iter(able), None)
+    running = _running(able, shapes)
+    in_order = [*running, *(offer for offer in able if offer not in running)]
+    chosen = next(iter(in_order), None)
+    if len(able) > 1:
+        serving = (offer for offer in in_order if _may_serve(_assessed(offer, assess), shapes))
+        chosen = next(serving, chosen)
     if chosen is not None and chosen.requirements is not None:
         return chosen.requirements
     why = _none_can(offers)
