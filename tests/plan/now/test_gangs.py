@@ -16,6 +16,7 @@ from tangram.fleet import (
     FactsKey,
     Objective,
     PartitionView,
+    PodNeeds,
     QuotaLimit,
     RemoveDeployment,
     ReplicaMove,
@@ -172,6 +173,19 @@ def test_a_gang_larger_than_every_node_is_refused_with_the_largest():
         "NotAllowed",
         "no node has 8 H100-80GB-SXM, the largest has 4",
     )
+
+
+@pytest.mark.parametrize(("cores", "serves"), [(32, True), (31, False)])
+def test_a_gang_needs_the_cpu_of_all_its_gpus_on_a_node_that_holds_it(cores, serves):
+    large, single = node("a", L4, gpu=4), replace(node("b", L4, gpu=1), host_cpu=192.0)
+    nodes = (replace(large, host_cpu=float(cores)), single)
+    observed = fleet(QWEN_32B, *nodes, pod_needs=PodNeeds(cpu_per_gpu=8.0))
+
+    decision, applied = decided(observed, max_model_len=8192, tensor_parallel=(4,))
+
+    assert len(applied) == serves
+    if not serves:
+        assert "and no node with 4 L4 has both: the largest has 31 cores" in decision.placed_message
 
 
 def test_no_gang_has_a_slice():

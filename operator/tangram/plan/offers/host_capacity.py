@@ -12,21 +12,23 @@ from tangram.plan.reasons.placement import NoLargeEnoughHost
 
 @dataclass(frozen=True, slots=True, order=True)
 class HostCapacity:
-    """The allocatable CPU and memory of nodes in the same GPUPools."""
+    """The allocatable CPU and memory of nodes in the same GPUPools, and their GPUs."""
 
     pools: PoolNames  # that select the nodes
     cpu: float  # cores; infinite: not known
     memory: float  # bytes; infinite: not known
+    gpus: int = 1
 
     @classmethod
-    def of(cls, node: Node, pools: PoolNames) -> "HostCapacity":
+    def of(cls, node: Node, pools: PoolNames, gpus: int) -> "HostCapacity":
         """Return the capacity of a node."""
         cpu = math.inf if node.host_cpu is None else node.host_cpu
-        return cls(pools, cpu, math.inf if node.host_memory is None else node.host_memory)
+        return cls(pools, cpu, math.inf if node.host_memory is None else node.host_memory, gpus)
 
     def covers(self, other: "HostCapacity") -> bool:
         """Whether whatever fits on the other host fits on this one."""
-        return self.pools == other.pools and self.cpu >= other.cpu and self.memory >= other.memory
+        is_larger = self.cpu >= other.cpu and self.memory >= other.memory and self.gpus >= other.gpus
+        return is_larger and self.pools == other.pools
 
 
 def largest_hosts(hosts: Iterable[HostCapacity]) -> tuple[HostCapacity, ...]:
@@ -47,7 +49,7 @@ def host_shortage(
 ) -> NoLargeEnoughHost | None:
     """Return why a pod of `shape` fits on none of `hosts` in `pools`; None: it fits, or there is no host."""
     cpu, memory = cpu_cores(requests, shape, needs), memory_bytes(requests, shape, needs)
-    own = tuple(host for host in hosts if may_use(pools, host.pools))
+    own = tuple(host for host in hosts if may_use(pools, host.pools) and host.gpus >= shape.gpus)
     if not own or any(host.cpu >= cpu and host.memory >= memory for host in own):
         return None
     amounts = sorted({(host.cpu, host.memory) for host in own}, reverse=True)

@@ -170,13 +170,14 @@ def offers(fleet: Fleet) -> NodeOffers:
             products.setdefault(node.sku, set()).add(node.product)
         if not node.product:
             unlabelled[node.sku].add(place.pools)
-        whole = dict(node.allocatable).get(resource_name(WHOLE_GPU), 0)
-        node_gpus |= Counter({(node.sku, place.pools): max(node.gpus or 0, whole)})
+        gpus = max(node.gpus or 0, dict(node.allocatable).get(resource_name(WHOLE_GPU), 0))
+        node_gpus |= Counter({(node.sku, place.pools): gpus})
+        host = HostCapacity.of(node, place.pools, max(1, gpus))
         for resource, count in (*node.allocatable, *place.coming):
             profile = _profile_name(node.sku, resource) if count > 0 else None
             if profile is not None:
                 places_by_device[(node.sku, profile)].add(place.pools)
-                hosts[node.sku, profile].add(HostCapacity.of(node, place.pools))
+                hosts[node.sku, profile].add(host)
     return NodeOffers(
         shapes={shape: tuple(sorted(places)) for shape, places in sorted(places_by_device.items())},
         products={sku: tuple(sorted(labels)) for sku, labels in products.items()},

@@ -276,10 +276,9 @@ def _cannot_move(reason: reasons.CannotMove) -> str:
 @sentence.register
 def _no_large_enough_host(reason: reasons.NoLargeEnoughHost) -> str:
     largest = ", ".join(_host(*host) for host in reason.hosts[:_MOST_NAMED])
-    return (
-        f"a pod requests {_host(reason.cpu, reason.memory)}, and no node with {reason.shape.sku} has both:"
-        f" the largest has {largest}"
-    )
+    shape, requested = reason.shape, _host(reason.cpu, reason.memory)
+    gpus = f"{shape.gpus} {shape.sku}" if shape.gpus > 1 else shape.sku
+    return f"a pod requests {requested}, and no node with {gpus} has both: the largest has {largest}"
 
 
 def _host(cpu: float, memory: float) -> str:
