@@ -124,8 +124,16 @@ async def test_a_shape_whose_pods_find_no_node_stays_in_back_off_after_a_restart
     small, large = f"{cluster.namespace}-small", f"{cluster.namespace}-large"
     cramped = gpu_node(small, 2, product="NVIDIA-L4")
     for amounts in (cramped["status"]["allocatable"], cramped["status"]["capacity"]):
-        amounts["cpu"] = "2"  # an engine on a whole GPU asks for 8
+        amounts["cpu"] = "12"  # an engine on a whole GPU asks for 8, and another pod has 8
     await add_node(cluster.client, cramped)
+    container = {"name": "main", "image": "x", "resources": {"requests": {"cpu": "8"}}}
+    other = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "other", "namespace": cluster.namespace},
+        "spec": {"nodeName": small, "containers": [container]},
+    }
+    await cluster.client.create(PODS, other, manager=MANAGER, guard=UNGUARDED)
     await add_node(cluster.client, gpu_node(large, 2, product="NVIDIA-A10"))
     try:
         quick = {"scheduling": {"deadlineSeconds": 5}, "operator": {"tickSeconds": 1}}
