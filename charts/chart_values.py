@@ -252,7 +252,7 @@ class GatewayValues(_Section, total=False):
     """A request without a byte of its response for longer ends."""
     drainSeconds: Annotated[int, Field(ge=10, le=86_400)]
     """Longest time that a pod which ends waits for its requests."""
-    maxBodyBytes: Annotated[int, Field(ge=65_536, le=268_435_456)]
+    maxBodyBytes: Annotated[int, Field(ge=65_536, le=134_217_728)]
     """Most bytes of a request's body."""
     maxConnections: Annotated[int, Field(ge=1, le=1_000_000)]
     """Connections of clients to one pod."""

@@ -38,7 +38,9 @@ FILLED_IN = (
 # What templates read without a default. `null` for one of them takes the chart's own values away.
 REQUIRED = (
     *("image.operator", "image.engine", "image.fetch", "image.gateway", "image.agent"),
-    *("prometheus", "engine", "gateway", "gateway.service", "gateway.tls"),
+    *("prometheus", "engine", "gateway", "gateway.service", "gateway.tls", "gateway.tls.secretName"),
+    *("gateway.listenAddress", "gateway.maxRequestSeconds", "gateway.drainSeconds", "gateway.maxBodyBytes"),
+    *("gateway.maxConnections", "gateway.envoyThreads", "gateway.envoyHeapMiB"),
     *("priorityClasses", "operator"),
     *("admission", "admission.certManager"),
     *("partition", "partition.migManager", "agent", "agent.devicePlugin", "agent.devicePlugin.namespace"),

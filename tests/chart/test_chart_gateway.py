@@ -51,7 +51,7 @@ def test_every_setting_reaches_the_picker_or_envoy(helm):
                 "maxRequestSeconds": 7200,
                 "drainSeconds": 900,
                 "maxBodyBytes": 1 << 20,
-                "maxConnections": 50,
+                "maxConnections": 1_000_000,
                 "envoyThreads": 7,
                 "envoyHeapMiB": 100,
                 "listenAddress": "::",
@@ -83,7 +83,8 @@ def test_every_setting_reaches_the_picker_or_envoy(helm):
     assert int(host["request_body_buffer_limit"]) <= 1 << 20
     assert "--concurrency=7" in envoy["args"]
     monitors = config["overload_manager"]["resource_monitors"]
-    assert [monitor["typed_config"].get("max_heap_size_bytes") for monitor in monitors] == [None, 100 << 20]
+    assert monitors[0]["typed_config"]["max_active_downstream_connections"] == 1_000_000
+    assert monitors[1]["typed_config"]["max_heap_size_bytes"] == 100 << 20
     assert listener["address"]["socket_address"]["address"] == "::"
     assert chain["transport_socket"]["name"] == "envoy.transport_sockets.tls"
     assert {volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume} == {"door"}
