@@ -11,7 +11,7 @@ from tangram.gateway.body_limits import BodyLimits
 from tangram.gateway.ext_proc import AccessLog, Picker
 from tangram.gateway.metrics import GatewayMetrics
 from tangram.gateway.published_models import PublishedModel, PublishedModels
-from tangram.gateway.router import BEYOND_MAX_REQUEST_S, RequestRouter
+from tangram.gateway.router import BEYOND_MAX_REQUEST_S, MAX_PREFIX_ENTRIES, RequestRouter
 
 MODEL = PublishedModel("ns", "m", "m", 60)
 MODELS = PublishedModels({"m": (MODEL,)}, {"ns/m": MODEL})
@@ -233,3 +233,15 @@ async def test_an_answer_of_the_gateway_itself_to_a_request_that_it_did_not_show
     rest.response_body.body, rest.response_body.end_of_stream = b"ok", True
     replied = await replies(picker_of(router_of(*REPLICAS)), head, rest)
     assert [reply.WhichOneof("response") for reply in replied] == ["response_headers", "response_body"]
+
+
+def test_prefix_entries_are_divided_anew_when_models_come():
+    router = RequestRouter(Clock())
+    for count in range(1, 33):
+        models = {
+            f"ns/m{number}": PublishedModel("ns", f"m{number}", f"m{number}") for number in range(count)
+        }
+        router.update(PublishedModels({}, models), {})
+    most = [loads.prefixes.most_entries for loads in router._loads.values()]
+    assert sum(most) <= MAX_PREFIX_ENTRIES
+    assert len(most) == 32

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from e2e.cluster.certificates import Authority
+from tangram.gateway import envoy_drain
 from tests.gateway.conftest import ENABLED
 from tests.support.front_door import FrontDoor, bootstrap_of, wait_until
 
@@ -63,3 +64,35 @@ def test_a_pod_that_ends_finishes_its_requests_and_takes_new_ones_until_clients_
     reader.join()
     assert (len(lines), lines[-1]) == (71, "data: [DONE]")
     assert door.picker.wait(10) == 0
+
+
+class Admin:
+    """An Envoy that answers each call with the next of these."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+
+    async def post(self, _path):
+        await self.active_requests()
+
+    async def active_requests(self):
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("answers", "is_drained"),
+    [
+        # The posts, then the running requests.
+        ([TimeoutError(), 0, OSError(), 0, 1, *[TimeoutError()] * 9, 1, OSError(), 0], True),
+        ([0, 0, 1, *[TimeoutError()] * 10], False),
+    ],
+    ids=["busy", "gone"],
+)
+async def test_calls_that_fail_end_no_drain_until_envoy_counts_as_gone(monkeypatch, answers, is_drained):
+    monkeypatch.setattr(envoy_drain, "POLL_S", 0)
+    admin = Admin(*answers)
+    assert await envoy_drain.drain(admin, 10, lag_s=0) is is_drained
+    assert admin.answers == []

@@ -7,7 +7,10 @@ it is to stop, has Envoy fail its readiness, close its listeners and finish what
 import asyncio
 import logging
 import re
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import aiohttp
 
@@ -16,7 +19,9 @@ log = logging.getLogger(__name__)
 ENDPOINTS_LAG_S = 5.0  # in which new connections still come: kube-proxies and load balancers follow late
 POLL_S = 0.5
 CALL_S = 2.0
+MOST_TRIES = 10  # of one call: an Envoy that is busy answers late, and its streams must not be cut for that
 MAX_PAGE_BYTES = 1 << 16
+Result = TypeVar("Result")
 _ACTIVE = re.compile(r"^http\.gateway\.downstream_rq_active: (\d+)$", re.MULTILINE)
 
 
@@ -59,16 +64,29 @@ async def drain(admin: EnvoyAdmin, deadline_s: float, lag_s: float = ENDPOINTS_L
     """Return once Envoy has answered every request; False where some still run after `deadline_s`."""
     try:
         async with asyncio.timeout(deadline_s):
-            await admin.post("/healthcheck/fail")
+            await _repeated(partial(admin.post, "/healthcheck/fail"))
             await asyncio.sleep(lag_s)
-            await admin.post("/drain_listeners?graceful&skip_exit")
-            while running := await admin.active_requests():
+            await _repeated(partial(admin.post, "/drain_listeners?graceful&skip_exit"))
+            while running := await _repeated(admin.active_requests):
                 log.info("draining: %d requests run", running)
                 await asyncio.sleep(POLL_S)
     except TimeoutError:
         log.warning("requests still run after %.0f s", deadline_s)
         return False
-    except (aiohttp.ClientError, OSError) as error:
-        log.warning("Envoy does not answer, so nothing is drained: %s", error)
+    except aiohttp.ClientError as error:
+        log.warning("Envoy does not answer, so it is drained no longer: %s", error)
         return False
     return True
+
+
+async def _repeated(call: Callable[[], Awaitable[Result]]) -> Result:
+    """Return what a call returns, in `MOST_TRIES` of them at most. Raises aiohttp.ClientError."""
+    tries = 0
+    while True:
+        try:
+            return await call()
+        except (aiohttp.ClientError, OSError) as error:
+            tries += 1
+            if tries == MOST_TRIES:
+                raise aiohttp.ClientError(str(error) or type(error).__name__) from error
+        await asyncio.sleep(POLL_S)

@@ -56,7 +56,8 @@ class RequestRouter:
             del self._loads[key]
         entries = MAX_PREFIX_ENTRIES // max(1, len(keys))
         for key in keys:
-            loads = self._loads.setdefault(key, ReplicaLoads(entries, sees_first_tokens=False))
+            loads = self._loads.setdefault(key, ReplicaLoads(sees_first_tokens=False))
+            loads.prefixes.most_entries = entries  # also of models that came when there were fewer
             loads.set_replicas(dict.fromkeys(sorted(replicas.get(key, ())), EQUAL_RATES))
         self.models, self.is_synced = models, True
 
