@@ -1,5 +1,6 @@
 """A checkpoint in a registry: pinned by its digest, in any layout, fetched verified and only when whole."""
 
+import gzip
 import io
 import json
 import subprocess
@@ -304,10 +305,32 @@ def described(size: int) -> bytes:
     return member.tobuf(tarfile.GNU_FORMAT) + bytes(10240)
 
 
+def sized(size: int, name: str = "models/config.json") -> bytes:
+    """Return a tar of one file that has no byte of so many."""
+    member = tarfile.TarInfo(name)
+    member.size = size
+    return member.tobuf(tarfile.GNU_FORMAT) + bytes(10240)
+
+
+def pax(count: int = 1, **fields: str) -> bytes:
+    """Return a tar whose first file is described by so many headers with these fields."""
+    named = {name.replace("_", "."): value for name, value in fields.items()}
+    header = tarfile.TarInfo._create_pax_generic_header(named, tarfile.XHDTYPE, "utf-8")
+    return header * count + sized(0)
+
+
 @pytest.mark.parametrize(
     ("layer", "words"),
     [
         (Layer(b"no tar at all" * 100), "is no tar that can be read"),
+        (Layer(sized(1 << 60)), "bytes, and a file of its kind"),
+        (Layer(sized(-256)), "a file of -256 bytes"),
+        (Layer(sized(1 << 60, "other")), "is no tar that can be read (it was cut)"),
+        (Layer(gzip.compress(sized(1 << 60, "other")), "a.tar+gzip"), "more than 64 times its size"),
+        (Layer(pax(size="9" * 30)), "bytes, and a file of its kind"),
+        (Layer(pax(size="-1")), "a file of -1 bytes"),
+        (Layer(pax(3000, comment="x")), "is no tar that can be read"),
+        (Layer(pax(GNU_sparse_map="a,b", GNU_sparse_size="3")), "is no tar that can be read"),
         (Layer(tar(shards(1), "gzip").content[:200], "a.tar+gzip"), "is no tar that can be read"),
         (Layer(b"no zstd", "a.tar+zstd"), "is no tar that can be read"),
         (Layer(tar(shards(1)).content[:2048]), "is no tar that can be read"),

@@ -161,9 +161,13 @@ class _Expanded(io.RawIOBase):
         content = self._inner.read(len(view))
         self._left -= len(content)
         if self._left < 0:
-            raise invalid(f"{self._where} has more than {EXPANSION} times its size: push it uncompressed")
+            raise _expands(self._where)
         view[: len(content)] = content
         return len(content)
+
+
+def _expands(where: str) -> SourceError:
+    return invalid(f"{where} has more than {EXPANSION} times its size: push it uncompressed")
 
 
 class _Member(tarfile.TarInfo):
@@ -185,7 +189,7 @@ def layer_files(
     if blob.name:
         yield LayerFile(blob.name, blob.size, stream.seekable(), io.BufferedReader(stream, _READ_AHEAD))
     else:
-        yield from _members(where, _expanded(blob, stream, where))
+        yield from _members(where, _expanded(blob, stream, where), blob)
 
 
 def _expanded(blob: Blob, stream: BlobRanges | BlobStream, where: str) -> IO[bytes]:
@@ -194,23 +198,42 @@ def _expanded(blob: Blob, stream: BlobRanges | BlobStream, where: str) -> IO[byt
         return cast("IO[bytes]", buffered)
     # Both read layers of several members or frames, as pigz, stargz and zstd:chunked write them.
     inner = gzip.GzipFile(fileobj=buffered) if blob.compression == "gzip" else ZstdFile(buffered)
-    limit = EXPANSION * blob.size + EXPANSION_BASE
-    return cast("IO[bytes]", io.BufferedReader(_Expanded(cast("IO[bytes]", inner), limit, where), _BUFFER))
+    expanded = _Expanded(cast("IO[bytes]", inner), _most_expanded(blob), where)
+    return cast("IO[bytes]", io.BufferedReader(expanded, _BUFFER))
 
 
-def _members(where: str, stream: IO[bytes]) -> Iterator[LayerFile]:
+def _most_expanded(blob: Blob) -> int:
+    """Return the most bytes that the tar of a layer may have."""
+    return EXPANSION * blob.size + EXPANSION_BASE if blob.compression else blob.size
+
+
+def _members(where: str, stream: IO[bytes], blob: Blob) -> Iterator[LayerFile]:
     mode: Literal["r:", "r|"] = "r:" if stream.seekable() else "r|"
-    with tarfile.open(fileobj=stream, mode=mode, tarinfo=_Member) as tar:
+    with _tar_errors(), tarfile.open(fileobj=stream, mode=mode, tarinfo=_Member) as tar:
         count = 0
         while (member := tar.next()) is not None:
             vars(tar)["members"].clear()  # else they stay in memory
             count += 1
             if count > MOST_MEMBERS:
                 raise invalid(f"{where} has more than {MOST_MEMBERS} files: push the checkpoint alone")
+            if member.size < 0:
+                raise tarfile.ReadError(f"a file of {member.size} bytes")
             name = checkpoint_name(member.name)
             content = tar.extractfile(member) if member.isreg() and not member.issparse() else None
             if name is not None and content is not None:
                 yield LayerFile(name, member.size, stream.seekable(), content)
+            # `tarfile` skips to the end of the file, for years where the stream has long ended.
+            if tar.offset > _most_expanded(blob) + tarfile.BLOCKSIZE:
+                raise _expands(where) if blob.compression else tarfile.ReadError("it was cut")
+
+
+@contextmanager
+def _tar_errors() -> Iterator[None]:
+    """Have `tarfile` raise no errors but its own: of some headers it raises what `int` and `seek` do."""
+    try:
+        yield
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise tarfile.ReadError(str(error)) from None
 
 
 @contextmanager
