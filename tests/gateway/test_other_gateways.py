@@ -40,9 +40,10 @@ def test_responses_pass_unchanged_and_requests_end_with_their_streams(bootstrap,
         for thread in threads:
             thread.start()
         wait_until(lambda: len(responses) >= 2)
-        assert {response.json()["error"]["code"] for response in responses} == {"gateway_error"}
-        refused = len(responses)
         replica.holds = False
         for thread in threads:
             thread.join()
-        assert [response.status_code for response in responses[refused:]] == [200] * (7 - refused)
+        refused = [response for response in responses if response.status_code != 200]
+        assert len(responses) == 7
+        assert 2 <= len(refused) <= 3  # Envoy's access log is a stream, too
+        assert {response.json()["error"]["code"] for response in refused} == {"gateway_error"}
