@@ -151,6 +151,12 @@ async def test_the_bytes_of_all_bodies_are_bounded_and_given_back():
     assert picker.bodies.in_flight == 0
 
 
+@pytest.mark.parametrize("body_bytes", [0, 1501])
+def test_a_limit_with_which_no_body_or_no_large_one_could_be_read_is_refused(body_bytes):
+    with pytest.raises(ValueError, match=f"a body of {body_bytes} bytes"):
+        BodyLimits(body_bytes, 1500)
+
+
 async def test_a_body_that_never_ends_is_answered():
     picker = picker_of(router_of(*REPLICAS), seconds=0.01)
     (reply,) = await replies(picker, headers(), piece(b"{", ends=False), then=asyncio.Event().wait())

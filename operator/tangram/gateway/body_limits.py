@@ -11,6 +11,11 @@ class BodyLimits:
     bytes_in_flight: int = 128 << 20
     seconds: float = 60.0
 
+    def __post_init__(self) -> None:
+        """Raise `ValueError` where a body that is allowed could never be read."""
+        if not 0 < self.body_bytes <= self.bytes_in_flight:
+            raise ValueError(f"a body of {self.body_bytes} bytes is none of {self.bytes_in_flight} in flight")
+
 
 class BodyMemory:
     """The bytes of all bodies that are being read."""
