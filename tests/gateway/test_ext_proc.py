@@ -233,6 +233,20 @@ async def test_a_client_that_leaves_before_its_request_is_sent_on_leaves_nothing
     assert (router.running, picker.bodies.in_flight) == (0, 0)
 
 
+async def test_a_stream_that_envoy_ends_with_the_last_response_ends_no_request():
+    router = router_of(*REPLICAS)
+
+    async def stream():
+        yield headers()
+        yield piece(BODY)
+
+    process = picker_of(router).Process(stream(), None)
+    _, last = await anext(process), await anext(process)
+    assert last.request_body.response.body_mutation.streamed_response.end_of_stream
+    await process.aclose()
+    assert router.running == 1
+
+
 async def test_an_answer_of_the_gateway_itself_to_a_request_that_it_did_not_show_stays_as_it_is():
     head, rest = ProcessingRequest(), ProcessingRequest()
     head.response_headers.SetInParent()

@@ -90,10 +90,17 @@ class Picker(ExternalProcessorServicer):  # type: ignore[misc]
                 return
             self._metrics.count("routed")
             request.number = decision.request_number
-            for response in messages.sent_on(decision, has_trailers=request.has_trailers):
-                yield response
+            responses = messages.sent_on(decision, has_trailers=request.has_trailers)
+            last = next(responses)
+            for response in responses:
+                yield last
+                last = response
+            # Envoy ends the stream with the last response, perhaps before this goes on: the access log has
+            # the end of the request.
             if not self._stays_until_end:
-                request.number = None  # the access log has its end
+                request.number = None
+            yield last
+            if not self._stays_until_end:
                 return
             del decision
             self._release(request)
