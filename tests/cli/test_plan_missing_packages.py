@@ -22,14 +22,21 @@ def planner(tmp_path):
 
 @pytest.fixture
 def without(monkeypatch):
-    """Make a package, and our modules that load it, look as if it was never installed."""
+    """Make a package, and our modules that load it, look as if it was never installed.
+
+    Modules that are loaded meanwhile are no attributes of the packages that come back: they are forgotten.
+    """
+    loaded = set(sys.modules)
 
     def hide(package, *ours):
         for name in [n for n in sys.modules if n.split(".")[0] == package or n.startswith(ours)]:
             monkeypatch.delitem(sys.modules, name)
         monkeypatch.setitem(sys.modules, package, None)
 
-    return hide
+    yield hide
+    for name in set(sys.modules) - loaded:
+        if name.split(".")[0] in ("tangram", "tangram_engine"):
+            del sys.modules[name]
 
 
 def test_without_the_solver_a_plan_says_what_to_install(planner, without):

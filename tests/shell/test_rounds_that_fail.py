@@ -161,7 +161,7 @@ async def test_a_forbidden_watch_lists_at_growing_intervals(monkeypatch: pytest.
         await asyncio.Event().wait()
 
     mirror._check_drift = no_checks  # type: ignore[method-assign]
-    monkeypatch.setattr("tangram.kube.mirror.asyncio.sleep", sleep)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
     with pytest.raises(asyncio.CancelledError):
         await mirror.run()
 
