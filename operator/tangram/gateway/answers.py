@@ -51,27 +51,21 @@ def ambiguous_model(model: str, qualified: Iterable[str]) -> GatewayAnswer:
 
 def no_replica(model: str) -> GatewayAnswer:
     """Return that no replica of the model is ready."""
-    return _busy(503, f"no replica of the model {_shown(model)} is ready", "no_replica")
-
-
-def overloaded(model: str, retry_after_s: int) -> GatewayAnswer:
-    """Return that every replica of the model has as many requests as it may."""
-    return _busy(429, f"every replica of the model {_shown(model)} is full", "overloaded", retry_after_s)
+    return _busy(f"no replica of the model {_shown(model)} is ready", "no_replica")
 
 
 def not_ready() -> GatewayAnswer:
     """Return that the models of the cluster are not known yet."""
-    return _busy(503, "the gateway does not know the models of the cluster yet", "not_synced")
+    return _busy("the gateway does not know the models of the cluster yet", "not_synced")
 
 
 def too_many_body_bytes() -> GatewayAnswer:
     """Return that the bodies of other requests fill the memory."""
-    return _busy(503, "the gateway holds as many request bodies as it may", "body_bytes")
+    return _busy("the gateway holds as many request bodies as it may", "body_bytes")
 
 
-def _busy(status: int, message: str, reason: str, retry_after_s: int = RETRY_AFTER_S) -> GatewayAnswer:
-    kind = "rate_limit_error" if status == 429 else "service_unavailable"
-    return _error(status, message, kind, reason, retry_after_s=retry_after_s)
+def _busy(message: str, reason: str) -> GatewayAnswer:
+    return _error(503, message, "service_unavailable", reason, retry_after_s=RETRY_AFTER_S)
 
 
 def _error(

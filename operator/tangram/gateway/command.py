@@ -1,4 +1,4 @@
-"""The command line of the picker, and its ports until it is told to stop."""
+"""The command line of the picker; the picker serves its ports until SIGTERM."""
 
 import argparse
 import asyncio
@@ -66,11 +66,7 @@ async def _run(credentials: Credentials, arguments: argparse.Namespace) -> None:
     router, metrics = RequestRouter(time.monotonic), GatewayMetrics()
     limits = BodyLimits(arguments.max_body_bytes, arguments.max_body_bytes_in_flight)
     picker = Picker(router, metrics, limits, stays_until_end=arguments.ends_by == "stream")
-    metrics.show("tangram_gateway_running_requests", "Requests that run.", lambda: router.running)
-    metrics.show("tangram_gateway_ready_replicas", "Replicas that take requests.", lambda: router.replicas)
-    metrics.show(
-        "tangram_gateway_body_bytes", "Bytes of bodies that are read.", lambda: picker.bodies.in_flight
-    )
+    _show_state(metrics, router, picker)
     client = ApiClient(credentials, user_agent="tangram-gateway")
     view = ClusterView(client, tuple(arguments.namespace), router)
     envoy = EnvoyAdmin(arguments.envoy_admin) if arguments.envoy_admin else None
@@ -104,6 +100,14 @@ async def _following(
     finally:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
+
+
+def _show_state(metrics: GatewayMetrics, router: RequestRouter, picker: Picker) -> None:
+    metrics.show("tangram_gateway_running_requests", "Requests that run.", lambda: router.running)
+    metrics.show("tangram_gateway_ready_replicas", "Replicas that take requests.", lambda: router.replicas)
+    metrics.show(
+        "tangram_gateway_body_bytes", "Bytes of bodies that are read.", lambda: picker.bodies.in_flight
+    )
 
 
 @contextlib.asynccontextmanager

@@ -1,6 +1,5 @@
 """Which replica a request is sent to, and what runs where. No I/O: the clock is passed in."""
 
-import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -9,7 +8,7 @@ from tangram.gateway.answers import GatewayAnswer
 from tangram.gateway.published_models import PublishedModel, PublishedModels
 from tangram.gateway.request_head import RequestHead, read_head, with_model
 from tangram.kube.kinds import Key
-from tangram.routing.pick import RefusalCause, RoutingRefusal, pick
+from tangram.routing.pick import RoutingRefusal, pick
 from tangram.routing.replica import ReplicaLoads, ReplicaRates, StartedRequest
 from tangram.routing.request import BLOCK_BYTES, MOST_BLOCKS, RoutedRequest, prefix_blocks
 
@@ -78,7 +77,7 @@ class RequestRouter:
         loads, now = self._loads[model.key], self.clock()
         choice = pick(request, loads, now, subset)
         if isinstance(choice, RoutingRefusal):
-            return _refused(head.model, choice)
+            return answers.no_replica(head.model)
         sent = loads.started(choice.address, request, now)
         number = self._note(_Running(loads, sent, now + model.max_request_s + BEYOND_MAX_REQUEST_S))
         others = (score.address for score in choice.runners_up)
@@ -114,14 +113,3 @@ class RequestRouter:
 def _routed(head: RequestHead, model: PublishedModel) -> RoutedRequest:
     blocks = prefix_blocks(bytes(head.prompt_json[: BLOCK_BYTES * MOST_BLOCKS]), model.qualified)
     return RoutedRequest(model.qualified, head.prompt_tokens, head.most_tokens, blocks)
-
-
-def _refused(model: str, refusal: RoutingRefusal) -> GatewayAnswer:
-    retry_after_s = math.ceil(refusal.retry_after_s or answers.RETRY_AFTER_S)
-    match refusal.cause:
-        case RefusalCause.NO_REPLICA | RefusalCause.SUBSET_IS_EMPTY:
-            return answers.no_replica(model)
-        case RefusalCause.TOO_LONG:
-            return answers.invalid_request("the prompt is longer than any replica may hold")
-        case _:
-            return answers.overloaded(model, retry_after_s)
