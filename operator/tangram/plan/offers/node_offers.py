@@ -202,14 +202,7 @@ def node_shapes(
         requirements.splits,
         requirements.runtime_name,
     )
-    fitting, too_large = list[Shape](), list[Rejection]()
-    for shape in candidates:
-        largest = node_offers.largest_node(shape.sku, pools)
-        if shape.gpus == 1 or shape.gpus <= largest or shape in running:
-            fitting.append(shape)
-        else:
-            problem = f"no node has {shape.gpus} {shape.sku}, the largest has {largest}"
-            too_large.append(Rejection(shape, Constraint.PLACEMENT, problem))
+    fitting, too_large = _by_node_size(candidates, node_offers, pools, running)
     short = {
         shape: sentence(shortage)
         for shape in fitting
@@ -220,6 +213,21 @@ def node_shapes(
     assessed = assessed_shapes(requirements, fitting, node_offers.fleet.prices, price_of, short)
     serving = sorted(_fastest_splits(assessed.serving, running), key=attrgetter("price_per_hour"))
     return replace(assessed, serving=tuple(serving), rejected=(*assessed.rejected, *too_large))
+
+
+def _by_node_size(
+    shapes: Iterable[Shape], node_offers: NodeOffers, pools: PoolNames, running: Collection[Shape]
+) -> tuple[list[Shape], list[Rejection]]:
+    """Return the shapes that a node has enough GPUs for, or that run, and a rejection of each other one."""
+    fitting, too_large = list[Shape](), list[Rejection]()
+    for shape in shapes:
+        largest = node_offers.largest_node(shape.sku, pools)
+        if shape.gpus == 1 or shape.gpus <= largest or shape in running:
+            fitting.append(shape)
+        else:
+            problem = f"no node has {shape.gpus} {shape.sku}, the largest has {largest}"
+            too_large.append(Rejection(shape, Constraint.PLACEMENT, problem))
+    return fitting, too_large
 
 
 def _fastest_splits(serving: Iterable[ServingShape], present: Collection[Shape]) -> Iterator[ServingShape]:
