@@ -252,18 +252,11 @@ def main(arguments: list[str]) -> int:
     except ValueError as error:
         sys.stderr.write(f"{error}\n")
         return USAGE_ERROR
-    times = (float(os.environ.get(f"STAND_IN_{name}_S", "0.01")) for name in ("LOAD", "TOKEN"))
+    load_s, token_s = (float(os.environ.get(f"STAND_IN_{name}_S", "0.01")) for name in ("LOAD", "TOKEN"))
     host, port = (os.environ.get(f"STAND_IN_{name}") for name in ("HOST", "PORT"))
     port = port or options.get("--port", [os.environ.get("NIM_SERVER_PORT", "8000")])[0]
-    asyncio.run(served(kind, options, *times, host or "0.0.0.0", int(port)))
+    asyncio.run(StandIn(kind, options, load_s, token_s).serve(host or "0.0.0.0", int(port)))
     return 0
-
-
-async def served(
-    kind: str, options: dict[str, list[str]], load_s: float, token_s: float, host: str, port: int
-) -> None:
-    """Serve until SIGTERM."""
-    await StandIn(kind, options, load_s, token_s).serve(host, port)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ The processes are stand-ins that read the command line and end as the engines do
 import asyncio
 import os
 import signal
-import socket
 import sys
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -14,6 +13,7 @@ from dataclasses import replace
 import aiohttp
 import pytest
 
+from e2e.cluster.apiserver import free_port
 from tangram.fleet import ApplyDeployment, Objective, Shape
 from tangram.shell.measure.engine_scraper import EngineScraper, FleetPods, metrics_url
 from tangram.shell.objects import manifests
@@ -60,12 +60,6 @@ async def running(name, port, words=None, load_s=0.2):
         if process.returncode is None:
             process.kill()
         await process.wait()
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 async def status_of(session, port, probe):

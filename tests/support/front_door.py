@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -23,16 +22,11 @@ import httpx
 import yaml
 from aiohttp import web
 
+from e2e.cluster.apiserver import free_port
 from tests.support.stand_in_api import StandInApi
 
 ENVOY = Path(sys.prefix, "bin", "envoy")
 START_S = 20.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def wait_until(holds, seconds: float = START_S) -> float:
